@@ -117,5 +117,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if streams.is_empty() {
         return Err("give the files or pipes of the streams".into());
     }
-    Ok(merge(streams, |(.., text)| println!("{text}"))?)
+    // A thread may call itself by a command to the terminal, or by a line of its own.
+    Ok(merge(streams, |(.., text)| println!("{}", text.escape_debug()))?)
 }

@@ -3,6 +3,9 @@
 pub mod bounds;
 pub mod clocks;
 pub mod generate;
+// The program's.
+#[path = "../../cli/src/printable.rs"]
+mod printable;
 pub mod query;
 pub mod record;
 pub mod schema;

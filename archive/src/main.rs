@@ -1,7 +1,13 @@
 //! Archives of ordered events: made, and asked by SQL.
 
+// The program's, as in the library.
+#[path = "../../cli/src/printable.rs"]
+mod printable;
+
 use clap::Parser;
+use nix::sys::stat::{Mode, umask};
 use perfweave_archive::{generate, query, record, tighten};
+use printable::say;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
@@ -24,7 +30,7 @@ fn main() -> ExitCode {
     match run(Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("perfweave-archive: {message}");
+            say(format_args!("perfweave-archive: {message}"));
             ExitCode::FAILURE
         }
     }
@@ -37,17 +43,27 @@ fn run(command: Command) -> Result<(), String> {
         // It has threads of its own, so that events never wait for a store.
         Command::Record(options) => match record::record(&options) {
             Err(record::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            done => done.map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string()),
+            done => done.map(|outcome| say(format_args!("{outcome}"))).map_err(|error| error.to_string()),
         },
-        Command::Query(options) => runtime()?.block_on(query::query(&options)).map_err(|error| error.to_string()),
+        Command::Query(options) => {
+            own_files();
+            runtime()?.block_on(query::query(&options)).map_err(|error| error.to_string())
+        }
         Command::Tighten(options) => match tighten::tighten(&options) {
             Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             done => done.map_err(|error| error.to_string()),
         },
         Command::Generate(options) => {
+            own_files();
             let made = runtime()?.block_on(generate::generate(&options)).map_err(|error| error.to_string())?;
             eprintln!("{} rows of events in {} files of {} bytes", made.rows, made.files, made.bytes);
             Ok(())
         }
     }
+}
+
+/// Files that are made from now on are for this user alone, as those of a recording are. Engines take no mode for theirs. `record` does without:
+/// its command makes files as it likes.
+fn own_files() {
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }

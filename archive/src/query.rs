@@ -17,6 +17,7 @@ pub use named::{NAMED, Named};
 pub use print::{Format, print};
 pub use stream::{FRONTIER, stream};
 
+use crate::printable::{printable, say};
 use ballista::prelude::SessionContextExt;
 use datafusion::catalog::MemorySchemaProvider;
 use datafusion::catalog::SchemaProvider;
@@ -29,7 +30,7 @@ use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::DFParser;
 use object_store::path::Path;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::Arc;
 
 /// Tables that are no events.
@@ -77,8 +78,10 @@ pub async fn query(options: &Options) -> Result<(), Failure> {
     if options.allow_writes {
         archive.allow_writes();
     }
-    let mut output = Pipe { to: std::io::stdout().lock(), is_closed: false };
-    match answer(&mut archive, options, &mut output).await {
+    let to = std::io::stdout().lock();
+    let to_terminal = to.is_terminal();
+    let mut output = Pipe { to, is_closed: false };
+    match answer(&mut archive, options, to_terminal, &mut output).await {
         // Who reads the answer has seen enough.
         Err(_) if output.is_closed => Ok(()),
         answered => answered,
@@ -110,7 +113,12 @@ impl<W: Write> Write for Pipe<W> {
     }
 }
 
-async fn answer(archive: &mut Archive, options: &Options, output: &mut impl Write) -> Result<(), Failure> {
+async fn answer(
+    archive: &mut Archive,
+    options: &Options,
+    to_terminal: bool,
+    output: &mut impl Write,
+) -> Result<(), Failure> {
     if options.list {
         return archive.list(output).await;
     }
@@ -120,9 +128,13 @@ async fn answer(archive: &mut Archive, options: &Options, output: &mut impl Writ
     };
     let answer = archive.sql(sql).await;
     for notice in archive.notices() {
-        eprintln!("perfweave-archive: {}", print::shown(&notice.to_string()));
+        say(format_args!("perfweave-archive: {notice}"));
     }
-    if options.arrow_stream { stream(answer?, output).await } else { print(answer?, options.format, output).await }
+    if options.arrow_stream {
+        stream(answer?, output).await
+    } else {
+        print(answer?, options.format, to_terminal, output).await
+    }
 }
 
 /// An archive whose tables can be asked.
@@ -293,7 +305,7 @@ impl Archive {
     async fn list(&self, output: &mut impl Write) -> Result<(), Failure> {
         writeln!(output, "Tables:")?;
         for (table, files) in self.tables().await? {
-            writeln!(output, "  {table:<32} {files} file{}", if files == 1 { "" } else { "s" })?;
+            writeln!(output, "  {:<32} {files} file{}", printable(&table), if files == 1 { "" } else { "s" })?;
         }
         writeln!(output, "Queries, for --named:")?;
         for query in NAMED {

@@ -5,6 +5,9 @@ mod command;
 #[path = "../../cli/src/cure.rs"]
 mod cure;
 mod error;
+// The same of what is missing.
+#[path = "../../cli/src/missing.rs"]
+mod missing;
 mod recorder;
 mod store;
 mod stream;
@@ -18,10 +21,11 @@ pub use store::{Store, variables};
 pub use writer::Written;
 
 use crate::clocks::{Clocks, Ptp};
+use crate::printable::say;
 use crate::schema::Origin;
 use command::Waiting;
 use cure::Cure;
-use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample};
+use perfweave::{Clock, Fence, Handle, Hold, Item, Ledger, Order, Reader, RingOptions, Rings, Sample};
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -116,11 +120,11 @@ pub struct Outcome {
     pub yielded: i64,
     /// Rows for which the store was too slow.
     pub dropped: i64,
-    /// Records that the kernel lost.
-    pub lost: u64,
-    /// What would have held them, in words. `None` if nothing was lost.
+    /// What the kernel lost, what was not traced, and what was not counted, in words.
+    pub missing: String,
+    /// What would have held what the kernel lost, in words. `None` if nothing was lost.
     pub cure: Option<String>,
-    /// Whether it is certain that the kernel lost none, and that all was traced.
+    /// Whether it is certain that the kernel lost none, and that all was traced. Then `missing` says so.
     pub complete: bool,
     /// What was written.
     pub written: Written,
@@ -170,7 +174,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
-        eprintln!("perfweave-archive: left out: {}", error::in_words(skipped));
+        say(format_args!("perfweave-archive: left out: {}", error::in_words(skipped)));
     }
     let (sender, messages) = mpsc::unbounded_channel();
     let passing = Passing {
@@ -179,7 +183,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
         has_heartbeat: has_heartbeat(options),
     };
     let mut recorder = Recorder::new(&rings, &origin, about(options), clocks, sender, passing)?;
-    unfinished.iter().for_each(|file| eprintln!("perfweave-archive: {}", file.notice.text));
+    unfinished.iter().for_each(|file| say(format_args!("perfweave-archive: {}", file.notice.text)));
     recorder.tell_of(unfinished)?;
     let work: Box<dyn FnOnce() -> Result<Written, Error> + Send> = match to {
         To::Store(store) => {
@@ -327,20 +331,23 @@ fn read(
     let mut cure = Cure::default();
     take_all(&mut reader, &mut recorder, &mut cure, options, stop)?;
     let ledger = reader.ledger()?;
-    let complete = ledger.is_complete();
-    let accounts = ledger.accounts;
-    let of_cpus = accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
-    let advice = cure.advice(options.buffer_kib << 10, of_cpus);
-    let outcome = Outcome {
+    let outcome = outcome(&ledger, &recorder, &cure, options.buffer_kib << 10);
+    recorder.finish(&ledger.accounts)?;
+    Ok(outcome)
+}
+
+/// The outcome with rings of `size` bytes, without what was written.
+fn outcome(ledger: &Ledger, recorder: &Recorder, cure: &Cure, size: u64) -> Outcome {
+    let of_cpus = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
+    let advice = cure.advice(size, of_cpus);
+    Outcome {
         yielded: recorder.yielded,
         dropped: recorder.dropped,
-        lost: accounts.iter().map(|account| account.lost).sum(),
+        missing: missing::words(ledger, missing::UNCOUNTED),
         cure: advice.map(|advice| advice.text("--buffer-kib", |bytes| (bytes >> 10).to_string())),
-        complete,
+        complete: ledger.is_complete(),
         written: Written::default(),
-    };
-    recorder.finish(&accounts)?;
-    Ok(outcome)
+    }
 }
 
 fn take_all(
@@ -376,7 +383,7 @@ fn take_all(
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { yielded, dropped, lost, cure, complete, written } = self;
+        let Self { yielded, dropped, missing, cure, complete, written } = self;
         let each = written.event_bytes as f64 / written.events.max(1) as f64;
         write!(f, "{yielded} events: {} written", written.events)?;
         // A stream is no file.
@@ -384,10 +391,10 @@ impl fmt::Display for Outcome {
             write!(f, " in {} files, {each:.1} bytes an event", written.files)?;
         }
         f.write_str("; ")?;
-        match (lost, dropped) {
-            (0, 0) if *complete => write!(f, "nothing is missing"),
-            (0, 0) => write!(f, "nothing is known to be lost, but not all was traced and counted: see the notices"),
-            _ => write!(f, "{lost} lost by the kernel, {dropped} dropped because the store was too slow"),
+        match (dropped, complete) {
+            (0, _) => f.write_str(missing),
+            (_, true) => write!(f, "{dropped} dropped because the store was too slow, nothing else is missing"),
+            (_, false) => write!(f, "{dropped} dropped because the store was too slow; {missing}"),
         }?;
         cure.iter().try_for_each(|cure| write!(f, "; {cure}"))
     }

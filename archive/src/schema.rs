@@ -198,7 +198,7 @@ pub struct Of {
     pub proven: bool,
     /// Whether it came after a later event.
     pub late: bool,
-    /// The thread, for an event whose format does not have it.
+    /// The thread by its number in the first PID namespace, for an event whose format does not have it. Other tables are joined by it.
     pub tid: Option<u32>,
 }
 

@@ -1,8 +1,9 @@
 //! `tighten`: messages between machines, as a query gives them, become corrections of their clocks.
 
 use crate::bounds::{Bounds, Contradiction, Message};
+use crate::printable::{printable, say};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 
 /// What to correct, and by what.
@@ -93,14 +94,27 @@ pub fn tighten(options: &Options) -> Result<(), Error> {
     let Corrections { all: corrections, one_way } =
         corrections(&text, i64::from(options.step) * 1_000_000_000, options.bracket.into())?;
     for (a, b) in one_way {
-        eprintln!("perfweave-archive: {a} and {b}: all messages go one way, so that one side has no bound");
+        say(format_args!("perfweave-archive: {a} and {b}: all messages go one way, so that one side has no bound"));
     }
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "machine,relative_to,from_tai,to_tai,offset,error")?;
+    let out = std::io::stdout().lock();
+    // Who made the pairs chose the names. Programs get them as they are.
+    let to_terminal = out.is_terminal();
+    let mut out = csv::Writer::from_writer(out);
+    out.write_record(["machine", "relative_to", "from_tai", "to_tai", "offset", "error"]).map_err(output)?;
     for Correction { machine, to, from_tai, to_tai, offset, error } in corrections {
-        writeln!(out, "{machine},{to},{from_tai},{to_tai},{offset},{error}")?;
+        let names = [machine, to].map(|name| if to_terminal { printable(&name).into_owned() } else { name });
+        let numbers = [from_tai, to_tai, offset, error].map(|number| number.to_string());
+        out.write_record(names.iter().chain(&numbers)).map_err(output)?;
     }
-    Ok(())
+    Ok(out.flush()?)
+}
+
+/// A row that cannot be written: rows of strings have no other fault than the output's.
+fn output(error: csv::Error) -> Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => Error::Output(error),
+        kind => Error::Output(std::io::Error::other(format!("{kind:?}"))),
+    }
 }
 
 /// What follows from messages.

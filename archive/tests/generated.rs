@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 async fn ask(archive: &mut Archive, sql: &str) -> Vec<Vec<String>> {
     let mut text = Vec::new();
-    print(archive.sql(sql).await.unwrap(), Format::Csv, &mut text).await.unwrap();
+    print(archive.sql(sql).await.unwrap(), Format::Csv, false, &mut text).await.unwrap();
     let lines = String::from_utf8(text).unwrap();
     lines.lines().skip(1).map(|line| line.split(',').map(str::to_string).collect()).collect()
 }
@@ -52,8 +52,8 @@ async fn wakeup_latency_is_what_a_count_by_hand_gives() {
     let spans_a_loss = |machine: &str, since: i64, until: i64| {
         losses.iter().any(|loss| loss[0] == machine && number(&loss[1]) < until && number(&loss[2]) > since)
     };
-    // The last two steps of each thread, the newest first, and when the newest was.
-    let mut steps: HashMap<(String, String), ([String; 2], i64)> = HashMap::new();
+    // The last two steps of each thread, the newest first, and when they were.
+    let mut steps: HashMap<(String, String), ([String; 2], [i64; 2])> = HashMap::new();
     // The waits, and how many more span a loss.
     let mut waits: BTreeMap<[String; 3], (Vec<i64>, usize)> = BTreeMap::new();
     for row in ask(&mut archive, all).await {
@@ -63,13 +63,16 @@ async fn wakeup_latency_is_what_a_count_by_hand_gives() {
             "2" => row[4].clone(),
             _ => "in".to_string(),
         };
-        let ([last, before], since) = steps.remove(&(machine.clone(), row[3].clone())).unwrap_or_default();
+        let ([last, before], [since, since_before]) =
+            steps.remove(&(machine.clone(), row[3].clone())).unwrap_or_default();
         let is_wait = (last == "woken" && before != "preempted") || (last == "out" && before == "woken");
         if step == "in" && is_wait {
             let (waits, left_out) = waits.entry([machine.clone(), row[4].clone(), row[5].clone()]).or_default();
-            if spans_a_loss(machine, since, now) { *left_out += 1 } else { waits.push(now - since) }
+            // A wake-up before a loss is not that of a switch after it.
+            let from = if last == "out" { since_before } else { since };
+            if spans_a_loss(machine, from, now) { *left_out += 1 } else { waits.push(now - since) }
         }
-        steps.insert((machine.clone(), row[3].clone()), ([step, last], now));
+        steps.insert((machine.clone(), row[3].clone()), ([step, last], [now, since]));
     }
     let answer = ask(&mut archive, NAMED[0].sql).await;
     assert_eq!(answer.len(), waits.len());

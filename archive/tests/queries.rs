@@ -2,10 +2,16 @@
 
 mod made;
 
+use arrow::array::AsArray;
+use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use made::{Made, Switch, row};
 use perfweave_archive::Failure;
-use perfweave_archive::query::{Archive, NAMED, Notice};
+use perfweave_archive::query::{Archive, Format, NAMED, Notice, print};
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 async fn open(url: &str) -> Archive {
     Archive::open(url, None, 1 << 30).await.unwrap()
@@ -15,7 +21,7 @@ async fn open(url: &str) -> Archive {
 async fn ask(archive: &mut Archive, sql: &str) -> Vec<String> {
     let answer = archive.sql(sql).await.unwrap();
     let mut text = Vec::new();
-    perfweave_archive::query::print(answer, perfweave_archive::query::Format::Csv, &mut text).await.unwrap();
+    print(answer, Format::Csv, false, &mut text).await.unwrap();
     String::from_utf8(text).unwrap().lines().skip(1).map(str::to_string).collect()
 }
 
@@ -97,6 +103,50 @@ async fn what_is_off_the_cpu_over_a_loss_is_left_out_and_counted() {
         let mut answer = ask(&mut open(made.url()).await, named("off-cpu")).await;
         answer.sort();
         assert_eq!(answer, expected.map(|rest| format!("m1,p10,{rest}")), "{loss:?}");
+    }
+}
+
+/// The next thread with a number is another, which does not go on after the end of the first.
+#[tokio::test]
+async fn a_thread_that_has_ended_is_off_no_cpu() {
+    for state in [16, 32] {
+        let made = Made::new();
+        // 10 ends at 100, just when it is woken. 11 ends at 300. Their numbers are those of other threads later, which nothing woke.
+        made.waking("m1", "t1", &[row(90, 1).pid(10)]);
+        let switches = [
+            Switch(50, 0, 0, 0, 10),
+            Switch(100, 2, 10, state, 11),
+            Switch(300, 3, 11, state, 0),
+            Switch(500, 4, 0, 0, 10),
+            Switch(600, 5, 10, 0, 11),
+        ];
+        made.switches("m1", "t1", &switches);
+        let mut archive = open(made.url()).await;
+        assert_eq!(ask(&mut archive, named("off-cpu")).await, Vec::<String>::new(), "{state}");
+        assert_eq!(ask(&mut archive, named("wakeup-latency")).await, Vec::<String>::new(), "{state}");
+    }
+}
+
+/// 10 is woken at 100 and leaves at 200. Nothing lost: it was about to sleep, and is ready until 250. If something is lost in between, that
+/// wake-up may be the one that made it run before, and nothing says what made it run at 250.
+#[tokio::test]
+async fn no_wake_up_is_joined_across_a_loss() {
+    for (loss, off_cpu, waits) in [
+        ((Some(300), Some(400)), "ready,1,50,50,50,0", "1,50,50,50,0"),
+        ((Some(50), Some(100)), "ready,1,50,50,50,0", "1,50,50,50,0"),
+        ((Some(200), Some(200)), "ready,1,50,50,50,0", "1,50,50,50,0"),
+        ((Some(120), Some(180)), "sleeping,0,,,,1", "0,,,,1"),
+        ((Some(150), Some(201)), "sleeping,0,,,,1", "0,,,,1"),
+        ((None, Some(101)), "sleeping,0,,,,1", "0,,,,1"),
+        ((Some(210), Some(220)), "ready,0,,,,1", "0,,,,1"),
+    ] {
+        let made = Made::new();
+        made.waking("m1", "t1", &[row(100, 1).pid(10)]);
+        made.switches("m1", "t1", &[Switch(50, 0, 0, 0, 10), Switch(200, 2, 10, 1, 0), Switch(250, 3, 0, 0, 10)]);
+        made.losses("m1", "t1", &[loss]);
+        let mut archive = open(made.url()).await;
+        assert_eq!(ask(&mut archive, named("off-cpu")).await, [format!("m1,p10,{off_cpu}")], "{loss:?}");
+        assert_eq!(ask(&mut archive, named("wakeup-latency")).await, [format!("m1,p10,3,{waits}")], "{loss:?}");
     }
 }
 
@@ -263,19 +313,141 @@ async fn a_query_writes_nothing_unless_that_is_allowed() {
     assert!(std::fs::metadata(path("stolen.parquet")).unwrap().len() > 0);
 }
 
-/// Any process chooses the names that a table shows: none commands the terminal of who asks.
-#[tokio::test]
-async fn a_name_in_a_table_commands_no_terminal() {
+/// A name that any process may give itself, in SQL.
+const NAME: &str = "concat(chr(27), ']0;title', chr(7), chr(155), '2J', chr(10), 'F/1 ', chr(8238), '\"x\", ', chr(13), chr(9), chr(8232))";
+/// The same, and as it is shown.
+const TEXT: [&str; 2] = [
+    "\x1b]0;title\x07\u{9b}2J\nF/1 \u{202e}\"x\", \r\t\u{2028}",
+    r#"\u001b]0;title\u0007\u009b2J\nF/1 \u202e"x", \r\t\u2028"#,
+];
+
+/// An answer in a format, to a terminal or not.
+async fn printed(sql: &str, format: Format, to_terminal: bool) -> String {
     let made = Made::new();
     made.waking("m1", "t1", &[row(100, 1)]);
     let mut archive = open(made.url()).await;
-    let sql = "SELECT concat(chr(27), ']0;title', chr(7), chr(155), '2J') AS comm FROM sched.sched_waking";
     let mut text = Vec::new();
-    let answer = archive.sql(sql).await.unwrap();
-    perfweave_archive::query::print(answer, perfweave_archive::query::Format::Table, &mut text).await.unwrap();
-    let text = String::from_utf8(text).unwrap();
-    assert!(text.contains("\\u{1b}]0;title\\u{7}\\u{9b}2J"), "{text}");
+    print(archive.sql(sql).await.unwrap(), format, to_terminal, &mut text).await.unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// Any process chooses the names that a table shows: none commands the terminal of who asks, or makes a line of it.
+#[tokio::test]
+async fn a_name_in_a_table_commands_no_terminal() {
+    let sql = format!("SELECT {NAME} AS comm, [{NAME}] AS comms, pid AS \"p\nid\" FROM sched.sched_waking");
+    let text = printed(&sql, Format::Table, false).await;
+    let lines: Vec<_> = text.lines().collect();
+    // Three borders, the names of the columns, and a row.
+    assert!(lines.len() == 5 && lines[1].contains(r"| p\nid |"), "{text}");
+    assert!(lines[3].contains(&format!("| {} ", TEXT[1])) && lines[3].contains(&format!("[{}]", TEXT[1])), "{text}");
     assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text}");
+}
+
+/// Programs read CSV and JSON: the text in them is what was traced. JSON has a way to say it that commands no terminal.
+#[tokio::test]
+async fn csv_and_json_are_valid_and_have_the_exact_text() {
+    let sql = format!("SELECT {NAME} AS comm, pid AS \"p\n\"\"id\" FROM sched.sched_waking");
+    let text = printed(&sql, Format::Csv, false).await;
+    let mut csv = csv::Reader::from_reader(text.as_bytes());
+    assert_eq!(csv.headers().unwrap(), vec!["comm", "p\n\"id"]);
+    let rows: Vec<_> = csv.records().map(Result::unwrap).collect();
+    assert!(rows.len() == 1 && rows[0] == vec![TEXT[0], "1"], "{rows:?}");
+    // A person sees what no reader of CSV would understand.
+    let text = printed(&sql, Format::Csv, true).await;
+    let shown = TEXT[1].replace('"', "\"\"");
+    assert!(text.lines().count() == 2 && text.ends_with(&format!("\n\"{shown}\",1\n")), "{text}");
+    let text = printed(&sql, Format::Json, false).await;
+    assert!(text.ends_with('\n') && text.bytes().filter(u8::is_ascii_control).count() == 1, "{text}");
+    assert!(!text.contains(|letter| "\u{9b}\u{202e}\u{2028}".contains(letter)), "{text}");
+    let fields = vec![Field::new("comm", DataType::Utf8, true), Field::new("p\n\"id", DataType::Int32, true)];
+    let mut json = arrow::json::ReaderBuilder::new(Arc::new(Schema::new(fields))).build(text.as_bytes()).unwrap();
+    let batch = json.next().unwrap().unwrap();
+    assert!(batch.num_rows() == 1 && json.next().is_none());
+    assert_eq!(batch.column(0).as_string::<i32>().value(0), TEXT[0]);
+    assert_eq!(batch.column(1).as_primitive::<Int32Type>().value(0), 1);
+}
+
+fn program(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perfweave-archive"));
+    let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// What the program says, all of it.
+fn said(args: &[&str], input: &str) -> String {
+    let Output { stdout, stderr, .. } = program(args, input);
+    String::from_utf8([stdout, stderr].concat()).unwrap()
+}
+
+/// Who can write into an archive's folder chooses names of tables.
+#[test]
+fn names_of_tables_command_no_terminal() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    let files = made.files("sched_waking");
+    let hidden = files[0].ancestors().nth(4).unwrap().with_file_name("a\u{202e}b");
+    let folder = hidden.join("machine=m1/date=2026-11-20/hour=09");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(&files[0], folder.join("t1.parquet")).unwrap();
+    // The second is an error, which says what there is.
+    for ask in ["--list", "SELECT * FROM sched.nothing"] {
+        let said = said(&["query", ask, made.url()], "");
+        assert!(said.contains(r"sched.a\u202eb") && !said.contains('\u{202e}'), "{ask}: {said:?}");
+    }
+}
+
+/// Who made the pairs chose the names of machines.
+#[test]
+fn names_of_machines_command_no_terminal() {
+    let name = "a\x1b[2J\n\u{202e}b";
+    for rows in [format!("\"{name}\",1,B,1\n"), format!("\"{name}\",100000,B,1000\nB,100000,\"{name}\",1000\n")] {
+        // The first rows go one way, and the second contradict each other: the program names the machines.
+        let said = said(&["tighten", "-"], &format!("from,sent,to,received\n{rows}"));
+        assert!(said.contains(r"a\u001b[2J\n\u202eb") && !said.contains(['\x1b', '\u{202e}']), "{said:?}");
+    }
+}
+
+/// A machine's name may have what separates columns.
+#[test]
+fn corrections_are_valid_csv() {
+    let pairs = "from,sent,to,received\nA,0,\"B,\"\"1\n2\",1100\n\"B,\"\"1\n2\",1000,A,100\n";
+    let Output { stdout, stderr, .. } = program(&["tighten", "-"], pairs);
+    let mut csv = csv::Reader::from_reader(&stdout[..]);
+    assert_eq!(csv.headers().unwrap(), vec!["machine", "relative_to", "from_tai", "to_tai", "offset", "error"]);
+    let rows: Vec<_> = csv.records().map(Result::unwrap).collect();
+    assert!(rows.len() == 1 && &rows[0][0] == "B,\"1\n2" && &rows[0][1] == "A", "{rows:?} {stderr:?}");
+}
+
+/// What is made of a recording tells of all users, as the recording does.
+#[test]
+fn files_that_are_made_are_for_this_user_alone() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    let other = tempfile::tempdir().unwrap();
+    let path = |name: &str| other.path().join(name).to_str().unwrap().to_owned();
+    let ran = |args: &[&str]| {
+        // As most users have it.
+        let line = "umask 022; exec \"$0\" \"$@\"";
+        let output = Command::new("sh").args(["-c", line, env!("CARGO_BIN_EXE_perfweave-archive")]).args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    // One is there, and everybody may read it.
+    std::fs::write(path("b.csv"), "old").unwrap();
+    for name in ["a.parquet", "b.csv", "c.json"] {
+        let kind = name.split_once('.').unwrap().1;
+        let copy = format!("COPY (SELECT mono FROM sched.sched_waking) TO '{}' STORED AS {kind}", path(name));
+        ran(&["query", "--allow-writes", &copy, made.url()]);
+    }
+    ran(&["generate", "--rows", "1000", "--to", &path("generated")]);
+    let mut files = Vec::new();
+    made::below(other.path(), &mut files);
+    assert!(files.len() > 3 + 4, "{files:?}");
+    let modes = files.iter().map(|file| (file, std::fs::metadata(file).unwrap().permissions().mode() & 0o7777));
+    let open: Vec<_> = modes.filter(|(_, mode)| *mode != 0o600).collect();
+    assert!(open.is_empty(), "{open:?}");
 }
 
 #[tokio::test]

@@ -161,7 +161,7 @@ fn what_the_kernel_loses_is_a_notice() {
     let [written, yielded, lost] = end(&folder);
     assert!(told > 0 && told == lost && written == yielded, "{told} {lost} {written} {yielded}");
     // What would have held it: more than the 4 KiB.
-    let (_, advice) = said.split_once("at this rate it takes --buffer-kib ").unwrap_or_else(|| panic!("{said}"));
+    let (_, advice) = said.split_once("it takes --buffer-kib ").unwrap_or_else(|| panic!("{said}"));
     assert!(advice.split_whitespace().next().unwrap().parse::<u64>().unwrap() > 4, "{said}");
     // It reads and writes each byte.
     assert!(yielded + lost >= 400_000, "{yielded} {lost}");
@@ -232,6 +232,46 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
     // Three recordings have begun, and two have ended.
     let whats = texts(&batches(&folder, "traces"), "what");
     assert_eq!(["begin", "end"].map(|what| whats.iter().filter(|other| *other == what).count()), [3, 2]);
+}
+
+/// Who can write into the archive's folder chooses the names of what lies there.
+#[test]
+fn names_of_files_command_no_terminal() {
+    let folder = Folder::new("names");
+    let of_others = folder.0.join("events/a\x1b[2J\n\u{202e}b/machine=here");
+    fs::create_dir_all(&of_others).unwrap();
+    fs::write(of_others.join("12345678-1-87654321-0.parquet.open-1"), "").unwrap();
+    let said = record(&folder, &["-e", "sched:sched_process_exec", "--", "/bin/true"]);
+    assert!(said.contains(r"events/a\u001b[2J\n\u202eb/machine=here"), "{said:?}");
+    // The archive has what it is called.
+    assert!(texts(&batches(&folder, "notices"), "text")[0].contains("events/a\x1b[2J\n\u{202e}b/machine=here"));
+}
+
+/// `common_pid` counts threads in the first PID namespace, where tracepoints have it from. Without a tracepoint perf counts them in its own.
+#[test]
+fn threads_have_numbers_of_the_first_namespace_or_none() {
+    let events = ["-e", "page-faults", "-e", "sched:sched_process_exec"];
+    let command = ["--", "sh", "-c", "for i in 1 2 3 4 5; do /bin/true; done"];
+    let args = [&events[..], &command].concat();
+    let threads = |folder: &Folder| {
+        let of = |table: &str| ints(&batches(folder, table), "common_pid");
+        (of("events/perf/page-faults"), of("events/sched/sched_process_exec"))
+    };
+    let folder = Folder::new("namespace");
+    record(&folder, &args);
+    let (faults, execs) = threads(&folder);
+    assert!(execs.len() == 6 && execs.iter().all(|thread| faults.contains(thread)), "{faults:?} {execs:?}");
+    let folder = Folder::new("other-namespace");
+    let mut inside = Command::new("unshare");
+    inside
+        .args(["-pfm", "--mount-proc"])
+        .arg(program(&folder, &[]).get_program())
+        .args(program(&folder, &args).get_args());
+    let output = inside.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (faults, execs) = threads(&folder);
+    assert!(execs.len() == 6 && execs.iter().all(Option::is_some), "{execs:?}");
+    assert!(faults.len() > 6 && faults.iter().all(Option::is_none), "{faults:?}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub enum Kind {
     Next,
     /// The crate: order, in batches.
     Batch,
+    /// The crate: order, each event from a batch of its own. What the C library's `pw_buffer__next` does.
+    Single,
     /// `itertools::kmerge` of the rings, in place, without checks.
     Kmerge,
     /// The smallest of all fronts, in place, without checks.
@@ -28,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them. The walk is first.
+    /// Those of the tables. The walk is first.
     pub const ALL: [Self; 8] =
         [Self::Walk, Self::Look, Self::Drain, Self::Next, Self::Batch, Self::Kmerge, Self::Scan, Self::Sort];
 
@@ -40,6 +42,7 @@ impl Kind {
             Self::Drain => "`drain`",
             Self::Next => "`next`",
             Self::Batch => "`batch`",
+            Self::Single => "`single`",
             Self::Kmerge => "kmerge",
             Self::Scan => "scan",
             Self::Sort => "copy and sort",
@@ -48,7 +51,7 @@ impl Kind {
 
     /// Whether records come in order even if they lie in their ring out of order.
     fn repairs(self) -> bool {
-        matches!(self, Self::Next | Self::Batch | Self::Sort)
+        matches!(self, Self::Next | Self::Batch | Self::Single | Self::Sort)
     }
 }
 
@@ -86,7 +89,7 @@ impl Way {
                 Side::Raw { raw, copies: Copies::default(), _rings: rings }
             }
             Kind::Drain => Side::Rings(rings),
-            Kind::Look | Kind::Next | Kind::Batch => {
+            Kind::Look | Kind::Next | Kind::Batch | Kind::Single => {
                 Side::Merge(Box::new(Merge::new(rings, Order::new().hold(Hold::None)).expect("a merge")))
             }
         };
@@ -114,6 +117,7 @@ impl Way {
             (Side::Rings(rings), _) => drain(rings, base),
             (Side::Merge(merge), Kind::Look) => look(merge),
             (Side::Merge(merge), Kind::Batch) => batch(merge, base),
+            (Side::Merge(merge), Kind::Single) => single(merge, base),
             (Side::Merge(merge), _) => next(merge, base),
         }
     }
@@ -157,6 +161,17 @@ fn next(merge: &mut Merge, base: u64) -> u64 {
 fn batch(merge: &mut Merge, base: u64) -> u64 {
     merge.refresh(0);
     let sum = merge.batch().fold(0, |sum, event| taken(sum, event.key(), event.record(), base));
+    merge.publish();
+    sum
+}
+
+#[inline(never)]
+fn single(merge: &mut Merge, base: u64) -> u64 {
+    merge.refresh(0);
+    let mut sum = 0;
+    while let Some(event) = merge.batch().next() {
+        sum = taken(sum, event.key(), event.record(), base);
+    }
     merge.publish();
     sum
 }

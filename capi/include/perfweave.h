@@ -95,17 +95,9 @@ enum pw_key {
    */
   PW_KEY_DEFAULT = 0,
   /*
-   A number of 64 bits at key_offset of the payload.
+   A number of 64 bits at key_offset of the payload: a time, or a counter.
    */
   PW_KEY_PAYLOAD = 1,
-  /*
-   A counter of the whole machine of 32 bits at key_offset of the payload. It may wrap.
-   */
-  PW_KEY_COUNTER32 = 2,
-  /*
-   The same with 64 bits.
-   */
-  PW_KEY_COUNTER64 = 3,
 };
 
 /*
@@ -130,7 +122,7 @@ enum pw_hold {
    */
   PW_HOLD_EPOCHS = 3,
   /*
-   The key is a counter without holes: wait for the next number. Needs PW_KEY_COUNTER32 or PW_KEY_COUNTER64.
+   The key is a counter without holes: wait for the next number. Needs PW_KEY_PAYLOAD.
    */
   PW_HOLD_DENSE = 4,
   /*

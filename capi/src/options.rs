@@ -15,12 +15,8 @@ use std::time::Duration;
 pub enum pw_key {
     /// Perf buffers: the kernel's own time of each record. Ring buffers: none, so events keep the order in which programs reserved them.
     PW_KEY_DEFAULT = 0,
-    /// A number of 64 bits at key_offset of the payload.
+    /// A number of 64 bits at key_offset of the payload: a time, or a counter.
     PW_KEY_PAYLOAD = 1,
-    /// A counter of the whole machine of 32 bits at key_offset of the payload. It may wrap.
-    PW_KEY_COUNTER32 = 2,
-    /// The same with 64 bits.
-    PW_KEY_COUNTER64 = 3,
 }
 
 /// When an event may leave although an earlier one may still be on its way.
@@ -37,7 +33,7 @@ pub enum pw_hold {
     PW_HOLD_RESERVED_BY_PROGRAMS = 2,
     /// Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there. epochs_fd is their map.
     PW_HOLD_EPOCHS = 3,
-    /// The key is a counter without holes: wait for the next number. Needs PW_KEY_COUNTER32 or PW_KEY_COUNTER64.
+    /// The key is a counter without holes: wait for the next number. Needs PW_KEY_PAYLOAD.
     PW_HOLD_DENSE = 4,
     /// Wait for lag_ns. A guess: events can be late.
     PW_HOLD_LAG = 5,
@@ -180,8 +176,6 @@ impl pw_opts {
             0 if ring_buffers => Key::with(|_| None),
             0 => Key::Time,
             1 => Key::Payload(self.key_offset),
-            2 => Key::Sequence(Sequence::u32(self.key_offset)),
-            3 => Key::Sequence(Sequence::u64(self.key_offset)),
             other => return Err(Failure::invalid(format!("opts->key is {other}, which is no enum pw_key"))),
         };
         let mut order = Order::new().key(key).hold(self.hold()?);

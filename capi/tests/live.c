@@ -173,7 +173,7 @@ static void ring_buffers(void)
 	PW_OPTS(none);
 	PW_OPTS(time, .key = PW_KEY_PAYLOAD, .hold = PW_HOLD_RESERVED);
 	PW_OPTS(programs, .key = PW_KEY_PAYLOAD, .hold = PW_HOLD_RESERVED_BY_PROGRAMS);
-	PW_OPTS(number, .key = PW_KEY_COUNTER32, .key_offset = 8);
+	PW_OPTS(number, .key = PW_KEY_PAYLOAD, .key_offset = 8);
 
 	ring("ring", RING, &none);
 	ring("ring", RING, &time);
@@ -187,7 +187,7 @@ static void ring_buffers(void)
 static void holds(void)
 {
 	PW_OPTS(epochs, .hold = PW_HOLD_EPOCHS, .epochs_fd = map("epochs"), .notice_cb = on_notice);
-	PW_OPTS(dense, .hold = PW_HOLD_DENSE, .key = PW_KEY_COUNTER32, .key_offset = 8, .notice_cb = on_notice);
+	PW_OPTS(dense, .hold = PW_HOLD_DENSE, .key = PW_KEY_PAYLOAD, .key_offset = 8, .notice_cb = on_notice);
 	PW_OPTS(lag, .hold = PW_HOLD_LAG, .lag_ns = 50000000, .notice_cb = on_notice);
 	PW_OPTS(round, .hold = PW_HOLD_ROUND, .notice_cb = on_notice);
 	PW_OPTS(nothing, .hold = PW_HOLD_NONE, .wakeup_events = 1, .latency_ns = 1000000, .notice_cb = on_notice);

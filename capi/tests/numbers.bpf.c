@@ -92,7 +92,7 @@ int on_enter(struct bpf_raw_tracepoint_args *ctx)
 	if (!word)
 		return 0;
 	number.time = bpf_ktime_get_ns();
-	number.number = (__u32)__sync_fetch_and_add(&how->next, 1);
+	number.number = __sync_fetch_and_add(&how->next, 1);
 	number.cpu = bpf_get_smp_processor_id();
 	count = bpf_map_lookup_elem(&own, &zero);
 	if (count)

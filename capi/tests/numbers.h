@@ -26,10 +26,9 @@ struct control {
 
 struct number {
 	__u64 time;
-	__u32 number;
-	__u32 cpu;
+	__u64 number;
 	__u32 own;
-	__u32 unused;
+	__u32 cpu;
 };
 
 #endif

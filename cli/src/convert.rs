@@ -14,14 +14,14 @@ pub mod view;
 
 use crate::failure::{Failure, Outcome};
 use crate::out::say;
-use crate::output::{self, Readers};
+use crate::output;
 use crate::stamp::{self, Stamp};
 use nix::fcntl::OFlag;
 use perfweave::{Event, Order, Reader, perf_data};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ pub struct Args {
     format: Format,
     #[command(flatten)]
     time: stamp::Printed,
-    /// Write into this file, not to standard output. Others may read it if they may read the recording
+    /// Write into this file, which only this user may read, not to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -179,22 +179,9 @@ fn output(args: &Args) -> Result<Out, Failure> {
     if place(path).is_some_and(|output| place(&args.file) == Some(output)) {
         return Err(Failure::new(format_args!("{} is the recording itself", path.display())));
     }
-    let file = output::create(path, readers(&args.file))
-        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+    let file =
+        output::create(path).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     Ok(Box::new(BufWriter::with_capacity(1 << 16, file)))
-}
-
-/// What is made of a recording may be read by others only if they may read the recording.
-fn readers(recording: &Path) -> Readers {
-    let metadata = if recording == Path::new("-") {
-        io::stdin().as_fd().try_clone_to_owned().and_then(|file| File::from(file).metadata())
-    } else {
-        std::fs::metadata(recording)
-    };
-    match metadata {
-        Ok(file) if (file.is_file() || file.is_dir()) && file.mode() & 0o004 != 0 => Readers::Any,
-        _ => Readers::Own,
-    }
 }
 
 fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> Result<(), Failure> {

@@ -1,4 +1,5 @@
-//! What would have held what was lost: how large each ring would have to be.
+//! What would have held what was lost: how large each ring would have to be. It is a guess. A larger ring would have held the largest loss in a
+//! row, but how much comes in a row the next time, nobody knows.
 
 use perfweave::Item;
 use std::collections::HashMap;
@@ -70,11 +71,20 @@ impl Cure {
 }
 
 impl Advice {
+    /// The size of a ring, if one helps.
+    pub fn bytes(self) -> Option<u64> {
+        if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
+    }
+
     /// What to do, with the name of the option that sets the size of rings, and how it takes a number of bytes.
     pub fn text(self, option: &str, size: impl Fn(u64) -> String) -> String {
-        match self {
-            Self::Bytes(bytes) => format!("at this rate it takes {option} {}", size(bytes)),
-            Self::TraceLess => format!("at this rate no {option} is large enough: trace fewer events or processes"),
+        match self.bytes() {
+            Some(bytes) => format!("guessed from the largest loss in a row, it takes {option} {}", size(bytes)),
+            None => {
+                format!(
+                    "guessed from the largest loss in a row, no {option} is large enough: trace fewer events or processes"
+                )
+            }
         }
     }
 }
@@ -114,5 +124,13 @@ mod tests {
         // A loss that no event told.
         assert_eq!(Cure::default().advice(4096, [(0, 64)].into_iter()), Some(Advice::Bytes(16384)));
         assert_eq!(cure.advice(4096, [(0, u64::MAX)].into_iter()), Some(Advice::TraceLess));
+        // It says that it is a guess, and why there may be no size.
+        let text = |advice: Advice| (advice.bytes(), advice.text("--buffer", |bytes| bytes.to_string()));
+        assert_eq!(
+            text(Advice::Bytes(65536)),
+            (Some(65536), "guessed from the largest loss in a row, it takes --buffer 65536".into())
+        );
+        let (none, why) = text(Advice::TraceLess);
+        assert!(none.is_none() && why.contains("no --buffer is large enough: trace fewer"), "{why}");
     }
 }

@@ -17,6 +17,7 @@ mod numbers;
 mod offcpu;
 mod out;
 mod output;
+mod printable;
 mod profile;
 mod read;
 mod record;

@@ -18,7 +18,7 @@ pub struct Numbers {
 pub const OUTSIDE: u32 = 1 << 30;
 
 /// What the kernel gives as the number of a thread that has ended (`perf_event_pid_type`, kernel/events/core.c).
-const ENDED: u32 = u32::MAX;
+pub const ENDED: u32 = u32::MAX;
 
 impl Numbers {
     /// As this process needs them.

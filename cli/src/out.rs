@@ -1,40 +1,11 @@
 //! Standard output: buffered, and written out whenever nothing more is ready. And lines in which no name commands a terminal.
 
-use std::borrow::Cow;
-use std::fmt::{Arguments, Write as _};
+pub use crate::printable::{printable, say};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fmt::Arguments;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-
-/// A text that is one line, and no command to a terminal. Any process chooses names, paths and symbols that others print. What is no character
-/// to be seen is written as JSON writes it: controls, ends of lines, and what turns the direction of letters or hides. So a line of JSON stays
-/// what it was.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(is_hidden) {
-        return Cow::Borrowed(text);
-    }
-    let mut line = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        match letter {
-            '\n' => line.push_str("\\n"),
-            '\r' => line.push_str("\\r"),
-            '\t' => line.push_str("\\t"),
-            hidden if is_hidden(hidden) => {
-                // Writing to memory does not fail.
-                for unit in hidden.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(line, "\\u{unit:04x}");
-                }
-            }
-            letter => line.push(letter),
-        }
-    }
-    line.into()
-}
-
-/// Controls, and Unicode's characters of format (Cf) and ends of lines and paragraphs (Zl, Zp) as far as terminals obey or hide them.
-fn is_hidden(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
+use std::os::fd::AsFd;
 
 /// A name as a frame of a folded stack, in which semicolons separate frames.
 pub fn frame(name: &str) -> String {
@@ -46,18 +17,42 @@ pub fn line(out: &mut impl Write, text: Arguments<'_>) -> io::Result<()> {
     writeln!(out, "{}", printable(&text.to_string()))
 }
 
-/// A line on standard error, [printable].
-pub fn say(text: Arguments<'_>) {
-    eprintln!("{}", printable(&text.to_string()));
-}
-
 /// Lines on standard output.
 #[derive(Debug)]
-pub struct Out(BufWriter<StdoutLock<'static>>);
+pub struct Out(BufWriter<Waiting>);
+
+/// Standard output, which is waited for where somebody made it one that does not block (`O_NONBLOCK`).
+#[derive(Debug)]
+struct Waiting(StdoutLock<'static>);
+
+impl Write for Waiting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(&self.0),
+                wrote => return wrote,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        loop {
+            match self.0.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(&self.0),
+                flushed => return flushed,
+            }
+        }
+    }
+}
+
+/// Waits until something can be written. A signal may end it early, and then the next try finds out.
+fn writable(out: &StdoutLock<'_>) {
+    let _ = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE);
+}
 
 impl Out {
     pub fn new() -> Self {
-        Self(BufWriter::with_capacity(1 << 16, io::stdout().lock()))
+        Self(BufWriter::with_capacity(1 << 16, Waiting(io::stdout().lock())))
     }
 
     /// Whether a person sees it at once.

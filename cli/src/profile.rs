@@ -6,9 +6,10 @@ mod names;
 use crate::args::{Common, Target};
 use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
+use crate::numbers::Numbers;
 use crate::out::{Out, frame, line};
 #[cfg(feature = "svg")]
-use crate::output::{self, Readers};
+use crate::output;
 use crate::session::{Session, Tell};
 use names::Names;
 use perfweave::{Event, Kind, Rings, Sample};
@@ -51,7 +52,8 @@ const HELP: &str = "\
 
 Names are those of the process while it runs, and of the files that it had mapped when it has ended. A frame without a function has the name of
 its file: [libm.so.6]. Functions that a runtime compiles have names if it writes /tmp/perf-PID.map as the process's own user. Programs without
-frame pointers have short stacks.";
+frame pointers have short stacks. What a process does when it has no number any more is [ended]'s. In a PID namespace, all processes outside of
+it are one: [outside].";
 
 pub fn run(args: Args) -> Outcome {
     let child = args.target.start()?;
@@ -109,7 +111,7 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     let lines: Vec<_> = stacks.iter().map(|(stack, samples)| format!("{} {samples}", folded(stack))).collect();
     let mut options = inferno::flamegraph::Options::default();
     options.count_name = "samples".into();
-    let file = output::create(path, Readers::Own).map_err(|error| failed(&error))?;
+    let file = output::create(path).map_err(|error| failed(&error))?;
     let mut file = std::io::BufWriter::new(file);
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
         .map_err(|error| failed(&error))?;
@@ -133,11 +135,14 @@ struct Stacks {
     /// By process: the names of each stack of addresses, the process first and the innermost function last.
     known: HashMap<u32, HashMap<Vec<u64>, Option<Vec<String>>>>,
     samples: HashMap<Vec<String>, u64>,
+    /// Whether all processes have numbers here.
+    are_all_here: bool,
 }
 
 impl Stacks {
     fn new(rings: &Rings, only: Option<String>) -> Self {
-        Self { only, names: Names::new(rings), known: HashMap::new(), samples: HashMap::new() }
+        let are_all_here = Numbers::are_the_kernels();
+        Self { only, names: Names::new(rings), known: HashMap::new(), samples: HashMap::new(), are_all_here }
     }
 
     /// Losses and damage are in the summary: a sample that is missing changes no other.
@@ -151,15 +156,19 @@ impl Stacks {
             return;
         }
         let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else { return };
-        // A CPU that is idle runs process 0.
-        if pid == 0 {
+        // A CPU that is idle runs process 0. In a PID namespace, so does all that is outside.
+        if pid == 0 && self.are_all_here {
             return;
         }
         let stack = match self.known.entry(pid).or_default().entry(chain.collect()) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let is_wanted = self.only.as_ref().is_none_or(|only| self.names.threads.of(pid) == only);
-                new.insert(is_wanted.then(|| self.names.stack(pid, &frames(&record), event.key())))
+                let frames = frames(&record);
+                let is_wanted = match &self.only {
+                    Some(only) => pid != 0 && self.names.threads.of(pid) == only,
+                    None => pid != 0 || self.names.are_outside(&frames),
+                };
+                new.insert(is_wanted.then(|| self.names.stack(pid, &frames, event.key())))
             }
         };
         if let Some(stack) = stack {

@@ -156,7 +156,7 @@ fn whole(args: &Args) -> Outcome {
         false => Writer::create(&args.output, &rings)?,
     };
     let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
-    let within = Within::now(rings.clock(), args.common.seconds);
+    let mut within = Within::now(rings.clock(), args.common.seconds);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     if args.target.command.is_empty() && args.common.seconds.is_none() {
         say(format_args!("recording into {}; Ctrl-C ends it", args.place()));
@@ -165,7 +165,7 @@ fn whole(args: &Args) -> Outcome {
     let mut progress = Progress::new();
     let read = session.each(|tell| {
         match tell {
-            Tell::Event(event) if !within.has(event) => {}
+            Tell::Event(event) if within.leaves_out(event) => {}
             Tell::Event(event) => {
                 // The file is complete until the first error, which every later call gives again.
                 failed = failed.take().or(writer.write(event).err());
@@ -190,7 +190,7 @@ fn whole(args: &Args) -> Outcome {
     writer.untold(&session.ledger()?);
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
-    tell(args, &written, &summary, session.stats().left_out)?;
+    tell(args, &written, &summary, [within.before, within.after, session.stats().left_out])?;
     unnamed.iter().for_each(|missing| say(format_args!("{missing}")));
     Ok(session.status())
 }
@@ -200,39 +200,52 @@ fn whole(args: &Args) -> Outcome {
 struct Within {
     from: u64,
     until: u64,
+    /// How many records are from before, and from after.
+    before: u64,
+    after: u64,
 }
 
 impl Within {
     fn now(clock: Clock, lasts: Option<Duration>) -> Self {
         let from = clock.now().unwrap_or(0);
         let lasts = lasts.and_then(|time| u64::try_from(time.as_nanos()).ok());
-        Self { from, until: lasts.map_or(u64::MAX, |time| from.saturating_add(time)) }
+        let until = lasts.map_or(u64::MAX, |time| from.saturating_add(time));
+        Self { from, until, before: 0, after: 0 }
     }
 
-    /// Names and mappings of before are needed. What is no record is told, whenever it was.
-    fn has(&self, event: &Event<'_>) -> bool {
-        let Some(record) = event.record() else { return true };
-        let from = if NAMES.contains(&record.kind()) { 0 } else { self.from };
-        record.time().is_none_or(|time| (from..=self.until).contains(&time))
+    /// Whether a record is not from then, and counts it. Names and mappings of before are needed. What is no record is told, whenever it was.
+    fn leaves_out(&mut self, event: &Event<'_>) -> bool {
+        let Some((record, time)) = event.record().and_then(|record| Some((record, record.time()?))) else {
+            return false;
+        };
+        let is_before = time < self.from && !NAMES.contains(&record.kind());
+        let is_after = time > self.until;
+        self.before += u64::from(is_before);
+        self.after += u64::from(is_after);
+        is_before || is_after
     }
 }
 
-/// The last lines: what was written, on standard error as perf does, or as an object.
-fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<()> {
+/// The last lines: what was written, on standard error as perf does, or as an object. `outside` are the records that the summary counts and the
+/// file lacks: from before the recording, from after its end, and this program's own.
+fn tell(args: &Args, written: &Written, summary: &str, outside: [u64; 3]) -> io::Result<()> {
     let Written { records, lost, left_out, .. } = *written;
     let file = args.place();
     if args.common.json {
         let mut out = Out::new();
         writeln!(out, "{summary}")?;
-        let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out });
+        let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out, "before": outside[0], "after": outside[1] });
         line(&mut out, format_args!("{object}"))?;
         return out.flush();
     }
     let bytes = std::fs::metadata(&args.output).ok().filter(|_| !args.is_piped());
     let bytes = bytes.map_or_else(String::new, |file| format!(", {:.1} MB", file.len() as f64 / 1e6));
     eprintln!("{summary}");
-    let own = if own > 0 { format!("; {own} of this program itself are left out") } else { String::new() };
-    say(format_args!("{file}: {records} records{bytes}{own}"));
+    let why = ["from before it began", "from after its end", "of this program itself"];
+    let left_out = outside.into_iter().zip(why).filter(|(count, _)| *count > 0);
+    let left_out = left_out.map(|(count, why)| format!("{count} {why}")).collect::<Vec<_>>().join(", ");
+    let left_out = if left_out.is_empty() { left_out } else { format!("; left out: {left_out}") };
+    say(format_args!("{file}: {records} records{bytes}{left_out}"));
     Ok(())
 }
 

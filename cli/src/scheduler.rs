@@ -1,9 +1,10 @@
 //! What the scheduler's tracepoints tell of threads, for the [account](crate::waits) of what they wait for: live, or from a recording.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
-use crate::waits::{Account, Call, In, Ran, Who, Why};
+use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
 use perfweave::decode::{Field, Format};
 use perfweave::{Item, Kind, Ledger, Record, RingOptions, Rings};
 use std::collections::HashMap;
@@ -43,8 +44,7 @@ enum Source {
     Returns {
         by: Field,
     },
-    /// An interrupt of those for which `common_flags` has one of these bits.
-    Begins(u64, Named),
+    Begins(Kinds, Named),
     Ends,
     Other,
 }
@@ -57,10 +57,6 @@ enum Named {
     /// By its number.
     Soft(Field),
 }
-
-/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (include/linux/trace_events.h).
-const HARD: u64 = 0x08;
-const SOFT: u64 = 0x10;
 
 /// `PERF_RECORD_MISC_SWITCH_OUT`
 const OUT: u16 = 1 << 13;
@@ -171,9 +167,8 @@ impl Scheduler {
                 let [by, thread] = [by, &woken[0]].map(|field| number(field, record));
                 let (by, thread) = (by?, thread?);
                 let tid = numbers.learn(by, tid);
-                let flags = flags.uint(record).unwrap_or(0);
-                let interrupt = [HARD, SOFT].into_iter().find(|bit| flags & bit != 0);
-                account.wakes(time, cpu, thread, by, interrupt, (process, tid.unwrap_or(OUTSIDE | by)));
+                let interrupt = flags.uint(record).and_then(interrupt::kind);
+                account.wakes(time, cpu, thread, by, interrupt, (process, tid));
                 known(account, by, tid, process);
                 name(account, numbers, thread, woken[1].text(record).as_deref(), names);
                 None
@@ -216,8 +211,8 @@ impl Scheduler {
                 account.calls(time, cpu, number(by, record)?, In::Nothing);
                 None
             }
-            (Kind::SAMPLE, Source::Begins(flags, named)) => {
-                account.interrupts(time, cpu, Some((*flags, named.name(record)?)));
+            (Kind::SAMPLE, Source::Begins(kinds, named)) => {
+                account.interrupts(time, cpu, Some((*kinds, named.name(record)?)));
                 None
             }
             (Kind::SAMPLE, Source::Ends) => {
@@ -287,9 +282,9 @@ impl Source {
             },
             "sys_enter" => Self::Enters { by: by()?, number: format.field("id")?, args: format.field("args")? },
             "sys_exit" => Self::Returns { by: by()? },
-            "irq_handler_entry" => Self::Begins(HARD, Named::Device(format.field("name")?)),
-            "softirq_entry" => Self::Begins(SOFT, Named::Soft(format.field("vec")?)),
-            "hrtimer_expire_entry" => Self::Begins(HARD | SOFT, Named::Timer),
+            "irq_handler_entry" => Self::Begins(&["hardirq"], Named::Device(format.field("name")?)),
+            "softirq_entry" => Self::Begins(&["softirq"], Named::Soft(format.field("vec")?)),
+            "hrtimer_expire_entry" => Self::Begins(&["hardirq", "softirq"], Named::Timer),
             "irq_handler_exit" | "softirq_exit" | "hrtimer_expire_exit" => Self::Ends,
             _ => Self::Other,
         })

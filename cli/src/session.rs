@@ -181,8 +181,9 @@ impl Session {
                 "summary": { "records": records, "lost": total.lost, "untold": total.untold, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
-            if let Some(Advice::Bytes(bytes)) = self.advice(&ledger) {
-                object["summary"]["buffer_needed"] = bytes.into();
+            if let Some(advice) = self.advice(&ledger) {
+                object["summary"]["buffer_needed"] = advice.bytes().into();
+                object["summary"]["advice"] = advice.text("--buffer", size).into();
             }
             if let Some((exactness, moved)) = self.exactness() {
                 object["summary"]["clock_uncertainty_ns"] = exactness.into();

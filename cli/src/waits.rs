@@ -6,7 +6,7 @@
 mod account;
 mod history;
 
-pub use account::Account;
+pub use account::{Account, Kinds};
 pub use history::Stretch;
 use std::sync::Arc;
 
@@ -102,8 +102,10 @@ pub enum Waker {
 pub struct Wake {
     pub time: u64,
     pub by: Waker,
-    /// The waker's process and its own number, as the recorder's namespace has them. Those of the interrupted thread, if an interrupt wakes.
-    pub numbers: (u32, u32),
+    /// What kind of an interrupt it is by, if it is.
+    pub interrupt: Option<&'static str>,
+    /// The process of the thread that ran, and its own number, as the recorder's namespace has them. A thread that ends may have none.
+    pub numbers: (u32, Option<u32>),
 }
 
 /// When a thread left a CPU, why, and its process.

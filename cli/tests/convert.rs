@@ -126,15 +126,41 @@ fn an_output_follows_no_link_of_others_and_is_as_private_as_the_recording() {
     assert!(convert(&link).status.success() && fs::metadata(&precious).unwrap().len() > 1000);
     let printed = convert("/dev/stdout");
     assert!(printed.status.success() && printed.stdout == fs::read(&precious).unwrap(), "{printed:?}");
-    // Another user's file would show that user what only this one may see, and that user may change it. A recording that all may read tells
-    // no secrets.
+    // Another user's file would show that user what only this one may see, and that user may change it.
     chown(&precious, Some(65534), None).unwrap();
     assert_eq!(convert(&precious).status.code(), Some(1));
+    // A recording that all may read, in a folder that only this user may enter, tells others nothing. Nor does what is made of it elsewhere.
     fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(convert(&precious).status.code() == Some(1) && convert(&page).status.success());
-    let other = place.file("other");
-    fs::write(&other, "").unwrap();
-    assert_eq!(mode(&page), mode(&other));
+    for output in [&page, &place.file("public")] {
+        if output != &page {
+            fs::write(output, "").unwrap();
+            fs::set_permissions(output, PermissionsExt::from_mode(0o644)).unwrap();
+        }
+        assert!(convert(output).status.success());
+        assert_eq!(mode(output), 0o600);
+    }
+}
+
+/// A link in /proc leads to what a process has open. That of this process is its user's choice, that of another is looked at as any file is.
+#[test]
+fn a_descriptor_of_another_process_is_no_way_around_the_owner() {
+    use std::os::unix::fs::chown;
+    let place = Place::new();
+    let [file, theirs] = ["perf.data", "theirs"].map(|name| place.file(name));
+    let Some(()) = recorded(&file, &["-e", "sched:sched_process_exec"]) else { return };
+    fs::write(&theirs, "precious").unwrap();
+    let Some(()) = perfweave_support::kernel("give a file away", chown(&theirs, Some(65534), None)) else { return };
+    let open = || File::options().append(true).open(&theirs).unwrap();
+    let mut other = Command::new("cat").stdin(Stdio::piped()).stdout(open()).spawn().unwrap();
+    let link = format!("/proc/{}/fd/1", other.id());
+    let ran = perfweave(&["convert", "--html", &file, "-o", &link]).output().unwrap();
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(1) && said.contains("belongs to user 65534"), "{said}");
+    assert_eq!(fs::read(&theirs).unwrap(), b"precious");
+    let ran = perfweave(&["convert", "--html", &file, "-o", "/dev/stdout"]).stdout(open()).output().unwrap();
+    assert!(ran.status.success() && fs::metadata(&theirs).unwrap().len() > 1000, "{ran:?}");
 }
 
 /// The data in a page.

@@ -53,6 +53,24 @@ fn errors_name_what_is_wrong() {
 }
 
 #[test]
+fn in_a_pid_namespace_numbers_are_those_that_ps_shows() {
+    let script = "/bin/true; /bin/true; :";
+    let command = ["latency", "--json", "--by-process", "-a", "-e", "execve,write", "--", "sh", "-c", script];
+    let Some(ran) = program::in_a_container(&command) else { return };
+    let rows: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, rows) = rows.split_last().unwrap();
+    assert_eq!(summary["summary"]["late"], 0, "{ran:?}");
+    let of = |name: &str| rows.iter().filter(|row| row["comm"] == name && row["what"] == "execve").collect::<Vec<_>>();
+    for (name, count) in [("sh", 1), ("true", 2)] {
+        let rows = of(name);
+        assert!(rows.len() == count && rows.iter().all(|row| row["pid"].as_u64() < Some(100)), "{ran:?}");
+        assert!(rows.iter().all(|row| row["times"]["count"] == 1), "{ran:?}");
+    }
+    // Threads from outside have one number for perf. None of their entries is known.
+    assert!(rows.iter().all(|row| row["pid"] != 0), "{ran:?}");
+}
+
+#[test]
 fn no_name_is_a_command_or_a_line() {
     program::names_are_printable(&["latency", "--by-process"]);
 }

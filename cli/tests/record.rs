@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use perfweave_support::perf;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
@@ -101,6 +101,14 @@ fn a_recording_is_as_long_as_it_was_asked_to_be() {
     let said = String::from_utf8_lossy(&recorder.stderr);
     let refused = if support::is_refused(&said) { Err(&said) } else { Ok(()) };
     let Some(()) = perfweave_support::kernel("record the whole machine", refused) else { return };
+    // What the summary counts and the file lacks has a reason.
+    let said: Vec<Value> =
+        String::from_utf8(recorder.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [of_stream, of_file] = [&said[0]["summary"], &said[1]];
+    let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("no {key}: {said:?}"));
+    let outside = number(of_file, "before") + number(of_file, "after");
+    let with_own = number(of_file, "records") + outside + number(of_stream, "left_out");
+    assert!(outside > 0 && number(of_stream, "records") == with_own, "{said:?}");
     let times = objects(&["convert", "--json", &file]);
     let times = times.iter().filter(|object| object["event"].as_str().is_some_and(|event| event.contains(':')));
     let times: Vec<_> = times.map(|object| object["time"].as_u64().unwrap()).collect();
@@ -152,6 +160,30 @@ fn a_recording_to_standard_output_goes_through_a_pipe() {
         assert!(output.status.code() == Some(1) && output.stdout.is_empty() && said.contains("-o -"), "{said}");
     }
     assert!(!fs::exists("-").unwrap());
+}
+
+/// Somebody has made standard output one that does not block: what writes to it waits for room.
+#[test]
+fn an_output_that_does_not_block_is_waited_for() {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    for args in [&["record", "-a", "-o", "-", "--", "true"][..], &["convert", "--json", &file]] {
+        let (mut from, to) = std::io::pipe().unwrap();
+        fcntl(&to, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut command = perfweave(args);
+        let mut child = command.stdout(to).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        // It writes more than the pipe has room for, while nobody reads more than this at once.
+        let (mut some, mut len) = ([0; 512], 0);
+        while let read @ 1.. = from.read(&mut some).unwrap() {
+            len += read;
+        }
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success() && len > 1 << 16, "{args:?} {len}: {said}");
+    }
 }
 
 /// A recording is no text.

@@ -338,6 +338,28 @@ fn threads_of_no_number_are_not_joined() {
     assert!(joined.len() > 100 && !joined.contains(&true), "{} {}", joined.len(), ran.err);
 }
 
+/// In a container, lines have the numbers that ps shows there, and strings as everywhere.
+#[test]
+fn in_a_pid_namespace_numbers_are_those_that_ps_shows() {
+    let command = ["trace", "--json", "-e", "execve,wait4", "--", "sh", "-c", "/bin/true; /bin/true; :"];
+    let Some(ran) = program::in_a_container(&command) else { return };
+    let objects = objects(&ran);
+    let calls: Vec<_> = objects.iter().filter(|object| object["call"].is_string()).collect();
+    assert!(calls.iter().all(|call| call["tid"].as_u64().is_some_and(|tid| (1..100).contains(&tid))), "{ran:?}");
+    let mut execs = calls.iter().filter(|call| call["call"] == "execve" && call["result"] == 0);
+    let shell = execs.next().unwrap();
+    let others: Vec<_> = execs.collect();
+    assert!(others.len() == 2 && others.iter().all(|call| call["comm"] == "true"), "{ran:?}");
+    if ran.err.contains("strings are printed as addresses") {
+        return perfweave_support::lacks("BPF programs of this user");
+    }
+    assert!(others.iter().all(|call| call["args"]["filename"] == "/bin/true"), "{ran:?}");
+    // What the shell waits for has the number that its own lines have.
+    let waits = calls.iter().filter(|call| call["call"] == "wait4" && call["tid"] == shell["tid"]);
+    let ended: Vec<_> = waits.filter_map(|call| call["result"].as_i64().filter(|pid| *pid > 0)).collect();
+    assert!(others.iter().all(|call| ended.contains(&call["pid"].as_i64().unwrap())), "{ended:?} {ran:?}");
+}
+
 /// A 32-bit call: the kernel names it by the table of 64-bit calls, and its arguments lie in other registers.
 #[cfg(target_arch = "x86_64")]
 #[test]
@@ -447,7 +469,10 @@ fn a_loss_comes_with_the_buffer_that_it_takes() {
         ran
     };
     let ran = traces("64K", &[]);
-    let (_, advice) = ran.err.split_once("; at this rate it takes --buffer ").unwrap_or_else(|| panic!("{ran:?}"));
+    let (_, advice) = ran
+        .err
+        .split_once("; guessed from the largest loss in a row, it takes --buffer ")
+        .unwrap_or_else(|| panic!("{ran:?}"));
     let ran = traces(advice.split_whitespace().next().unwrap(), &[]);
     assert!(ran.err.contains("nothing is missing") && !ran.err.contains("--buffer"), "{ran:?}");
     let ran = traces("64K", &["--json"]);

@@ -194,6 +194,23 @@ fn the_tracer_has_no_rows() {
     assert!(own.is_empty(), "{own:?}");
 }
 
+/// A timer's interrupt wakes who sleeps. Its line says so, and names no thread. In a PID namespace too.
+#[test]
+fn a_wake_up_by_an_interrupt_says_so() {
+    let command = ["wakeups", "--each", "--json", "--", "sh", "-c", "sleep 0.01; sleep 0.01; ls | cat >/dev/null"];
+    for ran in [traced(&command), program::in_a_container(&command)] {
+        let Some(ran) = ran else { return };
+        let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let each: Vec<_> = lines.iter().filter(|line| line.get("ns").is_some()).collect();
+        let is_interrupt = |line: &Value| ["nmi", "hardirq", "softirq"].iter().any(|kind| line["interrupt"] == *kind);
+        assert!(each.iter().all(|line| is_interrupt(line) || line["interrupt"].is_null()), "{each:?}");
+        assert!(each.iter().all(|line| is_interrupt(line) == (line["waker"] == "[interrupt]")), "{each:?}");
+        let is_sleep = |line: &&&Value| line["woken"].as_str().unwrap().starts_with("sleep/") && is_interrupt(line);
+        assert!(each.iter().filter(is_sleep).count() > 0, "{each:?}");
+        assert!(each.iter().any(|line| !is_interrupt(line)), "{each:?}");
+    }
+}
+
 #[test]
 fn rows_are_sorted_as_asked() {
     for (column, key) in [("times", "count"), ("total", "total_ns"), ("p99", "p99_ns"), ("max", "max_ns")] {

@@ -36,8 +36,10 @@ pub(crate) struct Array {
     end: usize,
     /// Where plain places end that may be yielded without another look at them: at most `end`.
     plain_until: usize,
-    /// Whether all places are plain.
-    pub(crate) all_plain: bool,
+    /// The same for records of other kinds, which are picked one by one.
+    others_until: usize,
+    /// The bits of all places together.
+    bits: u64,
     /// Reused by each merge.
     tree: Vec<u64>,
     far: Vec<Place>,
@@ -69,9 +71,9 @@ struct Left {
 
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
-        let (at, end, plain_until, all_plain) = Default::default();
+        let (at, end, plain_until, others_until, bits) = Default::default();
         let (places, tree, far, sources, left, out) = Default::default();
-        let mut array = Self { places, at, end, plain_until, all_plain, tree, far, sources, left, out };
+        let mut array = Self { places, at, end, plain_until, others_until, bits, tree, far, sources, left, out };
         array.resize(rings);
         array
     }
@@ -110,7 +112,7 @@ impl Array {
         self.next_before(self.plain_until)
     }
 
-    /// The plain places before an end, as [`Array::give_plain`] gave it, and the number of those that were yielded, to be counted up.
+    /// The plain places before an end, as [`Array::plain_until`] gave it, and the number of those that were yielded, to be counted up.
     #[inline(always)]
     pub(crate) fn walk(&mut self, plain_until: usize) -> (&[Place], &mut usize) {
         (self.places.get(self.at..plain_until).unwrap_or_default(), &mut self.at)
@@ -124,24 +126,34 @@ impl Array {
 
     /// Says that so many of the next places are plain and may be yielded without another look at them.
     pub(crate) fn set_plain(&mut self, places: usize) {
-        self.plain_until = self.at + places;
+        (self.plain_until, self.others_until) = (self.at + places, 0);
     }
 
-    /// The next place, if it lies before the end of plain ones, as [`Array::give_plain`] gave it.
+    /// The next place, if it lies before the end of plain ones, as [`Array::plain_until`] gave it.
     #[inline(always)]
     pub(crate) fn next_before(&self, plain_until: usize) -> Option<Place> {
         if self.at < plain_until { self.places.get(self.at).copied() } else { None }
+    }
+
+    /// Whether all places are plain.
+    pub(crate) fn are_plain(&self) -> bool {
+        Place::are_plain(self.bits)
+    }
+
+    /// Says that so many of the next places are records of other kinds that may be yielded without another look at them.
+    pub(crate) fn set_others(&mut self, places: usize) {
+        self.others_until = self.at + places;
+    }
+
+    /// The next place, if it is one of those.
+    pub(crate) fn next_other(&self) -> Option<Place> {
+        self.next_before(self.others_until)
     }
 
     /// Where plain places end.
     #[inline]
     pub(crate) fn plain_until(&self) -> usize {
         self.plain_until
-    }
-
-    /// Gives where plain places end to a batch. Nothing else yields them until they are found again.
-    pub(crate) fn give_plain(&mut self) -> usize {
-        std::mem::take(&mut self.plain_until)
     }
 
     /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are
@@ -175,7 +187,7 @@ impl Array {
             indexes[place.rank()].put_back(*place, far);
         }
         self.out.clear();
-        (self.at, self.end, self.plain_until) = (0, 0, 0);
+        (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
         out
     }
 
@@ -184,7 +196,7 @@ impl Array {
     pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, until: u64) -> bool {
         let changes = self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].rank() != pair[1].rank());
         let in_stretches = changes.count() < self.end.min(SAMPLE) / 4;
-        (self.at, self.end, self.plain_until) = (0, 0, 0);
+        (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
         self.out.clear();
         self.gather_far(indexes, heap, until);
         let mut sources = anew(std::mem::take(&mut self.sources));
@@ -202,7 +214,7 @@ impl Array {
             _ => Tournament::of(&mut sources, &self.far, &mut self.tree, until)
                 .map_or(Merged::default(), |all| if in_stretches { all.merge_stretches(out) } else { all.merge(out) }),
         };
-        (self.end, self.all_plain) = (merged.places, merged.all_plain);
+        (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();
         self.left.extend(sources.iter().take_while(|source| source.largest.is_some()).map(Source::left));
         self.sources = anew(sources);
@@ -257,7 +269,7 @@ struct Merged {
     places: usize,
     /// How many of them came from the heap.
     far: usize,
-    all_plain: bool,
+    bits: u64,
 }
 
 impl Source<'_> {
@@ -271,13 +283,13 @@ impl Source<'_> {
 
     /// Copies places with keys up to `until`, if there is no other source.
     fn merge(&mut self, until: u64, out: &mut [Place]) -> Merged {
-        let (mut places, mut all_plain) = (0, true);
+        let (mut places, mut bits) = (0, 0);
         while places < out.len() {
             let front = self.pieces.front.as_slice();
             let some = &front[..front.len().min(out.len() - places)];
             let some = &some[..some.partition_point(|place| place.key <= until)];
             out[places..places + some.len()].copy_from_slice(some);
-            all_plain &= some.iter().all(|place| place.is_plain());
+            bits |= some.iter().fold(0, |bits, place| bits | place.bits());
             self.bytes += some.iter().map(|place| place.size()).sum::<u64>();
             places += some.len();
             let is_whole = some.len() == front.len();
@@ -286,7 +298,7 @@ impl Source<'_> {
                 break;
             }
         }
-        Merged { places, far: 0, all_plain }
+        Merged { places, far: 0, bits }
     }
 }
 
@@ -420,7 +432,7 @@ impl<'a, 'b> Tournament<'a, 'b> {
             }
         }
         let (places, far) = (most - out.len(), far.len() - left.len());
-        Merged { places, far, all_plain: Place::are_plain(words) }
+        Merged { places, far, bits: words }
     }
 
     /// Merges stretches: as many places of a source as come before all others.
@@ -450,7 +462,7 @@ impl<'a, 'b> Tournament<'a, 'b> {
             }
             winner = replay(tree, (leaves + at) / 2, winner);
         }
-        Merged { places, far: taken, all_plain: Place::are_plain(words) }
+        Merged { places, far: taken, bits: words }
     }
 }
 

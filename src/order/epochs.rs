@@ -119,7 +119,8 @@ impl Epochs {
     /// Sets how long a program may be inside before a kernel fence replaces the proof: 20 ms unless set.
     ///
     /// The fence waits for programs that cannot sleep, and for no others. `Duration::MAX` is for programs that may sleep inside: no fence
-    /// replaces the proof. Then a program that returns without leaving stops the stream for good, without a report.
+    /// replaces the proof. Then a program that returns without leaving stops the stream for good, without a report, and no flush or deadline
+    /// ends that.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -34,7 +34,7 @@ impl<'a> EventGuard<'a> {
     #[inline(always)]
     pub fn key(&self) -> Option<u64> {
         match self.place {
-            Some(place) => Some(self.stream.keys.written(place.key)),
+            Some(place) => Some(place.key),
             None => self.stream.picked_key(),
         }
     }
@@ -120,7 +120,7 @@ impl<'a> Batch<'a> {
     fn pick(&mut self) -> bool {
         self.stream.heed(self.lanes);
         let picked = !self.stream.rushed && self.stream.pick_anew(self.lanes);
-        self.plain_until = self.stream.array.give_plain();
+        self.plain_until = self.stream.array.plain_until();
         picked
     }
 }

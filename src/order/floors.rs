@@ -12,14 +12,9 @@ const EACH: u64 = 1 << 12;
 pub(crate) struct Floors(Vec<Vec<(u64, u64)>>);
 
 impl Floors {
-    /// Computes the key of each record. Keys that wrap give nothing: their extension depends on all keys before them.
+    /// Computes the key of each record.
     pub(crate) fn of(lanes: &[Lane], keys: &Keys) -> Self {
-        Self(
-            lanes
-                .iter()
-                .map(|lane| if keys.unwrapping().is_some() { Vec::new() } else { floors(lane, keys) })
-                .collect(),
-        )
+        Self(lanes.iter().map(|lane| floors(lane, keys)).collect())
     }
 
     /// A lower bound of the keys of all records of a ring from a position on. 0 if nothing is known.

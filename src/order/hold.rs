@@ -36,7 +36,8 @@ use std::time::Duration;
 pub enum Hold {
     /// Wait for a kernel grace period. The default.
     Fence(Fence),
-    /// Keys are the numbers of one counter for the whole machine, without holes.
+    /// Keys are the numbers of one counter for the whole machine, of 64 bits, without holes: each is one more than the last
+    /// ([`Key::Payload`](crate::Key::Payload)). A number that is more than 2^32 ahead of all others is damage.
     Dense {
         /// The first number. If it is `None`, the first event waits for a fence.
         first: Option<u64>,
@@ -190,7 +191,7 @@ pub enum Certainty {
     Proven,
     /// The hold rule, or a full ring, released the event before its order was certain. Or no proof holds for its key: its clock was set back
     /// meanwhile ([`Clock::Realtime`](crate::Clock::Realtime), [`Clock::Tai`](crate::Clock::Tai)), CPUs need not agree on it
-    /// ([`Clock::Perf`](crate::Clock::Perf)), or its counter may have wrapped around.
+    /// ([`Clock::Perf`](crate::Clock::Perf)), or other CPUs write into an adopted ring ([`Rings::add`](crate::Rings::add)).
     Assumed,
     /// An event with a larger key was yielded before. For dense numbers, one with a larger or the same number.
     Late,

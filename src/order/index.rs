@@ -149,6 +149,8 @@ pub(crate) struct Index {
     counts: Counts,
     /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
+    /// The largest key that was yielded and not proven.
+    pub(crate) unproven: Option<u64>,
 }
 
 // All counts say what is in the index: what the merge has taken out and not yielded yet is the array's.
@@ -186,6 +188,7 @@ impl Index {
             share: 0,
             counts: Counts::default(),
             yielded: None,
+            unproven: None,
         }
     }
 
@@ -226,8 +229,8 @@ impl Index {
         }
     }
 
-    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed, and a
-    /// record.
+    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed, or a
+    /// record more.
     #[inline]
     pub(crate) fn part(&self) -> usize {
         let part = self.share / self.longest.max(1);
@@ -240,10 +243,9 @@ impl Index {
         let mut bytes = 0;
         let part = self.run.iter().take(FEW).take_while(|place| {
             step();
-            let is_in = bytes < self.share;
             // A place without a length is one of a record that is too long for it, or of bytes that were skipped.
             bytes += if place.size() > 0 { place.size() } else { self.share };
-            is_in
+            bytes <= self.share
         });
         part.count().max(1)
     }
@@ -289,11 +291,6 @@ impl Index {
     /// Records that are not in it any more.
     pub(crate) fn records_taken(&self) -> u64 {
         self.made - self.places() as u64 - self.others
-    }
-
-    /// Records that it has. Only if nothing is merged and not yielded.
-    pub(crate) fn records(&self) -> u64 {
-        self.counts.indexed - self.records_taken()
     }
 
     /// Whether so much was yielded since the tail was published that it should be published again. Only if nothing is merged and not

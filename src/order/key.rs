@@ -5,7 +5,6 @@ use crate::record::{Kind, Layout, Record};
 use crate::ring::{Fault, Header};
 use crate::sequence::counter::Sequence;
 use crate::sequence::numbers::CpuNumbers;
-use crate::sequence::wrap::Unwrap;
 use std::fmt;
 
 /// The function behind [`Key::Fn`].
@@ -24,10 +23,6 @@ pub enum Key {
     /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or number itself. The
     /// offset need not be aligned.
     Payload(usize),
-    /// A counter of the whole machine, of 32 bits or more, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers without
-    /// waiting, and reports missing ones. The key of an event is the number as written, so keys begin again where the counter wraps. Order
-    /// and lateness are those of a counter that never wraps.
-    Sequence(Sequence),
     /// The key that the function finds. The merge calls it once for each record except LOST records, which take the place of the record
     /// that follows them. For a recording that is indexed in parts, the merge calls it twice: see [`WhenFull`](crate::WhenFull). It must
     /// not panic. If it panics, the record stays unread.
@@ -51,7 +46,6 @@ impl Key {
         match self {
             Self::Time => record.time(),
             Self::Payload(offset) => record.payload()?.u64(*offset),
-            Self::Sequence(sequence) => sequence.of(record),
             Self::Fn(extract) => extract(record),
         }
     }
@@ -65,13 +59,12 @@ pub(crate) struct Keys {
     clock: Option<Latest>,
     /// The last reading of that clock.
     now: u64,
-    /// Extends keys that wrap to 64 bits.
-    unwrap: Option<Unwrap>,
-    /// No proof holds for keys up to here: they may be wrong by one round of the counter, or their clock was set back meanwhile, or differs
-    /// between CPUs.
+    /// No proof holds for keys up to here: their clock was set back meanwhile, or differs between CPUs.
     unsure_until: Option<u64>,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
+    /// The furthest that a key may exceed all others.
+    leap: u64,
     /// Where each CPU's own numbers are.
     numbers: Option<Sequence>,
 }
@@ -79,6 +72,9 @@ pub(crate) struct Keys {
 /// The furthest that a key that is not a time may exceed all others. No source grows like that. A wild key would make all later records
 /// late for ever.
 const LEAP: u64 = 1 << 62;
+
+/// The same for numbers of which each is one more than the last: so many are not missing at a time.
+const LEAP_OF_NUMBERS: u64 = 1 << 32;
 
 /// The furthest that a key may exceed a clock reading that was taken after the record had been found, in nanoseconds. A key further in the
 /// future is damage. A nearer one is held until the clock has passed it.
@@ -109,6 +105,9 @@ struct Offset {
 /// A clock that was set back by less than this is not noticed: the clocks of two CPUs differ by less.
 const STEP: i64 = 1000;
 
+/// How often a clock is read at most to know its offset to within a [`STEP`]. Where reading takes longer than that, no number helps.
+const TRIES: u32 = 4;
+
 impl Offset {
     /// From a reading of the clock between two of the time since boot.
     fn of([before, clock, after]: [u64; 3]) -> Self {
@@ -137,11 +136,27 @@ impl Latest {
 
     /// If somebody has set the clock back since the last call: the largest time that it can have shown before.
     fn set_back(&mut self) -> Option<u64> {
-        if !self.clock.can_be_set() {
-            return None;
+        let clock = self.clock;
+        let read = || Some([Clock::Boottime.now()?, clock.now()?, Clock::Boottime.now()?]);
+        if clock.can_be_set() { self.compare(read) } else { None }
+    }
+
+    /// [`Latest::set_back`], with readings of the clock between two of the time since boot.
+    fn compare(&mut self, mut read: impl FnMut() -> Option<[u64; 3]>) -> Option<u64> {
+        let width = |[before, _, after]: [u64; 3]| after.saturating_sub(before);
+        let mut readings = read()?;
+        // A thread that is kept from running between two readings learns little, and a set hides in what it does not know.
+        for _ in 1..TRIES {
+            if width(readings) <= STEP as u64 {
+                break;
+            }
+            let again = read()?;
+            if width(again) < width(readings) {
+                readings = again;
+            }
         }
-        let readings = [Clock::Boottime.now()?, self.clock.now()?, Clock::Boottime.now()?];
-        let before = self.offset.get_or_insert(Offset::of(readings)).follow(Offset::of(readings))?;
+        let now = Offset::of(readings);
+        let before = self.offset.get_or_insert(now).follow(now)?;
         Some(readings[2].saturating_add_signed(before))
     }
 
@@ -160,40 +175,13 @@ impl Keys {
     /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are. `first`: the first key, if it is
     /// known.
     pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
-        let unwrap = match &key {
-            Key::Sequence(sequence) => Some(Unwrap::new(sequence.bits(), first.or(sequence.first()))),
-            _ => None,
-        };
         let clock = clock.and_then(Latest::of);
-        Self { key, clock, now: 0, unwrap, unsure_until: None, largest: first, numbers }
+        Self { key, clock, now: 0, unsure_until: None, largest: first, leap: LEAP, numbers }
     }
 
-    /// A key as the record contains it.
-    #[inline]
-    pub(crate) fn written(&self, key: u64) -> u64 {
-        self.unwrap.as_ref().map_or(key, |unwrap| unwrap.wrap(key))
-    }
-
-    /// The state that extends keys that wrap, if keys wrap.
-    pub(crate) fn unwrapping(&self) -> Option<&Unwrap> {
-        self.unwrap.as_ref()
-    }
-
-    /// The key that orders a record with this number.
-    pub(crate) fn ordered(&mut self, number: u64) -> u64 {
-        self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
-    }
-
-    /// The counter may have wrapped without being noticed. No key up to now is reliable, and counting starts again.
-    pub(crate) fn begin_anew(&mut self) {
-        self.unsure_until = self.unwrap.as_mut().map(Unwrap::begin_anew);
-    }
-
-    /// Prepares for numbers after an unknown number of others.
-    pub(crate) fn resume(&mut self) {
-        if let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| unwrap.bits() <= u32::BITS) {
-            unwrap.begin_anew();
-        }
+    /// The keys are numbers of which each is one more than the last.
+    pub(crate) fn count_up(&mut self) {
+        self.leap = LEAP_OF_NUMBERS;
     }
 
     /// Notices that somebody has set the clock back. Call it after the heads were loaded: a record that was stamped after the set and lies
@@ -209,6 +197,11 @@ impl Keys {
     /// No proof holds for any key: the CPUs need not agree on their clock.
     pub(crate) fn distrust(&mut self) {
         self.unsure_until = Some(u64::MAX);
+    }
+
+    /// The largest time that the clock can have shown before it was set back, if it was.
+    pub(crate) fn shown(&self) -> Option<u64> {
+        self.unsure_until.filter(|_| self.clock.is_some())
     }
 
     /// Whether this key is reliable.
@@ -247,7 +240,7 @@ impl Keys {
     /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own bytes alone.
     #[inline]
     pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
-        if self.numbers.is_some() || self.unwrap.is_some() {
+        if self.numbers.is_some() {
             return None;
         }
         // In a BPF ring buffer, raw data follows the header, which begins with its length.
@@ -259,7 +252,7 @@ impl Keys {
             }
             Key::Payload(offset) => {
                 let size = u32::try_from(offset).ok()?.checked_add(8)?;
-                let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(LEAP) };
+                let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(self.leap) };
                 Some(Plain::new(data + offset, raw, size, most, layout))
             }
             _ => None,
@@ -274,7 +267,7 @@ impl Keys {
         }
     }
 
-    /// The key that a record contains, before it is extended and checked.
+    /// The key that a record contains, before it is checked.
     pub(crate) fn peek(&self, record: &Record<'_>) -> Option<u64> {
         self.key.of(record)
     }
@@ -285,7 +278,7 @@ impl Keys {
     pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
         let key = self.key.of(record);
         match key {
-            Some(time) if self.clock.is_some() && self.unwrap.is_none() => {
+            Some(time) if self.clock.is_some() => {
                 if time > self.now {
                     self.check(time).map(Some)
                 } else {
@@ -297,16 +290,12 @@ impl Keys {
         }
     }
 
-    /// Extends a key that wraps, and refuses one that leaps.
+    /// Refuses a key that leaps.
     #[inline]
     fn check_leap(&mut self, key: u64) -> Result<u64, Fault> {
-        if let Some(unwrap) = &mut self.unwrap {
-            let largest = unwrap.largest();
-            return unwrap.unwrap(key).ok_or(Fault::Leap { key, largest });
-        }
         match self.largest {
             Some(largest) if key > largest => {
-                if key - largest > LEAP {
+                if key - largest > self.leap {
                     return Err(Fault::Leap { key, largest });
                 }
                 self.largest = Some(key);
@@ -379,7 +368,6 @@ impl fmt::Debug for Key {
         match self {
             Self::Time => f.write_str("Time"),
             Self::Payload(offset) => f.debug_tuple("Payload").field(offset).finish(),
-            Self::Sequence(sequence) => f.debug_tuple("Sequence").field(sequence).finish(),
             Self::Fn(_) => f.write_str("Fn"),
         }
     }
@@ -387,11 +375,10 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP};
+    use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP, TRIES};
     use crate::record::clock::Clock;
     use crate::record::{Kind, Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
-    use crate::sequence::counter::Sequence;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -453,27 +440,6 @@ mod tests {
         keys.grew(10);
         assert!(keys.check_leap(11 + LEAP).is_err() && keys.check_leap(10 + LEAP).is_ok());
         assert!(keys.check_leap(10 + 2 * LEAP).is_ok(), "from the largest");
-    }
-
-    /// Where a counter may have wrapped around, no key of before is relied on, and those behind it are larger.
-    #[test]
-    fn keys_are_relied_on_behind_a_wraparound() {
-        let counter = |bits| Keys::new(Key::Sequence(Sequence::with(bits, |_| None)), None, None, Some(0));
-        let mut keys = counter(32);
-        let before = keys.ordered(3);
-        assert!(keys.are_sure() && keys.is_sure(before));
-        keys.begin_anew();
-        assert!(!keys.are_sure() && !keys.is_sure(before));
-        let next = keys.ordered(4);
-        assert!(keys.is_sure(next) && next > before + 1, "counted anew");
-        // What follows others by nobody knows how many, where that can be a round.
-        for (bits, anew) in [(32, true), (33, false), (64, false)] {
-            let mut keys = counter(bits);
-            let before = keys.ordered(3);
-            keys.resume();
-            assert_eq!(keys.ordered(4) > before + 1, anew, "{bits} bits");
-            assert!(keys.are_sure());
-        }
     }
 
     #[test]
@@ -553,6 +519,25 @@ mod tests {
         keys.clock.as_mut().unwrap().offset = Some(Offset { least: i64::MAX - STEP, most: i64::MAX });
         keys.notice_set_back(None);
         assert!(keys.are_sure());
+    }
+
+    /// A thread that does not run between two readings looks again: a set does not hide in that time.
+    #[test]
+    fn a_set_does_not_hide_in_a_long_reading() {
+        let ahead = |ahead: u64, at: u64, wide: u64| [at, at + wide + ahead, at + wide];
+        let mut latest = Latest { clock: Clock::Tai, ahead: 0, offset: None };
+        assert_eq!(latest.compare(|| Some(ahead(5_000_000, 100, 40))), None);
+        // Set back by a millisecond.
+        let mut readings = [ahead(4_000_000, 1_000_000, 30_000_000), ahead(4_000_000, 40_000_000, 40)].into_iter();
+        let shown = latest.compare(|| readings.next()).expect("it was set back");
+        assert!((45_000_040..=45_000_080).contains(&shown), "{shown}");
+        // Where each takes long: the shortest, and not for ever.
+        let mut times = 0;
+        let shown = latest.compare(|| {
+            times += 1;
+            Some(ahead(2_000_000, 100_000_000 * times, if times == 2 { 5000 } else { 30_000_000 }))
+        });
+        assert!(shown.is_some() && times == u64::from(TRIES), "{shown:?} {times}");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The merge: all rings' records as one stream, in place.
 
 mod reports;
-mod wraparound;
 
 use crate::error::{Error, ErrorKind};
 use crate::order::event::Event;
@@ -17,7 +16,6 @@ use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::{Lane, Rings};
 use crate::sequence::tracker::Tracker;
-use crate::sequence::wrap::LossWindow;
 use crate::sys::machine;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -101,12 +99,6 @@ pub struct Merge {
     /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until everything before is
     /// indexed.
     sighting: Option<u64>,
-    window: LossWindow,
-    /// A counter of the machine may have wrapped around, and this many records were lost by then. Counting starts again once more after the
-    /// next complete refresh, which finds everything written before.
-    anew: Option<u64>,
-    /// How often a counter of the machine may have wrapped around.
-    pub(crate) wraparounds: u64,
 }
 
 impl Merge {
@@ -114,9 +106,11 @@ impl Merge {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if there are no rings, or if a fill mark leaves no space for a record. [`ErrorKind::Clock`] if the key
-    /// is the kernel's time and a ring does not record it, or for [`Hold::Lag`] with keys that are no times. [`ErrorKind::Fence`] and
+    /// is the kernel's time and a ring does not record it. [`ErrorKind::Fence`] and
     /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings. [`ErrorKind::Map`] if a BPF ring buffer was added twice.
+    /// [`ErrorKind::Forked`].
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
+        rings.control().check()?;
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
         let complete = rings.are_complete();
@@ -129,10 +123,7 @@ impl Merge {
         // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
         let times = !complete && (matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_)));
         let dense_first = match order.hold {
-            Hold::Dense { first, .. } => first.or(match &order.key {
-                Key::Sequence(sequence) => sequence.first(),
-                _ => None,
-            }),
+            Hold::Dense { first, .. } => first,
             _ => None,
         };
         let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
@@ -143,7 +134,8 @@ impl Merge {
         let indexes = rings.lanes.iter().enumerate().map(|(rank, lane)| index_of(rank, lane, &keys)).collect();
         let sequence = match order.hold {
             Hold::Dense { .. } => {
-                Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), when_full.most()))
+                keys.count_up();
+                Some(Tracker::in_doubt(dense_first, when_full.most()))
             }
             _ => None,
         };
@@ -163,9 +155,6 @@ impl Merge {
             keep_behind: false,
             whole: true,
             sighting: None,
-            window: LossWindow::default(),
-            anew: None,
-            wraparounds: 0,
         })
     }
 
@@ -249,7 +238,6 @@ impl Merge {
         } else {
             self.stream.frontier.refreshed_in_part(largest);
         }
-        self.watch_wraparound();
         match looked {
             Ok(indexed) => self.make_room(indexed),
             Err(panic) => resume_unwind(panic),
@@ -357,9 +345,6 @@ impl Merge {
                 *said += u32::from(rank as u32 <= *said);
             }
         }
-        if any {
-            self.stream.in_batch = true;
-        }
         failed.map(|()| any)
     }
 
@@ -422,21 +407,24 @@ impl Merge {
     /// Gives bytes back that are due, and picks the next event. No event is borrowed now.
     #[inline(never)]
     fn pick_anew(&mut self) -> bool {
-        let all = self.stream.in_batch;
-        if all {
-            self.stream.sync();
-            self.stream.in_batch = false;
+        self.give_back();
+        self.stream.pick_anew(&self.rings.lanes)
+    }
+
+    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a sixteenth of a ring. No
+    /// event is borrowed now.
+    fn give_back(&mut self) {
+        if !self.stream.array.is_empty() {
+            return;
         }
-        if self.stream.array.is_empty() {
-            for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-                // The next refresh decides whether to catch up.
-                if (all || index.unpublished()) && !index.catches_up(lane) {
-                    index.publish(lane);
-                    self.stream.rushed |= index.fills_up(&lane.ring);
-                }
+        let all = std::mem::take(&mut self.stream.in_batch);
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+            // The next refresh decides whether to catch up.
+            if (all || index.unpublished()) && !index.catches_up(lane) {
+                index.publish(lane);
+                self.stream.rushed |= index.fills_up(&lane.ring);
             }
         }
-        self.stream.pick_anew(&self.rings.lanes)
     }
 
     /// The next event that the last refresh found, if it may be yielded.
@@ -485,14 +473,17 @@ impl Merge {
     /// quarter since that refresh: refresh, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
-    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow.
+    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with the next refresh, or
+    /// once a sixteenth of a ring was consumed, if the program left the iterator before its end.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
     pub fn batch(&mut self) -> Batch<'_> {
-        self.publish();
+        self.rings.control().assert_not_forked();
+        self.give_back();
         self.stream.in_batch = true;
-        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until: 0 }
+        let plain_until = self.stream.array.plain_until();
+        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until }
     }
 
     /// Gives the bytes of all yielded events back to the kernel now.
@@ -527,7 +518,7 @@ impl Merge {
     /// The frontier: the largest key that may be yielded now. `None` as long as no key may.
     #[doc(alias = "watermark")]
     pub fn frontier(&self) -> Option<u64> {
-        self.stream.frontier.edge().map(|edge| self.stream.keys.written(edge))
+        self.stream.frontier.edge()
     }
 
     /// Whether [`Merge::refresh`] uses the clock reading it is given.
@@ -580,10 +571,6 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         };
-        return Err(Error::new(ErrorKind::Clock, message));
-    }
-    if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
-        let message = "the lag rule needs keys that are times of the rings' clock: a sequence is none";
         return Err(Error::new(ErrorKind::Clock, message));
     }
     match order.hold.fence().filter(|_| !rings.are_complete()) {

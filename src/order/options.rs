@@ -50,7 +50,7 @@ impl Default for Order {
 /// computes the key of each record once. So a part proves the order of all keys that are smaller than every key that is left.
 ///
 /// Records leave before their order is proven in two cases, and [`EarlyRelease`](crate::EarlyRelease) says so: if a key is smaller than so
-/// many keys before it in its ring that they do not fit into the bound, and if keys wrap ([`Key::Sequence`](crate::Key::Sequence)).
+/// many keys before it in its ring that they do not fit into the bound.
 /// [`WhenFull::Release`] and [`WhenFull::Discard`] index a whole recording at once, without a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

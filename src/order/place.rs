@@ -23,7 +23,8 @@ pub(crate) enum Keyed {
 pub(crate) struct Tag(u8);
 
 impl Tag {
-    pub(crate) const PLAIN: Self = Self(0);
+    /// A sample with its own key.
+    pub(crate) const SAMPLE: Self = Self(0);
     /// A record of another kind with its own key.
     pub(crate) const OTHER: Self = Self(1);
     pub(crate) const BEFORE: Self = Self(2);
@@ -79,7 +80,7 @@ impl Place {
         u64::from(rank) << RANK_AT | (position & LOW_POSITION) << POSITION_AT
     }
 
-    /// A plain record at the position of a word.
+    /// A plain sample at the position of a word.
     #[inline(always)]
     pub(crate) fn plain(key: u64, word: u64, size: u64) -> Self {
         Self { key, word: word | size }
@@ -115,6 +116,11 @@ impl Place {
         self.word & TAG == 0
     }
 
+    /// Whether it is a record of another kind, of which there is nothing else to say.
+    pub(crate) fn is_other(self) -> bool {
+        self.tag() == Tag::OTHER
+    }
+
     /// Bits that tell of many places at once whether all are plain.
     #[inline(always)]
     pub(crate) fn bits(self) -> u64 {
@@ -138,7 +144,7 @@ impl Place {
     /// The origin of its key. That of a loss in no ring is known to its ring.
     pub(crate) fn keyed(self) -> Keyed {
         match self.tag() {
-            Tag::PLAIN | Tag::OTHER | Tag::NOTED => Keyed::Own,
+            Tag::SAMPLE | Tag::OTHER | Tag::NOTED => Keyed::Own,
             Tag::NEVER | Tag(7) => Keyed::Never,
             _ => Keyed::Before,
         }

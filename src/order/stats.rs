@@ -90,26 +90,26 @@ impl Merge {
         for (cpu, untraced) in self.rings.untraced.times() {
             ledger.add_untraced(Account { untraced, ..Account::new(Some(cpu)) });
         }
-        ledger.add_machine(self.stream.stats.missing, self.wraparounds);
+        ledger.add_machine(self.stream.stats.missing);
     }
 
     /// Why the stream is delayed: what holds it up.
     pub fn progress(&self) -> Progress {
-        let (frontier, keys) = (&self.stream.frontier, &self.stream.keys);
+        let frontier = &self.stream.frontier;
         let (seen, edge) = (frontier.seen(), frontier.edge());
         let top = self.stream.top();
         let fullest = self.ring_stats().filter(|ring| ring.unread > 0).max_by_key(|ring| ring.unread);
         Progress {
-            seen: seen.map(|key| keys.written(key)),
-            frontier: edge.map(|key| keys.written(key)),
+            seen,
+            frontier: edge,
             lag: seen.map_or(0, |seen| seen.saturating_sub(edge.unwrap_or(0).max(self.stream.last()))),
             held: self.held(),
             held_bytes: (0..self.stream.indexes.len()).map(|rank| self.stream.unread(rank)).sum(),
-            next: top.map(|top| (self.rings.lanes[top.rank()].origin.cpu, keys.written(top.key))),
+            next: top.map(|top| (self.rings.lanes[top.rank()].origin.cpu, top.key)),
             fullest: fullest.map(|ring| ring.cpu),
             reserved: self.awaited().next().map(|lane| lane.origin.cpu),
             awaited: top.and_then(|top| match self.stream.sequence.as_ref()?.step(top.key) {
-                Step::Ahead(first) => Some(keys.written(first)),
+                Step::Ahead(first) => Some(first),
                 _ => None,
             }),
         }

@@ -42,8 +42,6 @@ pub(crate) struct Stream {
     early: bool,
     /// The report of an early release that is due.
     pub(crate) pressed: Option<EarlyRelease>,
-    /// A counter of the machine may have wrapped around unnoticed, and this is to be reported: the expected number.
-    pub(crate) wraparound: Option<u64>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
     /// Finds records about the tracer, if those are left out.
@@ -60,7 +58,7 @@ pub(crate) struct Pick {
     pub(crate) notice: Option<Notice>,
 }
 
-/// A notice before a place. Numbers are extended to 64 bits.
+/// A notice before a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
     /// All events from before a flush were yielded.
@@ -69,8 +67,6 @@ pub(crate) enum Notice {
     Untraced(Untraced),
     /// From here on records leave before their order is proven.
     EarlyRelease(EarlyRelease),
-    /// The counter of the whole machine may have wrapped around unnoticed.
-    Wraparound { expected: u64 },
     /// Numbers of the whole machine are missing.
     Gap { first: u64, last: u64 },
     /// The number of the whole machine is not the expected one.
@@ -97,7 +93,6 @@ impl Stream {
             said: None,
             early: false,
             pressed: None,
-            wraparound: None,
             notices: VecDeque::new(),
             own: None,
             stats: Stats::default(),
@@ -128,6 +123,9 @@ impl Stream {
     /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
     pub(crate) fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
+        if self.pick_next_other() && !self.leave_out(lanes) {
+            return true;
+        }
         self.last = self.last();
         if self.pick_notice() {
             return true;
@@ -143,7 +141,8 @@ impl Stream {
             if self.array.is_empty() {
                 continue;
             }
-            let Some(is_picked) = self.pick_other() else { continue };
+            let picked = if self.pick_next_other() { Some(true) } else { self.pick_other() };
+            let Some(is_picked) = picked else { continue };
             if !is_picked {
                 return false;
             }
@@ -151,6 +150,13 @@ impl Stream {
                 return true;
             }
         }
+    }
+
+    /// Picks the next place, if it is a record of another kind of which nothing has to be said.
+    fn pick_next_other(&mut self) -> bool {
+        let Some(place) = self.array.next_other() else { return false };
+        self.picked = Pick { place, late_by: 0, certainty: self.certainty_of_plain(), notice: None };
+        true
     }
 
     /// Merges the next places whose keys may be yielded.
@@ -175,19 +181,23 @@ impl Stream {
         false
     }
 
-    /// Finds out how many of the next places are plain records of which nothing has to be said: neither late nor early. What is about the
-    /// tracer among them is left out.
+    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early; or such records of
+    /// other kinds. What is about the tracer among the plain ones is left out.
     fn find_plain(&mut self, lanes: &[Lane]) {
         let until = self.frontier.until();
         let is_plain = |place: &Place| place.is_plain() && place.key < until;
+        self.array.set_plain(0);
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // If the smallest key is reliable, all are.
-        let none = self.sequence.is_some() || self.wraparound.is_some() || !self.keys.is_sure(first.key);
-        if none || !is_plain(first) || first.key < self.last {
-            return self.array.set_plain(0);
+        if self.sequence.is_some() || !self.keys.is_sure(first.key) || first.key < self.last {
+            return;
         }
-        let all = self.array.all_plain && last.key < until;
+        if !is_plain(first) {
+            let others = left.iter().take_while(|place| place.is_other() && place.key < until).count();
+            return self.array.set_others(others);
+        }
+        let all = self.array.are_plain() && last.key < until;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
         self.early = false;
@@ -275,7 +285,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn plain_event<'a>(&self, lanes: &'a [Lane], place: Place) -> Event<'a> {
         let item = Item::Record(plain_record(lanes, place));
-        Event { key: Some(self.keys.written(place.key)), certainty: self.certainty_of_plain(), late_by: 0, item }
+        Event { key: Some(place.key), certainty: self.certainty_of_plain(), late_by: 0, item }
     }
 
     /// Folds the next event that was picked, or the plain ones before an end, and takes them.
@@ -287,14 +297,14 @@ impl Stream {
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
     ) -> ControlFlow<B, A> {
-        let Self { array, keys, frontier, .. } = self;
+        let Self { array, frontier, .. } = self;
         let certainty = frontier.certainty_of_rule();
         let (places, at) = array.walk(plain_until);
         for &place in places {
             // Before the function, which may panic.
             *at += 1;
             let item = Item::Record(plain_record(lanes, place));
-            let event = Event { key: Some(keys.written(place.key)), certainty, late_by: 0, item };
+            let event = Event { key: Some(place.key), certainty, late_by: 0, item };
             all = each(all, event)?;
         }
         ControlFlow::Continue(all)

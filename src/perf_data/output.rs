@@ -1,11 +1,12 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
 use crate::error::{Error, ErrorKind};
-use crate::sys::file::{self, Found};
+use crate::sys::created;
 use crate::sys::fork::Owner;
-use std::fs::File;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fs::{File, FileType};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -35,13 +36,11 @@ pub(super) struct Output {
 impl Output {
     /// Creates a file, or replaces one.
     pub(super) fn create(path: &Path) -> Result<Self, Error> {
-        let file = match file::create(path).map_err(io)? {
-            Found::File(file, _) => file,
-            Found::Directory => return Err(io(io::ErrorKind::IsADirectory.into())),
-            Found::Other => {
-                let message = "it is no regular file";
-                return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
-            }
+        // What fails when it is opened says so itself: a directory.
+        let is_wanted = |kind: FileType| kind.is_file() || kind.is_dir();
+        let Some(file) = created::create(path, is_wanted).map_err(io)? else {
+            let message = "it is no regular file";
+            return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
         };
         Ok(Self::new(file, false))
     }
@@ -141,7 +140,7 @@ impl Output {
         }
         let append = || {
             if self.is_pipe {
-                return (&self.file).write_all(bytes);
+                return write_all(&self.file, bytes);
             }
             if let Some(header) = &self.open_again {
                 self.file.write_all_at(header, 0)?;
@@ -163,6 +162,25 @@ impl Output {
         }
         self.check()
     }
+}
+
+/// Writes where a program may read meanwhile, and waits for it: somebody may have made the descriptor one that does not block, as shells and
+/// programs that read asynchronously do.
+fn write_all(mut file: &File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => {}
+            Err(errno) if errno.kind() == io::ErrorKind::WouldBlock => {
+                let mut writable = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+                // A signal may end it early, and then it finds out above.
+                let _ = poll(&mut writable, PollTimeout::NONE);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 fn io(errno: io::Error) -> Error {

@@ -141,7 +141,8 @@ impl Writer {
     /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
     /// return their rings: [`Reader::rings`](crate::Reader::rings). It blocks while it reads procfs and writes.
     ///
-    /// Only this user may read the file. If the last name in the path is a link, it is followed only if it is of this user or of root.
+    /// Only this user may read the file. If the last name in the path is a link, it is followed only if it is of this user or of root. Of the
+    /// folders and links before it nothing is checked. A descriptor of this process, `/proc/self/fd/3`, may be anybody's file.
     ///
     /// # Errors
     /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is reached by a link of
@@ -416,7 +417,7 @@ impl Writer {
         self.events[at].ids.extend(id);
         self.is_stale |= id.is_some();
         if self.file.is_pipe() && (id.is_some() || at >= known) {
-            self.describe(at, id.as_slice())?;
+            self.describe_later(at, id)?;
         }
         self.time = record.time().unwrap_or(self.time);
         if !self.lost.is_empty()

@@ -14,18 +14,22 @@ pub enum Clock {
     /// `CLOCK_BOOTTIME`
     Boottime,
     /// `CLOCK_REALTIME`. An administrator can set it back, and a leap second does. Then it shows times again, and records are late behind
-    /// those that left before. Each refresh looks whether it was set back, by a microsecond or more. Until the clock has passed what it
-    /// showed before, no event is marked as proven. Events that left between the set and the next refresh keep their mark.
+    /// those that left before. Each refresh, and each stop of a [`Recorder`](crate::Recorder), looks whether it was set back since the last
+    /// one, by a few microseconds or more, or by more than the time in which it can be read. Until the clock has passed what it showed
+    /// before, no event is marked as proven. Events that left between the set and the next refresh keep their mark. In a recording nothing
+    /// says that it was set.
     Realtime,
     /// `CLOCK_TAI`. It can be set back like [`Clock::Realtime`], together with it or alone (`ADJ_TAI` of adjtimex(2)).
     Tai,
     /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a true one. A forged
     /// time makes all later records late.
     ///
-    /// On x86-64 the CPUs agree on it only where the time stamp counter is stable. That is looked up when a stream begins: `cap_user_time`
-    /// in the header page of a ring, or `tsc` as the kernel's clock source. Where neither says so, no event is marked as proven, but as
-    /// assumed; take another clock. The same holds if one of the events has `precise_ip` set: its times are the hardware's, drawn before the
-    /// kernel writes the record.
+    /// On x86-64 the CPUs agree on it only where the time stamp counter is stable. That is looked up when a stream or a
+    /// [`Recorder`](crate::Recorder) begins: `cap_user_time` in the header page of a ring, or `tsc` as the kernel's clock source. Where
+    /// neither says so, no event is marked as proven, but as assumed; take another clock. The same holds if one of the events has
+    /// `precise_ip` set: its times are the hardware's, drawn before the kernel writes the record. Of an adopted ring that cannot be known
+    /// ([`Rings::add`](crate::Rings::add)). A recording is not asked, since its clock may be another machine's: there proven says only that
+    /// no event with a smaller key follows.
     Perf,
 }
 

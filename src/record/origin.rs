@@ -14,6 +14,8 @@ pub(crate) struct Origin {
     pub(super) past: SmallVec<[(u64, Sources); 1]>,
     /// The one source of all events: records then need no id.
     pub(super) only: Option<usize>,
+    /// Whether another program opened the ring's event, and nobody knows what it asked for.
+    pub(crate) is_adopted: bool,
 }
 
 /// Event ids (`PERF_EVENT_IOC_ID`), and the index of each event's source.
@@ -23,7 +25,7 @@ impl Origin {
     pub(crate) fn new(cpu: u32, layout: Layout, mut sources: Sources) -> Self {
         // A recording can have many sources.
         sources.sort_unstable();
-        let mut origin = Self { cpu, layout, sources, past: SmallVec::new(), only: None };
+        let mut origin = Self { cpu, layout, sources, past: SmallVec::new(), only: None, is_adopted: false };
         let only = origin.all().next().map(|(_, first)| first);
         origin.only = only.filter(|only| origin.all().all(|(_, source)| source == *only));
         origin
@@ -33,6 +35,11 @@ impl Origin {
     #[cfg(feature = "perf-data")]
     pub(crate) fn asked(self) -> Self {
         Self { only: None, ..self }
+    }
+
+    /// The same, but of a ring that was adopted.
+    pub(crate) fn adopted(self) -> Self {
+        Self { is_adopted: true, ..self }
     }
 
     /// The same, with other events that write into the ring from a position on. Nothing before `oldest` is unread.

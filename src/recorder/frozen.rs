@@ -6,7 +6,6 @@ use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::recorder::recording::{Mark, Marked};
 use crate::rings::Lane;
-use crate::sequence::wrap::Unwrap;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -29,19 +28,15 @@ impl<'a> Frozen<'a> {
         self.recorded(0)
     }
 
-    /// The events from a key on. For a counter that wraps, `key` means the number nearest to the largest one seen.
+    /// The events from a key on.
     pub fn since(&self, key: u64) -> Recorded<'_> {
-        self.since_order(self.recorder.keys.unwrapping().map_or(key, |unwrap| unwrap.nearest(key)))
-    }
-
-    fn since_order(&self, order: u64) -> Recorded<'_> {
-        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < order))
+        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < key))
     }
 
     /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time from the future does
     /// not count as the newest.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
-        self.since_order(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+        self.since(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage. Before this key, the
@@ -49,13 +44,13 @@ impl<'a> Frozen<'a> {
     ///
     /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX` if a ring with
     /// missing records holds too few records to tell, or if a CPU is not traced ([`Untraced`](crate::Untraced)), or if a CPU was not traced
-    /// for some time and keys are no times.
+    /// for some time and keys are no times. If something is missing and the clock was set back, at least the largest time that it can have
+    /// shown before.
     ///
     /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program that draws its own
     /// key and is preempted before it writes can leave smaller gaps after that key.
     pub fn complete_from(&self) -> Option<u64> {
-        // `u64::MAX` means too few records. It is no key.
-        self.complete_from.map(|key| if key == u64::MAX { key } else { self.recorder.keys.written(key) })
+        self.complete_from
     }
 
     /// Resumes recording, and returns the error if that fails. Dropping does not report the error.
@@ -68,8 +63,8 @@ impl<'a> Frozen<'a> {
     }
 
     fn recorded(&self, from: usize) -> Recorded<'_> {
-        let Recorder { rings, keys, marks, .. } = &*self.recorder;
-        Recorded { lanes: &rings.lanes, marks: marks[from..].iter(), unwrap: keys.unwrapping() }
+        let Recorder { rings, marks, .. } = &*self.recorder;
+        Recorded { lanes: &rings.lanes, marks: marks[from..].iter() }
     }
 
     fn thaw(&mut self) -> Result<(), Error> {
@@ -96,8 +91,6 @@ impl Drop for Frozen<'_> {
 pub struct Recorded<'a> {
     lanes: &'a [Lane],
     marks: std::slice::Iter<'a, Mark>,
-    /// Extends keys that wrap to 64 bits.
-    unwrap: Option<&'a Unwrap>,
 }
 
 impl<'a> Recorded<'a> {
@@ -106,12 +99,11 @@ impl<'a> Recorded<'a> {
         ring.assert_here();
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;
-        let written = |key: Option<u64>| key.map(|key| self.unwrap.map_or(key, |unwrap| unwrap.wrap(key)));
-        let key = written(mark.key);
+        let key = mark.key;
         let item = match mark.what {
             Marked::Record(header) => Item::Record(Record::new(bytes(), header, origin)),
             Marked::Lost { id, count, after } => {
-                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: written(after), until: key })
+                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after, until: key })
             }
             Marked::Damage(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
         };

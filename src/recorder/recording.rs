@@ -107,14 +107,11 @@ impl Recorder {
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());
-        Ok(Self {
-            timed,
-            keys: Keys::new(key, clock, None, None),
-            fences: Fences::start(fence)?,
-            rings,
-            marks: Vec::new(),
-            newest: 0,
-        })
+        let mut keys = Keys::new(key, clock, None, None);
+        if timed && !rings.have_one_clock() {
+            keys.distrust();
+        }
+        Ok(Self { timed, keys, fences: Fences::start(fence)?, rings, marks: Vec::new(), newest: 0 })
     }
 
     /// The rings, for their sources and formats, and for writing what they hold as a recording.
@@ -160,8 +157,6 @@ impl Recorder {
         let mut frozen = Frozen::new(self);
         stopped?;
         frozen.recorder.marks.clear();
-        // The number of records overwritten since the last stop is unknown.
-        frozen.recorder.keys.resume();
         for rank in 0..frozen.recorder.rings.lanes.len() {
             let oldest = frozen.recorder.mark(rank as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
@@ -173,7 +168,17 @@ impl Recorder {
         let Self { marks, keys, newest, .. } = &mut *frozen.recorder;
         // Stable: equal keys stay ordered by CPU, then by age. Parts that are already in order are only merged.
         marks.sort_by_key(|mark| mark.order);
-        *newest = keys.until_now(marks.last().map(|mark| mark.order)).unwrap_or(0);
+        let largest = marks.last().map(|mark| mark.order);
+        // After the heads were loaded.
+        keys.notice_set_back(largest);
+        marks
+            .iter_mut()
+            .take_while(|mark| !keys.is_sure(mark.order))
+            .for_each(|mark| mark.certainty = Certainty::Assumed);
+        *newest = keys.until_now(largest).unwrap_or(0);
+        // What was overwritten may have had larger times than what is left.
+        let shown = keys.shown().unwrap_or(0);
+        frozen.complete_from = frozen.complete_from.map(|from| from.max(shown));
         Ok(frozen)
     }
 

@@ -109,6 +109,9 @@ impl Ring {
     /// the header page, although its comment says otherwise. `event` becomes readable when the ring was written to
     /// (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the reader refreshes the ring at its own ticks.
     ///
+    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0: see
+    /// [`Rings::add`](crate::Rings::add).
+    ///
     /// # Safety
     /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
     /// lives. No one else may move its `data_tail`. The kernel must heed that tail: the event is not `write_backward`,
@@ -125,6 +128,9 @@ impl Ring {
 
     /// Maps the ring of an open perf event, and adopts it from its present tail on. If another program has mapped it, `size` is the bytes
     /// of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor is duplicated.
+    ///
+    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0: see
+    /// [`Rings::add`](crate::Rings::add).
     ///
     /// This is also the way to read an event that a program has opened itself with perf_event_open(2), with settings for which
     /// [`RingOptions`](crate::RingOptions) has no option. The program opens the event for one CPU and starts it:

@@ -50,7 +50,9 @@ impl Handle {
     /// before the reader notices this call count as written before it.
     ///
     /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for ever:
-    /// [`Order::latency`](crate::Order::latency).
+    /// [`Order::latency`](crate::Order::latency). With [`Epochs`](crate::Epochs) whose
+    /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a program that never leaves
+    /// keeps the flush from being reported.
     ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended by a deadline
     /// yields it when it goes on.
@@ -146,7 +148,9 @@ impl Handle {
     /// then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back before.
     ///
     /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as programs take to commit what
-    /// they have reserved in BPF ring buffers, which is bounded as for a flush.
+    /// they have reserved in BPF ring buffers, which is bounded as for a flush. With [`Epochs`](crate::Epochs) whose
+    /// [`patience`](crate::Epochs::patience) has no end there is no bound: a program that never leaves keeps the stream from ending by a
+    /// deadline. [`Handle::close`] ends it.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::{Lane, Rings, list_cpus, no_such_cpu};
-use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
+use crate::sys::machine::{self, CpuEvents, CpuList, Message, OnlineCpus};
 use crate::sys::perf;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +26,8 @@ struct WatchedCpu {
     online: bool,
     /// Whether the CPU may have gone and come back since.
     suspect: bool,
+    /// Whether the kernel has said since that it went.
+    went: bool,
 }
 
 /// Watches CPUs come and go.
@@ -43,6 +45,9 @@ struct Hotplug {
     /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do not reach this
     /// process.
     events: Option<CpuEvents>,
+    /// The CPUs that came online since the last check, as the kernel's messages say, though their events ran no more or never had. Those that
+    /// have gone again by now are in no list.
+    came: Vec<u32>,
     /// When the online CPUs were last listed. All of them were traced then, except those that were reported.
     checked: Moment,
     /// Whether a listed CPU may have no running events: they could not be opened, or the CPU had gone again.
@@ -120,14 +125,15 @@ impl Hotplug {
             }
             Err(_) => None,
         };
-        let (watched, list) = (Vec::new(), CpuList::new());
-        Ok(Self { plan, watched, online, list, events, checked, missing: false, unlisted: false })
+        let (watched, came, list) = (Vec::new(), Vec::new(), CpuList::new());
+        Ok(Self { plan, watched, online, list, events, came, checked, missing: false, unlisted: false })
     }
 
     /// Watches a CPU whose ring `owner` owns.
     fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
         let (Ok(at) | Err(at)) = self.find(cpu);
-        self.watched.insert(at, WatchedCpu { cpu, first: Arc::clone(&owner), owner, online: true, suspect: false });
+        let first = Arc::clone(&owner);
+        self.watched.insert(at, WatchedCpu { cpu, owner, first, online: true, suspect: false, went: false });
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
@@ -142,20 +148,31 @@ impl Hotplug {
         // Before anything is read: the next check finds what changes from here on.
         let now = Moment::now(self.plan.clock);
         for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
+            match message {
+                // The message may also be about a coming that the last check has seen in the list.
+                Message::Came(cpu) if self.find(cpu).is_ok_and(|at| self.watched[at].is_on()) => {}
+                Message::Came(cpu) => self.came.push(cpu),
+                Message::Dropped => {
+                    self.came.extend(self.watched.iter().map(|watched| watched.cpu).chain(machine::present_cpus()));
+                }
+                _ => {}
+            }
             for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
                 watched.suspect = true;
+                watched.went |= matches!(message, Message::Went(_));
                 // A message comes once. If anything fails before all CPUs are checked, the next call checks them again.
                 self.missing = true;
             }
         }
         let listed = self.online.read(&mut self.list);
-        let reported = std::mem::replace(&mut self.unlisted, listed.is_err());
+        let is_listed = listed.is_ok();
+        let reported = std::mem::replace(&mut self.unlisted, !is_listed);
         let (changed, well) = match listed {
             Err(errno) if !reported => return Err(list_cpus(errno)),
             Err(_) => (false, self.checked),
             Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
         };
-        if !changed && !self.missing {
+        if !changed && !self.missing && self.came.is_empty() {
             return Ok(());
         }
         let mut failed = Ok(());
@@ -181,12 +198,27 @@ impl Hotplug {
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
         // Nothing happens on a CPU that is offline.
         untraced.well(now, |cpu| !is_online(&cpu));
+        if is_listed {
+            let is_now = Moment::now(self.plan.clock);
+            // They were online for some time, and gone before anything could be opened.
+            for cpu in self.came.iter().copied().filter(|cpu| !is_online(cpu) && self.misses(*cpu, control)) {
+                untraced.was_late(cpu, well, is_now);
+            }
+            self.came.clear();
+            self.watched.iter_mut().for_each(|watched| watched.went = false);
+        }
         for watched in &mut self.watched {
             watched.online &= is_online(&watched.cpu);
         }
         let runs = |cpu: &u32| self.find(*cpu).is_ok_and(|at| self.watched[at].online);
         self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
         failed
+    }
+
+    /// Whether what happens on a CPU that comes is lost until its events are opened. Events of threads go on.
+    fn misses(&self, cpu: u32, control: &Control) -> bool {
+        let goes_on = || self.plan.target.is_tasks() && (self.find(cpu).is_ok() || control.outlets().have_ended());
+        self.plan.wants(cpu) && !goes_on()
     }
 
     /// The place of a CPU among the watched ones, or where to insert it.
@@ -218,6 +250,11 @@ impl Hotplug {
 }
 
 impl WatchedCpu {
+    /// Whether the CPU was online when last checked, and has not gone since, as far as the kernel has said.
+    fn is_on(&self) -> bool {
+        self.online && !self.went
+    }
+
     /// Opens the CPU's events again if they have stopped. Returns whether it did.
     fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<bool, Error> {
         // The CPU may also have adopted rings. Lanes are sorted by CPU.

@@ -281,6 +281,12 @@ impl Rings {
     /// no effect on this ring, and a pause in force does not extend to it. The ring's opener handles its CPU's coming
     /// and going. The output into a BPF ring buffer cannot be paused: [`Pause::Output`](crate::Pause::Output) is refused.
     ///
+    /// Order is proven only if the event of the ring has `inherit_stat` 0 and, on [`Clock::Perf`], `precise_ip` 0. Hardware draws the times
+    /// of an event with `precise_ip` before the kernel writes the record, and the crate cannot see it. An event with `inherit_stat` lets a
+    /// thread that ends write `PERF_RECORD_READ` into other CPUs' rings, over their records: those become damage. Before the crate sees the
+    /// first such record, events can be late behind proven ones. From then on it calls all events of all rings
+    /// [`Certainty::Assumed`](crate::Certainty::Assumed).
+    ///
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
@@ -293,7 +299,7 @@ impl Rings {
         }
         // The other program may still write into its ring.
         self.recording = None;
-        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()), Counter::Unknown));
+        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
     }
 
     /// How many rings there are.

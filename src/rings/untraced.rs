@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// A time in which a CPU is online and not traced. Events of the CPU in this time are in no ring, and no count has them.
 ///
 /// A CPU that comes online, or comes back, is not traced until the reader has noticed it and has opened its events: this comes once, when that
-/// is over. If the kernel refuses to open them, the [`Error`](crate::Error) says why, and the reader tries again once a second, or ten times a
+/// is over, also if the CPU has gone again before. Where the kernel's messages about CPUs do not come, a CPU that comes and goes between two
+/// looks is not noticed. If the kernel refuses to open them, the [`Error`](crate::Error) says why, and the reader tries again once a second, or ten times a
 /// second where the kernel sends no messages about CPUs. It then yields this once when the time begins, and once more when it is over. It comes
 /// as soon as the reader knows, and has no key: `since` says where in the order it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,24 +6,23 @@ use std::fmt;
 /// The function behind [`Sequence::with`].
 type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 
-/// Numbers that programs write into their records, each one more than the last. A missing number shows that a record is missing from the
-/// stream.
+/// Numbers that programs write into their records: each CPU counts by itself ([`Order::numbers`](crate::Order::numbers)). A missing number
+/// shows that a record is missing from the stream.
 ///
 /// The program must count up in the same run in which it outputs the record, and must not be able to sleep. Then a fence proves that a
-/// missing number will not come.
+/// missing number will not come. A counter of the whole machine is a key: see [`Hold::Dense`](crate::Hold::Dense).
 ///
 /// # Counters that wrap
 ///
 /// A counter has 32 to 64 bits. A narrower one could wrap while one program is delayed between drawing a number and writing it.
 ///
-/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two refreshes, **less than 7/16 of
-/// its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once). With 32 bits that is 1.8 billion
-/// records. At five million records a second, a reader or a ring would have to pause for six minutes.
+/// A counter may wrap around, as long as the crate can tell one round from the next. For that, **less than 7/16 of its range may be lost at
+/// once**. With 32 bits that is 1.8 billion records.
 ///
 /// The crate notices if more records are lost. The stream then reports it once
-/// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). The records counted meanwhile are
-/// [`Certainty::Assumed`](crate::Certainty::Assumed), no gaps are reported for them, the ledger is not balanced, and counting starts again.
-/// Losses that the kernel does not count ([`Ledger`](crate::Ledger)) are not noticed. A counter of 64 bits does not wrap.
+/// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). No gaps are reported for the records counted meanwhile, the ledger is not
+/// balanced, and counting starts again. Losses that the kernel does not count ([`Ledger`](crate::Ledger)) are not noticed. A counter of 64
+/// bits does not wrap.
 pub struct Sequence {
     at: At,
     bits: u32,

@@ -110,11 +110,6 @@ impl Tracker {
         (self.begin, self.next) = (number, Some(number.saturating_add(1)));
     }
 
-    /// The next number is no longer known.
-    pub(crate) fn forget_next(&mut self) {
-        self.next = None;
-    }
-
     /// Whether a number was drawn right before the first one. Such a number is no anomaly.
     pub(crate) fn is_before_first(&self, number: u64) -> bool {
         number < self.begin && self.is_recent(number)
@@ -216,8 +211,6 @@ mod tests {
         assert_eq!(sequence.step(8), Step::Next, "never backwards");
         sequence.pass(u64::MAX);
         assert_eq!(sequence.step(0), Step::Behind);
-        sequence.forget_next();
-        assert_eq!((sequence.step(0), sequence.next()), (Step::First, None));
         assert_eq!(Tracker::in_doubt(Some(9), 0).next(), Some(9));
     }
 

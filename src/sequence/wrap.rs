@@ -18,13 +18,11 @@ pub(crate) struct Unwrap {
     anchor: Option<u64>,
     /// The largest number so far, extended.
     largest: u64,
-    /// Whether the counter may have wrapped since: the next number is then taken as a larger one.
-    begins: bool,
 }
 
 impl Unwrap {
     pub(crate) fn new(bits: u32, first: Option<u64>) -> Self {
-        let mut unwrap = Self { bits, anchor: None, largest: MIDDLE, begins: false };
+        let mut unwrap = Self { bits, anchor: None, largest: MIDDLE };
         unwrap.anchor = first.map(|first| first & unwrap.mask());
         unwrap
     }
@@ -43,16 +41,13 @@ impl Unwrap {
         }
     }
 
-    pub(crate) fn bits(&self) -> u32 {
-        self.bits
-    }
-
     /// The number, extended to 64 bits: the candidate nearest to the largest so far. `None` if it exceeds the largest by more than any
     /// losses can explain.
     #[inline]
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
-        if self.anchor.is_none() || self.begins {
-            return Some(self.begin(number));
+        if self.anchor.is_none() {
+            self.anchor = Some(number & self.mask());
+            return Some(self.largest);
         }
         let distance = self.distance(number);
         let unwrapped = self.largest.saturating_add_signed(distance);
@@ -61,28 +56,6 @@ impl Unwrap {
         }
         self.largest = self.largest.max(unwrapped);
         Some(unwrapped)
-    }
-
-    /// The first number of all, or the first since the counter may have wrapped. It is so much larger than all before it that smaller ones,
-    /// which interrupts may have written, are larger than those too.
-    #[cold]
-    fn begin(&mut self, number: u64) -> u64 {
-        if self.anchor.is_none() {
-            self.anchor = Some(number & self.mask());
-        } else {
-            // For 32 bits or little more: there is space for a round and more.
-            let half = 1 << (self.bits - 1);
-            let ahead = self.largest.saturating_add(half);
-            self.largest = ahead.saturating_add(number.wrapping_sub(self.wrap(ahead)) & self.mask());
-        }
-        self.begins = false;
-        self.largest
-    }
-
-    /// The counter may have wrapped unnoticed. No number up to the returned one is reliable.
-    pub(crate) fn begin_anew(&mut self) -> u64 {
-        self.begins = true;
-        self.largest
     }
 
     /// By how much a number exceeds the largest so far.
@@ -106,16 +79,6 @@ impl Unwrap {
         }
         self.largest = self.largest.max(unwrapped);
         Some(unwrapped)
-    }
-
-    /// The extended number, without remembering it.
-    pub(crate) fn nearest(&self, number: u64) -> u64 {
-        self.largest.saturating_add_signed(self.distance(number))
-    }
-
-    /// The largest number so far, as it was written.
-    pub(crate) fn largest(&self) -> u64 {
-        self.wrap(self.largest)
     }
 
     /// The largest number so far, extended.
@@ -148,44 +111,6 @@ impl Unwrap {
     }
 }
 
-/// How many records may have been lost since the smallest number that may still come was drawn. As many numbers may lie between it and the
-/// largest.
-#[derive(Debug, Default)]
-pub(crate) struct LossWindow {
-    /// How many records were lost before that number was drawn.
-    before: u64,
-    /// One more than the largest number at the end of an earlier refresh, and how many records were lost before its heads were loaded. A
-    /// record that the refresh did not find may have been drawn before a later loss.
-    mark: Option<(u64, u64)>,
-    /// How many were lost at the last query: at the end of a refresh, so before the heads of the next are loaded.
-    asked: u64,
-    /// How many of them LOST records had reported then.
-    told: u64,
-}
-
-impl LossWindow {
-    /// Ends a refresh. `next` is the smallest number that may still come, `ahead` one more than the largest. `lost` records were lost, and
-    /// LOST records have reported `told` of them.
-    pub(crate) fn refresh(&mut self, next: Option<u64>, ahead: u64, lost: u64, told: u64) -> u64 {
-        let asked = std::mem::replace(&mut self.asked, lost);
-        let told = told - std::mem::replace(&mut self.told, told);
-        if self.mark.is_none_or(|(ahead, _)| Some(ahead) < next) {
-            // All numbers that were in no ring when those heads were loaded have passed. So the next was drawn after all losses before
-            // that.
-            self.before = self.mark.map_or(self.before, |(_, lost)| lost);
-            self.mark = Some((ahead, asked));
-        }
-        // As many numbers may also lie between the largest of the last refresh and those of this one. If they cannot be told apart, none of
-        // these shows which numbers have passed.
-        (lost - self.before).max(told)
-    }
-
-    /// Counting starts again: no loss up to now matters any more.
-    pub(crate) fn begin_anew(&mut self, lost: u64) {
-        (self.before, self.mark) = (lost, None);
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -210,25 +135,6 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_begins_anew_is_ahead_of_all_before() {
-        for bits in [2u32, 5, 8, 16] {
-            let mask = u64::MAX >> (64 - bits);
-            for next in 0..64 {
-                let mut unwrap = Unwrap::new(bits, Some(0));
-                assert!((0..100).all(|number| unwrap.unwrap(number & mask).is_some()));
-                let before = unwrap.begin_anew();
-                let number = unwrap.unwrap(next & mask).unwrap();
-                assert!(number > before + mask / 2 && unwrap.wrap(number) == next & mask, "{bits} bits");
-                assert!(number - before <= mask / 2 + 1 + mask, "{bits} bits: no further than that takes");
-                assert_eq!(unwrap.unwrap((next + 1) & mask), Some(number + 1));
-                if bits > 2 {
-                    assert!(unwrap.unwrap(next.wrapping_sub(3) & mask).unwrap() > before);
-                }
-            }
-        }
-    }
-
-    #[test]
     fn the_limit_is_less_than_half_a_range() {
         let reach = |bits| Unwrap::new(bits, None).reach();
         assert_eq!([2, 5, 8, 16, 32].map(reach), [1, 14, 112, 28_672, 0x7000_0000]);
@@ -240,7 +146,7 @@ mod tests {
     fn counting_never_reaches_the_end() {
         let mut unwrap = Unwrap::new(64, Some(0));
         unwrap.largest = CEILING - 5;
-        let written = unwrap.largest();
+        let written = unwrap.wrap(unwrap.largest);
         assert_eq!(unwrap.unwrap(written + 5), Some(CEILING));
         assert_eq!(unwrap.unwrap(written + 6), None);
         assert_eq!(unwrap.unwrap(written), Some(CEILING - 5));
@@ -258,7 +164,7 @@ mod tests {
     #[test]
     fn every_course_of_a_narrow_counter_is_counted_on() {
         fn follow(unwrap: &Unwrap, first: u64, largest: i64, steps: u32) {
-            let half = 1 << (unwrap.bits() - 1);
+            let half = 1 << (unwrap.bits - 1);
             for number in largest - half..largest + half {
                 let mut unwrap = unwrap.clone();
                 let written = first.wrapping_add_signed(number) & unwrap.mask();
@@ -277,38 +183,5 @@ mod tests {
                 follow(&unwrap, first, 0, 4);
             }
         }
-    }
-
-    #[test]
-    fn losses_are_passed_when_a_number_behind_them_is() {
-        let mut window = LossWindow::default();
-        assert_eq!(window.refresh(None, 10, 0, 0), 0);
-        // Five are lost at an unknown place.
-        assert_eq!(window.refresh(Some(10), 10, 5, 0), 5);
-        assert_eq!(window.refresh(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
-        assert_eq!(window.refresh(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
-        assert_eq!(window.refresh(Some(12), 14, 5, 0), 5);
-        assert_eq!(window.refresh(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
-        // Three more, which LOST records report at once.
-        assert_eq!(window.refresh(Some(14), 16, 8, 8), 8, "all that was told since the last look");
-        assert_eq!(window.refresh(Some(16), 16, 8, 8), 3);
-        window.begin_anew(8);
-        assert_eq!(window.refresh(Some(16), 20, 12, 8), 4);
-        assert_eq!(window.refresh(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
-    }
-
-    /// While no number has passed, all losses count, for any number of refreshes.
-    #[test]
-    fn losses_add_up_until_a_number_is_passed() {
-        let mut window = LossWindow::default();
-        for n in 0..100 {
-            assert_eq!(window.refresh(Some(1), 10 + n, n, 0), n);
-        }
-        assert_eq!(
-            window.refresh(Some(11), 110, 100, 0),
-            100,
-            "passed, but what was lost before its look began is nothing"
-        );
-        assert_eq!(window.refresh(Some(111), 120, 100, 0), 1, "all that was lost by the look before");
     }
 }

@@ -73,6 +73,11 @@ pub(crate) fn possible_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/possible")
 }
 
+/// The CPUs that are plugged in, online or not. None if they cannot be listed.
+pub(crate) fn present_cpus() -> Vec<u32> {
+    cpus("/sys/devices/system/cpu/present").unwrap_or_default()
+}
+
 /// The CPUs without ticks while a program runs on them (`nohz_full`). The file says "(null)" where there are none.
 pub(crate) fn tickless_cpus() -> Vec<u32> {
     cpus("/sys/devices/system/cpu/nohz_full").unwrap_or_default()
@@ -178,7 +183,7 @@ impl CpuEvents {
             // Longer messages are cut; the relevant part is at the start.
             let mut message = [0; 256];
             match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
-                Ok(len) => Some(cpu_of(&message[..len]).map_or(Message::Other, Message::Cpu)),
+                Ok(len) => Some(Message::of(&message[..len]).unwrap_or(Message::Other)),
                 Err(Errno::EINTR) => Some(Message::Other),
                 Err(Errno::ENOBUFS) => {
                     dropped = true;
@@ -238,7 +243,11 @@ fn hear_of_cpus_only(socket: &OwnedFd) -> io::Result<()> {
 /// The subject of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// A CPU went or came.
+    /// A CPU came online.
+    Came(u32),
+    /// A CPU went offline.
+    Went(u32),
+    /// Something else about a CPU: it was plugged in or out, or somebody asked for the message.
     Cpu(u32),
     /// Messages were dropped.
     Dropped,
@@ -246,17 +255,26 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    pub(crate) fn may_be_about(self, cpu: u32) -> bool {
-        self == Self::Cpu(cpu) || self == Self::Dropped
+    /// What a message such as `online@/devices/system/cpu/cpu1` says.
+    fn of(message: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(message.split(|byte| *byte == 0).next()?).ok()?;
+        let (action, device) = text.split_once('@')?;
+        let cpu = device.strip_prefix("/devices/system/cpu/cpu")?.parse().ok()?;
+        match action {
+            "online" => Some(Self::Came(cpu)),
+            "offline" => Some(Self::Went(cpu)),
+            "add" | "remove" => Some(Self::Cpu(cpu)),
+            _ => None,
+        }
     }
-}
 
-/// The CPU that a message such as `online@/devices/system/cpu/cpu1` is about.
-fn cpu_of(message: &[u8]) -> Option<u32> {
-    let text = std::str::from_utf8(message.split(|byte| *byte == 0).next()?).ok()?;
-    let (action, device) = text.split_once('@')?;
-    let cpu = device.strip_prefix("/devices/system/cpu/cpu")?;
-    matches!(action, "online" | "offline" | "add" | "remove").then(|| cpu.parse().ok())?
+    pub(crate) fn may_be_about(self, cpu: u32) -> bool {
+        match self {
+            Self::Came(about) | Self::Went(about) | Self::Cpu(about) => about == cpu,
+            Self::Dropped => true,
+            Self::Other => false,
+        }
+    }
 }
 
 /// Reads a list such as `0-3,8`: "Decimally-separated list" of Documentation/admin-guide/cputopology.rst.
@@ -442,8 +460,9 @@ mod tests {
 
     #[test]
     fn messages_about_cpus_are_told_from_others() {
-        assert_eq!(cpu_of(b"online@/devices/system/cpu/cpu1\0ACTION=online\0"), Some(1));
-        assert_eq!(cpu_of(b"offline@/devices/system/cpu/cpu255\0"), Some(255));
+        assert_eq!(Message::of(b"online@/devices/system/cpu/cpu1\0ACTION=online\0"), Some(Message::Came(1)));
+        assert_eq!(Message::of(b"offline@/devices/system/cpu/cpu255\0"), Some(Message::Went(255)));
+        assert_eq!(Message::of(b"add@/devices/system/cpu/cpu3\0"), Some(Message::Cpu(3)));
         for other in [
             &b""[..],
             b"\0",
@@ -452,7 +471,7 @@ mod tests {
             b"add@/devices/virtual/cpuid/cpu1",
             b"\xff@",
         ] {
-            assert_eq!(cpu_of(other), None);
+            assert_eq!(Message::of(other), None);
         }
     }
 
@@ -463,16 +482,17 @@ mod tests {
         // Other programs may take CPUs offline and back meanwhile.
         let send = |device: &str, action| fs::write(Path::new("/sys/devices").join(device).join("uevent"), action);
         // One of each length.
-        for action in ["add", "online", "offline"] {
+        for (action, message) in [("add", Message::Cpu(0)), ("online", Message::Came(0)), ("offline", Message::Went(0))]
+        {
             let sent = send("virtual/mem/null", "change").and_then(|()| send("system/cpu/cpu0", action));
             let Some(()) = perfweave_support::kernel("make the kernel send messages", sent) else { return };
             let mut heard = Vec::new();
-            while !heard.contains(&Message::Cpu(0)) {
+            while !heard.contains(&message) {
                 let mut poll = [PollFd::new(events.socket().as_fd(), PollFlags::POLLIN)];
                 assert_eq!(nix::poll::poll(&mut poll, 60_000u16), Ok(1), "it was sent and did not come");
                 heard.extend(events.drain());
             }
-            assert!(heard.iter().all(|message| matches!(message, Message::Cpu(_))), "{heard:?}");
+            assert!(!heard.contains(&Message::Other), "{heard:?}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! The flight recorder on live kernel rings.
 
-use perfweave::{Certainty, ErrorKind, Fence, Frozen, Item, Key, Recorder, Rings};
+use perfweave::{Certainty, Clock, ErrorKind, Fence, Frozen, Item, Key, Recorder, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
+use perfweave_support::clock::Tai;
 use perfweave_support::{apart, bpf, echo, foreign, kernel, load, membarrier, threads};
 use std::collections::BTreeMap;
 use std::io;
@@ -187,6 +188,65 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         let expected = last == 0 || of_zero.len() as u64 == fit;
         assert!(expected && of_zero.iter().map(|(_, number)| *number as u64).eq(3..fit + 3), "{of_zero:?}");
     }
+}
+
+/// The certainties of what a recorder holds, in order, and the last key.
+fn certainties(recorder: &mut Recorder) -> (Vec<Certainty>, Option<u64>) {
+    let frozen = recorder.freeze().unwrap();
+    let last = frozen.events().next_back().and_then(|event| event.key());
+    (frozen.events().map(|event| event.certainty()).collect(), last)
+}
+
+/// Hardware may have drawn the times of an event with `precise_ip`, if the clock is perf's own.
+#[test]
+fn what_was_recorded_by_a_clock_that_proves_nothing_is_assumed() {
+    use perf_event_open_sys::bindings;
+    for (clock, certainty) in [(Clock::Monotonic, Certainty::Proven), (Clock::Perf, Certainty::Assumed)] {
+        let mut attr = foreign::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES, 1);
+        attr.set_precise_ip(1);
+        let options = Rings::options().event(&attr).pages(1).clock(clock);
+        let Some(mut recorder) = kernel("open rings", Recorder::open(options, Key::Time, &Fence::EXPEDITED)) else {
+            return;
+        };
+        threads::until("threads were switched", || {
+            std::thread::yield_now();
+            let (all, _) = certainties(&mut recorder);
+            assert!(all.iter().all(|this| *this == certainty), "{clock:?} {all:?}");
+            !all.is_empty()
+        });
+    }
+}
+
+/// Times that a clock showed before it was set back come again in the rings.
+#[test]
+fn what_a_clock_showed_before_it_was_set_back_is_assumed() {
+    let Some((map, program)) = echo() else { return };
+    let Some(tai) = kernel("set CLOCK_TAI", Tai::take()) else { return };
+    tai.set(1).unwrap();
+    let options = Rings::options().bpf_output(&map).pages(1).clock(Clock::Tai);
+    let Some(mut recorder) = kernel("open rings", Recorder::open(options, Key::Time, &Fence::EXPEDITED)) else {
+        return;
+    };
+    let emit = || assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    emit();
+    use Certainty::{Assumed, Proven};
+    assert_eq!(certainties(&mut recorder).0, [Proven]);
+    tai.set(0).unwrap();
+    emit();
+    let (all, before) = certainties(&mut recorder);
+    assert_eq!(all, [Assumed; 2]);
+    // The clock shows what it never showed.
+    tai.set(2).unwrap();
+    emit();
+    let (all, after) = certainties(&mut recorder);
+    assert_eq!(all, [Assumed, Assumed, Proven]);
+    assert!(before < after);
+    // The last one is overwritten by many that are stamped with smaller times: the ring is not complete from their times on.
+    tai.set(0).unwrap();
+    (0..foreign::page_size() / 32).for_each(|_| emit());
+    let frozen = recorder.freeze().unwrap();
+    assert!(frozen.events().all(|event| event.key() < after), "it is gone");
+    assert!(frozen.complete_from() > after, "{:?} {after:?}", frozen.complete_from());
 }
 
 /// A forked child does not resume the rings that its parent reads.

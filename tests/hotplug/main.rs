@@ -6,7 +6,7 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Layout, Order, Pause,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Pause,
     Reader, Recorder, Ring, Rings, Sample, Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
@@ -84,6 +84,7 @@ fn cpus_that_are_offline() {
     goes_and_comes_back_while_a_reader_spins(gone);
     is_interrupted_again_when_it_is_back(gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
+    comes_and_goes_before_anybody_looks(&events, &echo, gone);
     is_told_of_when_it_comes_back(&events, &echo, gone);
     was_not_there_when_the_rings_were_opened(&events, &echo, gone);
     changes_while_rings_are_opened(&events, &echo, gone);
@@ -615,6 +616,37 @@ fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
         drop(Offline::one(cpu));
         assert_eq!(numbers(&mut reader, written_before as usize), (0..written_before).collect::<Vec<_>>());
         wait_until_back(&mut reader, echo, cpu, 5000);
+    }
+}
+
+/// A CPU comes and goes again between two checks: it is in no list, and only the kernel's messages show it. Outputs there fail meanwhile.
+fn comes_and_goes_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
+    // Whether it has a ring, and whether a check has seen that it is offline.
+    for (had_ring, was_seen) in [(true, true), (true, false), (false, true)] {
+        let goes = || Offline::one(cpu).expect("it went before");
+        let mut offline = (!had_ring).then(goes);
+        let rings = Rings::options().bpf_output(events).pages(1).open().unwrap();
+        let mut merge = Merge::new(rings, Order::new()).unwrap();
+        merge.follow_cpus().unwrap();
+        let offline = offline.take().unwrap_or_else(goes);
+        if was_seen {
+            merge.follow_cpus().unwrap();
+        }
+        assert!(merge.ledger().is_complete() && merge.next().is_none(), "nothing happens on a CPU that is offline");
+        drop(offline);
+        assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "no ring gets it");
+        let offline = goes();
+        assert!(!merge.follow_cpus().unwrap(), "it is gone");
+        let untraced = |event: Event<'_>| if let Item::Untraced(told) = event.item() { Some(told) } else { None };
+        let told = merge.next().and_then(|event| untraced(event.event()));
+        let told = told.unwrap_or_else(|| panic!("nothing is told: {had_ring} {was_seen}"));
+        assert!(told.cpu == cpu && told.since.is_some() && told.lasted.is_some(), "{told:?}");
+        let ledger = merge.ledger();
+        assert!(!ledger.is_complete() && Some(ledger.total().untraced) == told.lasted, "{ledger}");
+        // Once.
+        merge.follow_cpus().unwrap();
+        assert!(merge.next().is_none());
+        drop(offline);
     }
 }
 

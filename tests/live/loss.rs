@@ -428,21 +428,22 @@ fn what_finds_no_slot_is_unexplained() {
     assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
 }
 
-/// A 32-bit counter for the whole machine wraps: no wait, a gap for a missing number, and the right kind for each anomaly. The same with a
-/// CPU's own numbers.
+/// A counter for the whole machine: no wait, a gap for a missing number, and the right kind for each anomaly. The same with a CPU's own
+/// numbers, which wrap.
 #[test]
 fn counters_wrap_and_what_breaks_them_is_told_apart() {
     let Some((events, program)) = echo() else { return };
     let cpus = load::online();
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
     let max = u64::from(u32::MAX);
-    let numbers = [max - 2, max - 1, max, 0, 2, 2, 3, max - 500];
     let machine = || {
         let hold = Hold::Dense { first: Some(max - 2), fence: Fence::Auto };
-        Order::new().key(Key::Sequence(Sequence::u32(0))).hold(hold)
+        Order::new().key(Key::Payload(0)).hold(hold)
     };
     let own = || Order::new().numbers(Sequence::u32(0));
     for by_cpu in [false, true] {
+        let over = if by_cpu { 0 } else { max + 1 };
+        let numbers = [max - 2, max - 1, max, over, over + 2, over + 2, over + 3, max - 500];
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let mut reader = Reader::new(rings, if by_cpu { own() } else { machine() }).unwrap();
         let handle = reader.handle();
@@ -455,7 +456,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
             loop {
                 let event = reader.next().unwrap().unwrap();
                 match event.item() {
-                    Item::Record(record) => told.push(record.payload().unwrap().u32(0).unwrap().to_string()),
+                    Item::Record(record) => told.push(record.payload().unwrap().u64(0).unwrap().to_string()),
                     Item::Gap(gap) => {
                         assert_eq!((gap.cpu, event.certainty()), (by_cpu.then_some(first), Certainty::Proven));
                         told.push(format!("gap {}-{}", gap.first, gap.last));
@@ -466,7 +467,10 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
                 }
             }
         }
-        let expected = "4294967293 4294967294 4294967295 0 gap 1-1 2 Duplicate 2 3 Backward 4294966795";
+        let [zero, one, two, three] = [0, 1, 2, 3].map(|n| over + n);
+        let expected = format!(
+            "4294967293 4294967294 4294967295 {zero} gap {one}-{one} {two} Duplicate {two} {three} Backward 4294966795"
+        );
         assert_eq!(told.join(" "), expected, "by CPU: {by_cpu}");
     }
 }

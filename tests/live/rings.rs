@@ -7,7 +7,8 @@ use perfweave::{Certainty, Clock, ErrorKind, Fault, Hold, Item, Key, Kind, Layou
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{assert_error, bpf, echo, foreign, kernel, load, lock, needs, threads, tracefs};
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// CPU and number of all written records.
@@ -666,4 +667,56 @@ fn payloads_of(reader: &mut Reader) -> Vec<u64> {
         }
     });
     all
+}
+
+/// A thread that ends writes `PERF_RECORD_READ` into other CPUs' rings, if an adopted event asks for it. From then on no order is proven.
+#[test]
+fn an_adopted_ring_into_which_other_cpus_write_proves_nothing() {
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    for asks in [false, true] {
+        let mut attr = foreign::software(bindings::PERF_COUNT_SW_DUMMY, 0);
+        attr.sample_type = bindings::PERF_SAMPLE_TIME.into();
+        (attr.clockid, attr.wakeup_events) = (clock.as_raw(), 1);
+        attr.set_use_clockid(1);
+        attr.set_sample_id_all(1);
+        attr.set_task(1);
+        attr.set_inherit(1);
+        attr.set_inherit_stat(asks.into());
+        let mut rings = Rings::empty(Clock::Monotonic);
+        for cpu in load::online() {
+            // Of this thread, and those that it starts.
+            // SAFETY: the attribute is as long as it says.
+            let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, 0, cpu as i32, -1, 8) };
+            let opened = if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) };
+            let Some(fd) = kernel("open an event", opened) else { return };
+            // SAFETY: a new file descriptor.
+            let event = unsafe { OwnedFd::from_raw_fd(fd) };
+            // SAFETY: nobody else reads it.
+            let ring = unsafe { Ring::adopt_event(&event, foreign::page_size()) }.unwrap();
+            rings.add(cpu, ring, Layout::new(attr.sample_type, true, attr.read_format));
+        }
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        // Whether the record that ends a thread was read, and how many of each certainty there were.
+        let mut end = |last: Kind| {
+            let (mut has_ended, mut proven, mut other) = (false, 0, 0);
+            threads::until("a thread has ended", || {
+                // More than one: where the kernel gave it the parent's own events at a switch, it ends without that record.
+                std::thread::spawn(|| {}).join().unwrap();
+                reading::all(&mut reader, |event| {
+                    has_ended |= event.record().is_some_and(|record| record.kind() == last);
+                    *if event.certainty() == Certainty::Proven { &mut proven } else { &mut other } += 1;
+                });
+                has_ended
+            });
+            (proven, other)
+        };
+        if asks {
+            end(Kind::READ);
+            let (proven, other) = end(Kind::READ);
+            assert!(proven == 0 && other > 0, "{proven} {other}");
+        } else {
+            let (proven, other) = end(Kind::EXIT);
+            assert!(proven > 0 && other == 0, "{proven} {other}");
+        }
+    }
 }

@@ -162,6 +162,24 @@ fn a_child_that_is_forked_between_two_events_reads_no_more() {
     }
 }
 
+/// A child cannot merge its parent's rings, whatever their clock is, and leaves them as they are.
+#[test]
+fn a_forked_child_merges_no_rings_of_its_parent() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    for clock in [Clock::Monotonic, Clock::Perf] {
+        let mut rings = Some(Rings::options().bpf_output(&map).pages(1).clock(clock).open().unwrap());
+        let code = in_child(|| {
+            let merged = Merge::new(rings.take().unwrap(), Order::new());
+            first_false(&[is_forked(merged)])
+        });
+        assert_eq!(code, 0, "{clock:?}");
+        let mut reader = Reader::new(rings.take().unwrap(), Order::new()).unwrap();
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        assert_eq!(number(&reader.next().unwrap().unwrap().event()), 1);
+    }
+}
+
 /// A merge in a forked child panics, because it has no error to give, and changes nothing.
 #[test]
 fn a_forked_child_panics_rather_than_look() {

@@ -484,10 +484,10 @@ fn a_recording_by_several_threads_is_read_as_perf_shows_it() {
         // Its first file has no samples.
         let error = perf_data::open(file.0.join("data")).unwrap_err();
         assert_error!(error, Recording, "other files of its directory have records of it (name the directory");
-        // One of them is cut short, and then it is a pipe, and then there is none with a header.
+        // One of them is cut short, inside of a record; then it is a pipe, and then there is none with a header.
         let part = file.0.join("data.1");
         let bytes = fs::read(&part).unwrap();
-        fs::write(&part, &bytes[..bytes.len() - 9]).unwrap();
+        fs::write(&part, &bytes[..(bytes.len() / 2) | 1]).unwrap();
         let (mut records, mut damage) = (0, 0);
         drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| match event.item() {
             Item::Record(record) => records += usize::from(record.kind() == perfweave::Kind::SAMPLE),

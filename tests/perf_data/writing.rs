@@ -9,7 +9,9 @@ use perfweave::{
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -219,6 +221,76 @@ fn a_pipe_has_what_a_file_has() {
     }
 }
 
+/// An event with more ids than one record has room for: perf shows its samples, whichever of the records has their ids.
+#[test]
+fn a_pipe_has_room_for_many_ids() {
+    let Some(()) = perfweave_support::perf() else { return };
+    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let options = Rings::options().bytes(1 << 20).tracepoint("sched:sched_switch").event_name("page-faults");
+    let options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
+    let Some(rings) = kernel("open events", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    assert!(Command::new("/bin/true").status().unwrap().success());
+    reader.handle().flush().unwrap();
+    let (file, _) = write_all(&mut reader, |_| {});
+    // Behind the records comes one sample of each event 9,000 times, each time with an id of its own.
+    let mut bytes = std::fs::read(&file.0).unwrap();
+    let word = |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (entry, attrs, data) =
+        (word(&bytes, 16), word(&bytes, 24), word(&bytes, 40)..word(&bytes, 40) + word(&bytes, 48));
+    let (mut samples, mut at) = ([None, None], data.start);
+    while at < data.end {
+        let (kind, size) = (word(&bytes, at) as u32, word(&bytes, at) >> 48);
+        for (event, sample) in samples.iter_mut().enumerate().filter(|_| kind == bindings::PERF_RECORD_SAMPLE) {
+            let ids = attrs + (event + 1) * entry - 16;
+            let mut ids = bytes[word(&bytes, ids)..][..word(&bytes, ids + 8)].chunks(8);
+            // PERF_SAMPLE_IDENTIFIER
+            if ids.any(|id| *id == bytes[at + 8..at + 16]) {
+                *sample = Some(at..at + size);
+            }
+        }
+        at += size;
+    }
+    let new = |event: usize| (0..9000).map(move |id| (((event as u64 + 1) << 40) + id).to_ne_bytes());
+    let mut more = Vec::new();
+    for (event, sample) in samples.into_iter().enumerate() {
+        let sample = &bytes[sample.expect("a sample of each event")];
+        new(event).for_each(|id| more.extend([&sample[..8], &id, &sample[16..]].concat()));
+    }
+    // The table of facts begins where the records end. What lies behind them moves.
+    let facts: u32 = bytes[72..104].iter().map(|byte| byte.count_ones()).sum();
+    let set = |bytes: &mut Vec<u8>, at: usize, word: usize| bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    for place in (0..facts as usize).map(|fact| data.end + 16 * fact) {
+        let at = word(&bytes, place);
+        set(&mut bytes, place, if at >= data.end { at + more.len() } else { at });
+    }
+    set(&mut bytes, 24, attrs + more.len());
+    set(&mut bytes, 48, data.len() + more.len());
+    let events: [Vec<u8>; 2] = std::array::from_fn(|event| {
+        let place = attrs + (event + 1) * entry - 16;
+        bytes[word(&bytes, place)..][..word(&bytes, place + 8)].to_vec()
+    });
+    let attrs = attrs + more.len();
+    bytes.splice(data.end..data.end, more);
+    for (event, own) in events.into_iter().enumerate() {
+        let (place, begin) = (attrs + (event + 1) * entry - 16, bytes.len());
+        bytes.extend(own.into_iter().chain(new(event).flatten()));
+        let len = bytes.len() - begin;
+        set(&mut bytes, place, begin);
+        set(&mut bytes, place + 8, len);
+    }
+    let many = File::with(&bytes);
+    let expected = perf(&["script", "-i", many.path(), "--ns"]).unwrap();
+    let shown = |event: &str| expected.lines().filter(|line| line.contains(event)).count();
+    assert!(shown(" sched:sched_switch: ") > 9000 && shown(" page-faults: ") > 9000);
+    let (_, piped) = piped(&mut flushed(open(&many.0)));
+    let script = format!("cat {} | perf script -i - --ns", piped.path());
+    let through = perfweave_support::perf::printed(Command::new("sh").args(["-c", &script])).unwrap();
+    let differ = through.lines().zip(expected.lines()).find(|(one, other)| one != other);
+    assert!(through == expected, "{differ:?}");
+    assert_eq!(self::bytes(open(&piped.0), true), self::bytes(open(&many.0), true));
+}
+
 fn flushed(rings: Rings) -> Reader {
     let reader = Reader::new(rings, Order::new()).unwrap();
     reader.handle().flush().unwrap();
@@ -245,22 +317,50 @@ fn a_pipe_describes_what_comes_later() {
     assert_eq!(bytes(open(&piped.0), true).iter().filter(|(_, _, bytes)| bytes.starts_with(b"lost")).count(), 10);
 }
 
-/// Who reads the pipe has gone: an error that says so, again and again.
+/// Who reads the pipe has gone: an error that says so, again and again. Other tests fork meanwhile, and their children have a copy of every end
+/// that is open here, until they end or run another program. So the end is a socket's, which is shut down for all copies.
 #[test]
 fn a_pipe_that_nobody_reads_is_an_error() {
     let machine = sim::Kernel::new(&[0]);
     machine.emit(0, 1, b"before");
-    let (from, to) = io::pipe().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
+    let _copy = from.try_clone().unwrap();
     let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
     reader.handle().flush().unwrap();
     let mut writer = perf_data::Writer::pipe(to, reader.rings()).unwrap();
-    drop(from);
+    from.shutdown(Shutdown::Both).unwrap();
     writer.write(&reader.next().unwrap().unwrap().event()).unwrap();
     for _ in 0..2 {
         let error = writer.flush().unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (perfweave::ErrorKind::Output, Some(32)), "{error}");
-        assert!(error.to_string().contains("pipe:["), "{error}");
+        assert!(error.to_string().contains("socket:["), "{error}");
     }
+}
+
+/// Who reads is slower than the writer, whose end does not block: it waits for room.
+#[test]
+fn a_full_pipe_that_does_not_block_is_waited_for() {
+    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
+    (1..5000).for_each(|time| assert!(machine.emit(0, time, &[7; 100])));
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let (mut from, to) = io::pipe().unwrap();
+    nix::fcntl::fcntl(&to, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    let file = File::new();
+    let mut piped = perf_data::Writer::pipe(to, reader.rings()).unwrap();
+    let taken = std::thread::spawn(move || {
+        let (mut bytes, mut some) = (Vec::new(), [0; 512]);
+        while let read @ 1.. = from.read(&mut some).unwrap() {
+            bytes.extend(&some[..read]);
+        }
+        bytes
+    });
+    while let Some(event) = reader.next().unwrap().filter(|event| !matches!(event.item(), Item::Flushed)) {
+        piped.write(&event.event()).unwrap();
+    }
+    assert_eq!(piped.finish().unwrap().records, 4999);
+    std::fs::write(&file.0, taken.join().unwrap()).unwrap();
+    assert_eq!(bytes(open(&file.0), true).len(), 4999);
 }
 
 /// The bytes are equal, and perf shows the same for both.

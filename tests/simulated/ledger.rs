@@ -119,6 +119,9 @@ enum Counted {
 struct Run<'a> {
     schedule: &'a Schedule,
     counted: Counted,
+    /// Bits of the numbers, and the first.
+    bits: u32,
+    first: u64,
     kernel: sim::Kernel,
     merge: Merge,
     grace: Option<sim::Grace>,
@@ -146,23 +149,28 @@ fn max(bits: u32) -> u64 {
 impl<'a> Run<'a> {
     fn new(schedule: &'a Schedule, counted: Counted) -> Self {
         let kernel = small(&schedule.cpus, schedule.ring);
-        let sequence = match schedule.bits {
+        let (bits, first) = match counted {
+            Counted::ByCpu => (schedule.bits, max(schedule.bits) - u64::from(schedule.before_end)),
+            Counted::ByMachine => (64, u64::from(schedule.before_end)),
+        };
+        let sequence = match bits {
             32 => Sequence::u32(16),
             _ => Sequence::u64(16),
         };
-        let first = max(schedule.bits) - u64::from(schedule.before_end);
         let order = Order::new().when_full(schedule.full).fill_mark(schedule.mark);
         let order = match counted {
             Counted::ByCpu => order.numbers(sequence.starting_at(first)),
             Counted::ByMachine => {
                 let hold = Hold::Dense { first: Some(first), fence: perfweave::Fence::Auto };
-                order.key(Key::Sequence(sequence)).hold(hold)
+                order.key(Key::Payload(16)).hold(hold)
             }
         };
         let merge = Merge::new(kernel.rings(), order).expect("a merge");
         Self {
             schedule,
             counted,
+            bits,
+            first,
             kernel,
             merge,
             grace: None,
@@ -187,8 +195,7 @@ impl<'a> Run<'a> {
 
     /// A number of a counter as it is written.
     fn wrapped(&self, index: u64) -> u64 {
-        let first = max(self.schedule.bits) - u64::from(self.schedule.before_end);
-        first.wrapping_add(index) & max(self.schedule.bits)
+        self.first.wrapping_add(index) & max(self.bits)
     }
 
     fn cpu(&self, n: u8) -> u32 {
@@ -271,7 +278,7 @@ impl<'a> Run<'a> {
         let id = writer.id;
         let number = self.wrapped(self.numbers[id].index);
         let mut payload = [(id as u64).to_ne_bytes(), self.numbers[id].time.to_ne_bytes()].concat();
-        match self.schedule.bits {
+        match self.bits {
             32 => payload.extend((number as u32).to_ne_bytes()),
             _ => payload.extend(number.to_ne_bytes()),
         }
@@ -315,7 +322,7 @@ impl<'a> Run<'a> {
                 );
                 assert_eq!((record.cpu(), record.time()), (number.cpu, Some(number.time)));
                 assert_eq!(payload.u64(8), Some(number.time), "its own bytes");
-                let fill = payload.skip(16 + self.schedule.bits as usize / 8).expect("more");
+                let fill = payload.skip(16 + self.bits as usize / 8).expect("more");
                 let len = fill.len().saturating_sub(7);
                 assert!(fill.iter().take(len).all(|byte| byte == id as u8), "its own bytes");
                 number.yielded = true;

@@ -4,10 +4,10 @@ use crate::reading;
 use crate::reading::LONG;
 use crate::{fence, small};
 use perfweave::{
-    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Record, Sequence,
-    WhenFull, sim,
+    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Kind, Merge, Order, Pause, Reader, Record,
+    Sequence, WhenFull, sim,
 };
-use perfweave_support::{assert_error, threads};
+use perfweave_support::threads;
 use std::time::{Duration, Instant};
 
 /// TIME | RAW: a record of 8 bytes takes 32 bytes of its ring.
@@ -356,64 +356,43 @@ fn nonsense_from_extractors_is_bounded() {
     }
 }
 
-/// One counter for the machine: the next number needs no fence, and a missing number is reported after a fence, also where the counter
-/// wraps.
+/// One counter for the machine: the next number needs no fence, and a missing number is reported after a fence.
 #[test]
-fn numbers_of_the_whole_machine_wrap() {
-    for (bits, sequence, max) in widths() {
-        let kernel = sim::Kernel::new(&[0, 5]);
-        let hold = Hold::Dense { first: Some(max - 2), fence: kernel.fence() };
-        let mut merge = merge(&kernel, Order::new().key(Key::Sequence(sequence(0))).hold(hold));
-        let write = |cpu, number: u64| assert!(kernel.emit(cpu, 1, &bytes(number & max, bits)));
-        write(5, max - 1);
-        write(0, max - 2);
-        merge.refresh(0);
-        assert_eq!(all(&mut merge), [(max - 2).to_string(), (max - 1).to_string()], "no wait, {bits} bits");
-        // Over the end, in disorder.
-        write(5, 1);
-        write(0, 0);
-        write(0, max);
-        merge.refresh(0);
-        assert_eq!(all(&mut merge), [max.to_string(), "0".into(), "1".into()], "{bits} bits");
-        assert_eq!(merge.stats().fences, 0);
-        write(0, 4);
-        write(5, 2);
-        merge.refresh(0);
-        assert_eq!(all(&mut merge), ["2"]);
-        assert_eq!(merge.progress().awaited, Some(3));
-        assert_eq!(merge.progress().next, Some((0, 4)));
-        fence(&mut merge);
-        assert_eq!(all(&mut merge), ["gap 3-3 (1) on all in 2..4", "4"], "{bits} bits");
-        assert_eq!(merge.stats().missing, 1);
-        let ledger = merge.ledger();
-        assert_eq!(
-            (ledger.total().missing, ledger.total().unexplained, ledger.is_balanced()),
-            (1, 1, false),
-            "nothing was lost: {ledger}"
-        );
-        // A duplicate, and one that comes after its gap: both late, neither a panic.
-        write(0, 4);
-        write(5, 3);
-        merge.refresh(0);
-        let expected = ["Late 3 for 5 on 5 late", "3 late", "Duplicate 4 for 5 on 0 late", "4 late"];
-        assert_eq!(all(&mut merge), expected);
-        assert_eq!(merge.stats().missing, 0);
-    }
-}
-
-#[test]
-fn a_gap_of_the_whole_machine_reaches_over_the_end() {
-    for (bits, sequence, max) in widths() {
-        let kernel = sim::Kernel::new(&[0, 5]);
-        let hold = Hold::Dense { first: Some(max - 4), fence: kernel.fence() };
-        let mut merge = merge(&kernel, Order::new().key(Key::Sequence(sequence(0))).hold(hold));
-        kernel.emit(0, 1, &bytes(max - 4, bits));
-        kernel.emit(5, 1, &bytes(3, bits));
-        merge.refresh(0);
-        assert_eq!(all(&mut merge), [(max - 4).to_string()]);
-        fence(&mut merge);
-        assert_eq!(all(&mut merge), [format!("gap {}-2 (7) on all in {}..3", max - 3, max - 4), "3".into()], "{bits}");
-    }
+fn numbers_of_the_whole_machine_leave_at_once() {
+    let kernel = sim::Kernel::new(&[0, 5]);
+    let hold = Hold::Dense { first: Some(7), fence: kernel.fence() };
+    let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold));
+    let write = |cpu, number: u64| assert!(kernel.emit(cpu, 1, &number.to_ne_bytes()));
+    write(5, 8);
+    write(0, 7);
+    merge.refresh(0);
+    assert_eq!(all(&mut merge), ["7", "8"], "no wait");
+    // In disorder.
+    [11, 10, 9].into_iter().for_each(|number| write(0, number));
+    merge.refresh(0);
+    assert_eq!(all(&mut merge), ["9", "10", "11"]);
+    assert_eq!(merge.stats().fences, 0);
+    write(0, 14);
+    write(5, 12);
+    merge.refresh(0);
+    assert_eq!(all(&mut merge), ["12"]);
+    assert_eq!((merge.progress().awaited, merge.progress().next), (Some(13), Some((0, 14))));
+    fence(&mut merge);
+    assert_eq!(all(&mut merge), ["gap 13-13 (1) on all in 12..14", "14"]);
+    assert_eq!(merge.stats().missing, 1);
+    let ledger = merge.ledger();
+    assert_eq!(
+        (ledger.total().missing, ledger.total().unexplained, ledger.is_balanced()),
+        (1, 1, false),
+        "nothing was lost: {ledger}"
+    );
+    // A duplicate, and one that comes after its gap: both late, neither a panic.
+    write(0, 14);
+    write(5, 13);
+    merge.refresh(0);
+    let expected = ["Late 13 for 15 on 5 late", "13 late", "Duplicate 14 for 15 on 0 late", "14 late"];
+    assert_eq!(all(&mut merge), expected);
+    assert_eq!(merge.stats().missing, 0);
 }
 
 /// A key that jumps by 2^63 is damage. Otherwise it would make all later events late for ever.
@@ -1163,15 +1142,15 @@ fn the_ledger_is_one_line_and_outlives_the_reader() {
 fn dense_numbers_that_break_their_sequence_are_told_apart() {
     let kernel = sim::Kernel::new(&[0, 7]);
     let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
-    let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u32(0))).hold(hold));
-    let written = [100u32, 101, 101, 102, 100, 103, 5, 104, 104, 0, 105];
+    let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold));
+    let written = [100u64, 101, 101, 102, 100, 103, 5, 104, 104, 0, 105];
     let mut told = Vec::new();
     for (cpu, number) in [0, 7].into_iter().cycle().zip(written) {
         assert!(kernel.emit(cpu, 0, &number.to_ne_bytes()));
         merge.refresh(0);
         for event in merge.batch() {
             if let Item::Anomaly(anomaly) = event.item() {
-                assert_eq!((anomaly.cpu, anomaly.found), (cpu, number.into()));
+                assert_eq!((anomaly.cpu, anomaly.found), (cpu, number));
                 told.push((anomaly.kind, anomaly.found, anomaly.expected));
             } else {
                 assert!(event.record().is_some());
@@ -1192,7 +1171,7 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
 fn a_cpu_that_comes_between_an_anomaly_and_its_record_changes_neither() {
     let kernel = sim::Kernel::new(&[3, 5]);
     let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
-    let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u64(0))).hold(hold));
+    let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold));
     let write = |cpu, number: u64| assert!(kernel.emit(cpu, 0, &number.to_ne_bytes()));
     let next = |merge: &mut Merge| {
         let event = merge.next()?;
@@ -1233,14 +1212,6 @@ fn a_loss_that_nothing_follows_explains_what_is_missing() {
     let ledger = merge.ledger();
     assert!(ledger.is_balanced(), "{ledger}");
     assert_eq!((ledger.accounts[0].missing, ledger.accounts[0].lost), (1, 1));
-}
-
-/// A sequence's numbers are no times: the lag rule could not say when one is old enough.
-#[test]
-fn a_lag_of_numbers_is_refused() {
-    let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(Hold::Lag(std::time::Duration::from_millis(1)));
-    assert_error!(Merge::new(kernel.rings(), order).unwrap_err(), Clock, "needs keys that are times");
 }
 
 /// Records of one CPU with a number and a key each, in the order of the ring.
@@ -1342,30 +1313,6 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     assert_eq!(all(&mut merge)[..3], expected);
 }
 
-/// The sequence says which number comes first, so the rule need not find it out.
-#[test]
-fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_seen() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let hold = Hold::Dense { first: None, fence: kernel.fence() };
-    let key = Key::Sequence(Sequence::u32(0).starting_at(u64::from(u32::MAX) - 1));
-    let mut merge = merge(&kernel, Order::new().key(key).hold(hold));
-    kernel.emit(1, 1, &bytes(1, 32));
-    merge.refresh(0);
-    assert!(merge.next().is_none());
-    assert_eq!(merge.progress().awaited, Some(u64::from(u32::MAX) - 1));
-    fence(&mut merge);
-    assert_eq!(all(&mut merge), ["gap 4294967294-0 (3) on all in -..1", "1"]);
-    assert_eq!(merge.stats().missing, 3);
-    // If no number is missing there is no wait.
-    let kernel = sim::Kernel::new(&[0]);
-    let hold = Hold::Dense { first: None, fence: kernel.fence() };
-    let key = Key::Sequence(Sequence::u32(0).starting_at(u64::from(u32::MAX) - 1));
-    let mut merge = self::merge(&kernel, Order::new().key(key).hold(hold));
-    kernel.emit(0, 1, &bytes(u64::from(u32::MAX) - 1, 32));
-    merge.refresh(0);
-    assert_eq!(all(&mut merge), ["4294967294"]);
-}
-
 /// A gap in a CPU's own numbers is not late if the record after it is.
 #[test]
 fn a_gap_before_a_late_record_is_not_late() {
@@ -1423,22 +1370,22 @@ fn a_dense_sequence_is_reset_to_one() {
     for (number, how) in [(0, "Reset"), (1, "Reset"), (2, "Backward"), (100, "Reset"), (101, "Backward")] {
         let kernel = sim::Kernel::new(&[0]);
         let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
-        let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u32(0))).hold(hold));
-        (100..300).for_each(|number| assert!(kernel.emit(0, 1, &bytes(number, 32))));
+        let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold));
+        (100..300u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
         merge.refresh(0);
         assert_eq!(all(&mut merge).len(), 200);
-        kernel.emit(0, 1, &bytes(number, 32));
+        kernel.emit(0, 1, &u64::to_ne_bytes(number));
         merge.refresh(0);
         assert_eq!(all(&mut merge), [format!("{how} {number} for 300 on 0 late"), format!("{number} late")]);
     }
 }
 
-/// A leap is reported with the largest key so far on any CPU, as it was written.
+/// A leap is reported with the largest key so far on any CPU.
 #[test]
 fn a_leap_is_told_with_the_largest_key_before_it() {
-    let leaps = |key: Key, written: &[u64]| {
+    let leaps = |order: Order, written: &[u64]| {
         let kernel = sim::Kernel::new(&[0, 1]);
-        let mut merge = merge(&kernel, Order::new().key(key));
+        let mut merge = merge(&kernel, order);
         for (cpu, key) in [0, 1].into_iter().cycle().zip(written) {
             assert!(kernel.emit(cpu, 1, &key.to_ne_bytes()));
             // CPU by CPU: the largest key depends on the order in which rings are indexed.
@@ -1452,15 +1399,19 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
         leaps.collect::<Vec<_>>()
     };
     let wild = u64::MAX - 5;
-    assert_eq!(leaps(Key::Payload(0), &[7, 90, 50, wild]), [Fault::Leap { key: wild, largest: 90 }]);
+    assert_eq!(leaps(Order::new().key(Key::Payload(0)), &[7, 90, 50, wild]), [Fault::Leap { key: wild, largest: 90 }]);
     let wild = 50 + (1 << 62);
-    assert_eq!(leaps(Key::Payload(0), &[7, 50, wild]), [], "just below the limit");
-    assert_eq!(leaps(Key::Payload(0), &[7, 50, wild + 1]), [Fault::Leap { key: wild + 1, largest: 50 }]);
-    // Beyond the end of a counter that wraps.
+    assert_eq!(leaps(Order::new().key(Key::Payload(0)), &[7, 50, wild]), [], "just below the limit");
+    assert_eq!(
+        leaps(Order::new().key(Key::Payload(0)), &[7, 50, wild + 1]),
+        [Fault::Leap { key: wild + 1, largest: 50 }]
+    );
+    // So many numbers are not missing at a time.
+    let dense = |order: Order| order.hold(Hold::Dense { first: None, fence: sim::Kernel::new(&[0]).fence() });
     let wild = 40 + (1 << 32);
-    let sequence = || Key::Sequence(Sequence::u64(0));
-    assert_eq!(leaps(sequence(), &[u64::MAX - 1, 40, 30, wild]), []);
-    assert_eq!(leaps(sequence(), &[u64::MAX - 1, 40, 30, wild + 1]), [Fault::Leap { key: wild + 1, largest: 40 }]);
+    let order = || dense(Order::new().key(Key::Payload(0)));
+    assert_eq!(leaps(order(), &[7, 40, 30, wild]), []);
+    assert_eq!(leaps(order(), &[7, 40, 30, wild + 1]), [Fault::Leap { key: wild + 1, largest: 40 }]);
 }
 
 /// A record that leaves to make room is early under a rule that assumes the order too, if the rule would still hold it.
@@ -1483,9 +1434,9 @@ fn what_a_lag_would_still_hold_is_early() {
     assert_eq!(merge.ring_stats().next().unwrap().early, early);
 }
 
-/// The frontier is the largest key that may leave under the rule, as it was written.
+/// The frontier is the largest key that may leave under the rule.
 #[test]
-fn the_frontier_is_a_key_as_it_was_written() {
+fn the_frontier_is_a_key() {
     let kernel = sim::Kernel::new(&[0]);
     let mut merge = merge(&kernel, Order::new());
     assert_eq!(merge.frontier(), None);
@@ -1494,12 +1445,43 @@ fn the_frontier_is_a_key_as_it_was_written() {
     assert_eq!(merge.frontier(), None, "nothing is proven");
     fence(&mut merge);
     assert_eq!(merge.frontier(), Some(70));
+}
 
-    let kernel = sim::Kernel::new(&[0]);
-    let key = Key::Sequence(Sequence::u32(0));
-    let mut merge = self::merge(&kernel, Order::new().key(key).hold(Hold::None));
-    let numbers = [u32::MAX - 1, u32::MAX, 0, 1];
-    numbers.into_iter().for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
-    merge.refresh(0);
-    assert_eq!((merge.frontier(), merge.progress().seen), (Some(1), Some(1)));
+/// A record without a key shares the certainty of the record before it in its ring, also if it is found once that one has left early.
+#[test]
+fn a_record_without_a_key_behind_an_early_one_is_not_proven() {
+    let kernel = small(&[0], 4096);
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::FENCE).when_full(WhenFull::Release);
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    let write = |key: u64| _ = kernel.emit(0, 0, &[&key.to_ne_bytes()[..], &[0; 192]].concat());
+    // The last one is out of order.
+    (100..115).for_each(write);
+    write(50);
+    (0..2).for_each(|_| _ = merge.refresh(0));
+    assert!(merge.batch().all(|event| event.certainty() != Certainty::Proven));
+    assert!(kernel.emit(0, 0, b"none"));
+    (115..124).for_each(write);
+    (0..2).for_each(|_| _ = merge.refresh(0));
+    let certainties: Vec<_> = merge.batch().map(|event| event.certainty()).collect();
+    assert!(!certainties.is_empty() && !certainties.contains(&Certainty::Proven), "{certainties:?}");
+    assert_eq!(merge.stats().fences, 0);
+}
+
+/// Records of all kinds with keys of their own are yielded as they lie in the array: none is looked at by itself.
+#[test]
+fn records_of_other_kinds_come_with_their_kinds() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = merge(&kernel, Order::new());
+    for time in 0..100u64 {
+        let cpu = time as u32 % 2;
+        kernel.begin(cpu, time);
+        assert!(if time % 3 == 0 { kernel.write_other(cpu, Kind::SWITCH, 0, &[]) } else { kernel.write(cpu, b"") });
+        kernel.end(cpu);
+    }
+    fence(&mut merge);
+    let next = merge.next().map(|event| (event.key(), event.record().unwrap().kind()));
+    let rest = merge.batch().map(|event| (event.key(), event.record().unwrap().kind()));
+    let all: Vec<_> = next.into_iter().chain(rest).collect();
+    let kind = |time| if time % 3 == 0 { Kind::SWITCH } else { Kind::SAMPLE };
+    assert_eq!(all, (0..100).map(|time| (Some(time), kind(time))).collect::<Vec<_>>());
 }

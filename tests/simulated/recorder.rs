@@ -754,24 +754,3 @@ fn if_the_fence_fails_recording_goes_on() {
         assert!(kernel.emit(0, time, b"goes on") && kernel.emit(5, time, b"goes on"));
     }
 }
-
-/// Keys that wrap come in the order of a counter that does not wrap, and are reported as they were written.
-#[test]
-fn counters_that_wrap_are_in_order_as_keys() {
-    let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
-    let mut recorder = kernel.recorder(Key::Sequence(perfweave::Sequence::u32(0))).unwrap();
-    let last = u32::MAX;
-    let numbers = [last - 5, last - 4, last - 3, last - 2, last - 1, last, 0, 1, 2];
-    for (cpu, number) in [0, 5].into_iter().cycle().zip(numbers) {
-        assert!(kernel.emit(cpu, 7, &number.to_ne_bytes()));
-    }
-    for _ in 0..2 {
-        let frozen = recorder.freeze().unwrap();
-        let keys =
-            |events: perfweave::Recorded<'_>| events.map(|event| event.key().unwrap() as u32).collect::<Vec<_>>();
-        assert_eq!(keys(frozen.events()), numbers);
-        assert_eq!(keys(frozen.since(u64::from(last - 1))), numbers[4..]);
-        assert_eq!(keys(frozen.since(1)), [1, 2]);
-        assert_eq!(frozen.complete_from(), None);
-    }
-}

@@ -148,6 +148,35 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
     }
 }
 
+/// A flush that has waited for a fence for long does not give up the proof for a program that is inside for a moment.
+#[test]
+fn a_report_waits_for_each_reservation_by_itself() {
+    let gate = crate::reading::Gate::new();
+    let (buffers, rings) = machine(&[0], 4096);
+    let order = order().hold(Hold::Fence(gate.fence())).latency(Duration::from_millis(1));
+    let mut reader = Reader::new(rings, order).unwrap();
+    (1..=5u64).for_each(|key| assert!(buffers[0].output(&key.to_ne_bytes())));
+    reader.handle().flush().unwrap();
+    // Longer than it waits for a reservation.
+    assert!(reader.next_timeout(Duration::from_millis(150)).unwrap().is_none());
+    let inside = buffers[0].reserve(8).unwrap();
+    for _ in 0..4 {
+        assert!(reader.next_timeout(Duration::from_millis(2)).unwrap().is_none(), "nothing is given up");
+    }
+    buffers[0].submit(inside, &6u64.to_ne_bytes());
+    gate.open();
+    let mut given = Vec::new();
+    loop {
+        let event = reader.next_timeout(LONG).unwrap().unwrap();
+        match event.item() {
+            Item::Flushed => break,
+            Item::Record(_) => given.push((event.key(), event.certainty())),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(given, (1..=5).map(|key| (Some(key), Certainty::Proven)).collect::<Vec<_>>());
+}
+
 /// A fence covers keys that are drawn before the reservation, if a proof looks for what was reserved after the fence: here another program's
 /// busy reservation hides the record of a program that the fence has waited for.
 #[test]

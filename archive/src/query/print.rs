@@ -1,6 +1,7 @@
 //! Answers as text.
 
 use super::Failure;
+use crate::printable::printable;
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -21,12 +22,18 @@ pub enum Format {
     Json,
 }
 
-/// Prints an answer. CSV and JSON leave as they come, a table when it is whole.
+/// Prints an answer. CSV and JSON leave as they come, a table when it is whole. Any process chooses the names in an answer: in a table, and
+/// in CSV `to_terminal`, they are shown so that they command no terminal. Other CSV and all JSON have the exact text.
 ///
 /// # Errors
 ///
 /// [`Failure::Query`], [`Failure::Output`], [`Failure::Arrow`]
-pub async fn print(answer: DataFrame, format: Format, output: &mut impl Write) -> Result<(), Failure> {
+pub async fn print(
+    answer: DataFrame,
+    format: Format,
+    to_terminal: bool,
+    output: &mut impl Write,
+) -> Result<(), Failure> {
     match format {
         Format::Table => {
             let schema = Arc::new(answer.schema().as_arrow().clone());
@@ -34,58 +41,64 @@ pub async fn print(answer: DataFrame, format: Format, output: &mut impl Write) -
             if batches.is_empty() {
                 batches.push(RecordBatch::new_empty(schema));
             }
-            writeln!(output, "{}", shown(&pretty_format_batches(&batches)?.to_string()))?;
+            let shown = batches.iter().map(shown).collect::<Result<Vec<_>, _>>()?;
+            writeln!(output, "{}", pretty_format_batches(&shown)?)?;
         }
         Format::Csv => {
             let mut batches = answer.execute_stream().await?;
-            let header = flat(&RecordBatch::new_empty(batches.schema()))?;
+            let text = if to_terminal { shown } else { flat };
+            let header = text(&RecordBatch::new_empty(batches.schema()))?;
             let mut writer = arrow::csv::Writer::new(output);
             writer.write(&header)?;
             while let Some(batch) = batches.try_next().await? {
-                writer.write(&flat(&batch)?)?;
+                writer.write(&text(&batch)?)?;
             }
         }
         Format::Json => {
             let mut batches = answer.execute_stream().await?;
-            let mut writer = arrow::json::WriterBuilder::new()
-                .with_explicit_nulls(true)
-                .build::<_, arrow::json::writer::LineDelimited>(output);
             while let Some(batch) = batches.try_next().await? {
+                let mut writer = arrow::json::WriterBuilder::new()
+                    .with_explicit_nulls(true)
+                    .build::<_, arrow::json::writer::LineDelimited>(Vec::new());
                 writer.write(&batch)?;
+                writer.finish()?;
+                let text = String::from_utf8_lossy(writer.get_ref());
+                // It means the same.
+                text.lines().try_for_each(|line| writeln!(output, "{}", printable(line)))?;
             }
-            writer.finish()?;
         }
     }
     Ok(())
 }
 
-/// A text that commands no terminal: any process chooses the names in it.
-pub(super) fn shown(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            letter if letter.is_control() && letter != '\n' => safe.extend(letter.escape_default()),
-            letter => safe.push(letter),
-        }
-    }
-    safe
+/// All columns as text that commands no terminal, and is one line.
+fn shown(batch: &RecordBatch) -> Result<RecordBatch, Failure> {
+    texts(batch, |_| true, |text| printable(text).into_owned())
 }
 
 /// CSV has no columns inside of columns: they are text.
 fn flat(batch: &RecordBatch) -> Result<RecordBatch, Failure> {
-    let mut fields = Vec::new();
-    let mut arrays = Vec::new();
+    texts(batch, DataType::is_nested, str::to_owned)
+}
+
+/// Some of the columns as text, and all names, each by a function.
+fn texts(
+    batch: &RecordBatch,
+    is_text: impl Fn(&DataType) -> bool,
+    text: impl Fn(&str) -> String,
+) -> Result<RecordBatch, Failure> {
+    let (mut fields, mut arrays) = (Vec::new(), Vec::new());
     for (field, array) in batch.schema().fields().iter().zip(batch.columns()) {
-        if !field.data_type().is_nested() {
-            fields.push(field.clone());
+        if is_text(field.data_type()) {
+            let options = FormatOptions::default();
+            let values = ArrayFormatter::try_new(array, &options)?;
+            let texts = (0..array.len()).map(|row| text(&values.value(row).to_string()));
+            arrays.push(Arc::new(StringArray::from_iter_values(texts)) as ArrayRef);
+            fields.push(Field::new(text(field.name()), DataType::Utf8, true));
+        } else {
             arrays.push(array.clone());
-            continue;
+            fields.push(Field::new(text(field.name()), field.data_type().clone(), true));
         }
-        let options = FormatOptions::default();
-        let text = ArrayFormatter::try_new(array, &options)?;
-        let texts: StringArray = (0..array.len()).map(|row| Some(text.value(row).to_string())).collect();
-        fields.push(Arc::new(Field::new(field.name(), DataType::Utf8, true)));
-        arrays.push(Arc::new(texts) as ArrayRef);
     }
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
 }

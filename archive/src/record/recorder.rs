@@ -1,12 +1,14 @@
 //! The reading side: events become batches of rows, which never wait for the store.
 
-use super::Error;
 use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
+use super::{Error, missing};
 use crate::clocks::{Clocks, Reading};
 use crate::schema::{At, Of, Origin, Table, Value};
 use arrow::datatypes::SchemaRef;
 use perfweave::{Account, Certainty, Event, Item, Kind, Record, Rings};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
@@ -105,6 +107,8 @@ pub struct Recorder {
     events: Vec<Filling>,
     /// The table of each source. A heartbeat has none.
     sources: Vec<usize>,
+    /// Whether `PERF_SAMPLE_TID` has the numbers of threads that tracepoints have (`common_pid`): those of the first PID namespace.
+    are_the_kernels: bool,
     /// The first row that was not passed on yet.
     passed: i64,
     every: i64,
@@ -163,6 +167,7 @@ impl Recorder {
         let mut this = Self {
             events,
             sources,
+            are_the_kernels: is_in_the_first_namespace(),
             passed: 0,
             every,
             notices,
@@ -228,7 +233,7 @@ impl Recorder {
             cpu: record.cpu(),
             proven: event.certainty() == Certainty::Proven,
             late,
-            tid: record.pid_tid().map(|(_, tid)| tid),
+            tid: record.pid_tid().filter(|_| self.are_the_kernels).map(|(_, tid)| tid),
         };
         let at = self.at(mono);
         self.yielded += 1;
@@ -485,6 +490,10 @@ impl Recorder {
         for notice in std::mem::take(&mut self.lasting) {
             self.notice(self.mono, &notice);
         }
+        for Account { cpu, .. } in accounts.iter().filter(|account| !account.exact) {
+            let (text, from) = (missing::UNCOUNTED.into(), cpu.and_then(|cpu| self.last(cpu)));
+            self.notice(self.mono, &Notice { kind: "uncounted", cpu: *cpu, from, text, ..Notice::default() });
+        }
         let lost = accounts.iter().map(|account| account.lost).sum::<u64>();
         self.reading = read(&self.clock)?;
         for filling in self.events.iter_mut().filter(|filling| filling.table.rows() > 0) {
@@ -494,6 +503,12 @@ impl Recorder {
         self.trace("end", [self.yielded - self.dropped, self.yielded, lost.cast_signed()].map(Value::Int));
         self.tick()
     }
+}
+
+/// Whether this process numbers threads as the first PID namespace does. Where there is no /proc, that is not known.
+fn is_in_the_first_namespace() -> bool {
+    // `PROC_PID_INIT_INO` (include/linux/proc_ns.h).
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|space| space.ino() == 0xEFFF_FFFC)
 }
 
 fn send(to: &UnboundedSender<Message>, message: Message) -> Result<(), Error> {

@@ -3,13 +3,15 @@
 use super::*;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::{filter, is_not_null};
-use arrow::datatypes::Int64Type;
+use arrow::datatypes::{Int32Type, Int64Type};
 use arrow::ipc::reader::StreamReader;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use perfweave::sim::{Kernel, RingBuffer};
+use perfweave::{Layout, Merge};
 use std::process::{Child, Command};
 use tokio::sync::mpsc::UnboundedReceiver;
 use writer::Message;
@@ -46,16 +48,21 @@ fn ints(batches: &[RecordBatch], name: &str) -> Vec<i64> {
         .collect()
 }
 
-/// A recording of which nobody takes the batches: some rows are dropped, and events came after them.
-fn with_drops() -> (Recorder, UnboundedReceiver<Message>) {
+/// A recording of these rings that begins, and its batches.
+fn recorder(rings: &Rings) -> (Recorder, UnboundedReceiver<Message>) {
     let origin = Origin { boot: "12345678".into(), trace: "87654321".into() };
     let about = About { kernel: String::new(), events: String::new(), options: String::new(), hold: String::new() };
+    let (to, messages) = mpsc::unbounded_channel();
+    let passing = Passing { room: 10_000, every: SECOND, has_heartbeat: false };
+    (Recorder::new(rings, &origin, about, Clocks::default(), to, passing).unwrap(), messages)
+}
+
+/// A recording of which nobody takes the batches: some rows are dropped, and events came after them.
+fn with_drops() -> (Recorder, UnboundedReceiver<Message>) {
     let mut dd = Command::new("dd");
     let busy = Busy(dd.args(["if=/dev/zero", "of=/dev/null", "bs=1", "status=none"]).spawn().unwrap());
     let rings = Rings::options().tracepoint("raw_syscalls:sys_enter").pid(busy.0.id()).open().unwrap();
-    let (to, messages) = mpsc::unbounded_channel();
-    let passing = Passing { room: 10_000, every: SECOND, has_heartbeat: false };
-    let mut recorder = Recorder::new(&rings, &origin, about, Clocks::default(), to, passing).unwrap();
+    let (mut recorder, messages) = recorder(&rings);
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     // The reader goes on all the same.
     while recorder.dropped == 0 {
@@ -128,6 +135,32 @@ fn a_stream_that_nobody_reads_costs_rows_that_are_told() {
         RecordBatch::from(told.as_struct())
     });
     assert_eq!(told(&notices.collect::<Vec<_>>()), dropped);
+}
+
+/// Nothing counts the losses of the second ring, so that the first one's are not all.
+#[test]
+fn a_count_that_is_not_exact_is_said_to_be_the_least() {
+    let kernel = Kernel::new(&[0]);
+    let mut rings = kernel.rings();
+    let (_programs, uncounted) = RingBuffer::new(4096);
+    rings.add(1, uncounted, Layout::RING_BUFFER);
+    let (recorder, mut messages) = recorder(&rings);
+    kernel.lose(0, 3);
+    let ledger = Merge::new(rings, Order::new().key(perfweave::Key::Payload(0)).hold(Hold::None)).unwrap().ledger();
+    let text = Outcome { dropped: 2, ..outcome(&ledger, &recorder, &Cure::default(), 4096) }.to_string();
+    let expected = "0 events: 0 written; 2 dropped because the store was too slow; at least 3 lost (3 of them after the last event), 0 damaged; losses ";
+    assert!(text.starts_with(expected) && text.contains("it takes --buffer-kib "), "{text}");
+    recorder.finish(&ledger.accounts).unwrap();
+    let mut told = Vec::new();
+    while let Ok(message) = messages.try_recv() {
+        let Message::Rows(batch) = message else { continue };
+        if &*batch.folder == "notices" {
+            let column = |name| batch.rows.column_by_name(name).unwrap();
+            let (kinds, cpus) = (column("kind").as_string::<i32>(), column("cpu_id").as_primitive::<Int32Type>());
+            told.extend(kinds.iter().zip(cpus).map(|(kind, cpu)| (kind.unwrap().to_owned(), cpu)));
+        }
+    }
+    assert_eq!(told, [("lost".to_owned(), Some(0)), ("uncounted".to_owned(), Some(1))]);
 }
 
 #[test]

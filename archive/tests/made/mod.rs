@@ -116,7 +116,8 @@ impl Made {
     }
 }
 
-fn below(directory: &Path, files: &mut Vec<PathBuf>) {
+/// The files below a directory.
+pub fn below(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() { below(&path, files) } else { files.push(path) }

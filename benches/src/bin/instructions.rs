@@ -8,7 +8,11 @@ fn main() {
     let [way, rings, burst, disorder, turns] = &arguments[..] else {
         panic!("instructions WAY RINGS BURST DISORDER TURNS")
     };
-    let kind = Kind::ALL.into_iter().find(|kind| kind.name().trim_matches('`') == way).expect("one of the ways");
+    let kind = Kind::ALL
+        .into_iter()
+        .chain([Kind::Single])
+        .find(|kind| kind.name().trim_matches('`') == way)
+        .expect("one of the ways");
     let random = burst.starts_with('~');
     let [rings, burst, disorder, turns] =
         [rings, burst.trim_start_matches('~'), disorder, turns].map(|text| text.parse().expect("a number"));

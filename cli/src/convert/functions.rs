@@ -4,9 +4,12 @@ use super::view::View;
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
+use nix::fcntl::OFlag;
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// What a recording says of a file, besides its path.
@@ -19,11 +22,10 @@ pub enum Identity {
 }
 
 /// The files that processes have mapped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Files {
     all: Vec<File>,
     numbers: HashMap<(String, Identity), usize>,
-    symbols: Symbolizer,
 }
 
 #[derive(Debug)]
@@ -42,9 +44,9 @@ struct File {
 #[derive(Debug)]
 enum State {
     /// The file with the recorded build id.
-    Same,
+    Same(Functions),
     /// A file with the recorded inode, which was last changed at this time: nanoseconds since 1970.
-    Unchanged(u64),
+    Unchanged(u64, Functions),
     /// Another file.
     Other,
     /// No file.
@@ -55,19 +57,23 @@ enum State {
     NoFile,
 }
 
-/// The largest program or library whose functions are looked for, in bytes. Any user can run a program that says it has endless functions.
-pub const MOST: u64 = 1 << 30;
+/// A file that was opened, and is read through its descriptor: what lies at its path later is another.
+#[derive(Debug)]
+struct Functions {
+    symbols: Symbolizer,
+    /// By which the symbolizer knows it.
+    path: String,
+}
+
+/// The largest tables of symbols of a program or library whose functions are looked for, in bytes: of 24 a function, as many as five million.
+/// Any user can run a program that says it has endless functions.
+const MOST: u64 = 128 << 20;
+
+/// The most sections of a file (`SHN_LORESERVE`, include/uapi/linux/elf.h). With more it says so elsewhere.
+const SECTIONS: usize = 0xff00;
 
 /// A file system says the time of a change as of the timer's last tick, which may be so many nanoseconds earlier.
 const TICK: u64 = 10_000_000;
-
-impl Default for Files {
-    fn default() -> Self {
-        // What a file is was looked at before. It is not looked at again at each address.
-        let symbols = Symbolizer::builder().enable_auto_reload(false).build();
-        Self { all: Vec::new(), numbers: HashMap::new(), symbols }
-    }
-}
 
 impl Files {
     /// The number of a file.
@@ -95,19 +101,21 @@ impl Files {
 
     /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of the recording.
     pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&str> {
-        let Self { all, symbols, .. } = self;
-        let File { path, identity, state, is_changed, found } = all.get_mut(number)?;
-        match state.get_or_insert_with(|| look(path, identity, view)) {
-            State::Same => {}
-            State::Unchanged(changed)
-                if written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then) => {}
-            State::Unchanged(_) => {
+        let File { path, identity, state, is_changed, found } = self.all.get_mut(number)?;
+        let functions = match state.get_or_insert_with(|| look(path, identity, view)) {
+            State::Same(functions) => functions,
+            State::Unchanged(changed, functions)
+                if written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then) =>
+            {
+                functions
+            }
+            State::Unchanged(..) => {
                 *is_changed = true;
                 return None;
             }
             State::Other | State::Missing | State::Large | State::NoFile => return None,
-        }
-        found.entry(offset).or_insert_with(|| function(symbols, path, offset)).as_deref()
+        };
+        found.entry(offset).or_insert_with(|| functions.at(offset)).as_deref()
     }
 
     /// What is to be said of files whose functions have no names, or might have wrong ones.
@@ -115,17 +123,17 @@ impl Files {
         let [mut others, mut missing, mut large, mut unchanged] = [const { Vec::new() }; 4];
         for file in &self.all {
             match file.state {
-                Some(State::Unchanged(_)) if !file.is_changed => unchanged.push(file.path.as_str()),
-                Some(State::Other | State::Unchanged(_)) => others.push(file.path.as_str()),
+                Some(State::Unchanged(..)) if !file.is_changed => unchanged.push(file.path.as_str()),
+                Some(State::Other | State::Unchanged(..)) => others.push(file.path.as_str()),
                 Some(State::Missing) => missing.push(file.path.as_str()),
                 Some(State::Large) => large.push(file.path.as_str()),
-                Some(State::Same | State::NoFile) | None => {}
+                Some(State::Same(_) | State::NoFile) | None => {}
             }
         }
         let kinds = [
             (others, "not known to be as recorded, so addresses have no functions"),
             (missing, "not here, so addresses have no functions"),
-            (large, "larger than 1 GiB, so addresses have no functions"),
+            (large, "with too many symbols, so addresses have no functions"),
             (unchanged, "without a build id in the recording, and named by what lies unchanged at the same inode"),
         ];
         kinds.into_iter().filter_map(|(paths, what)| note(paths, what)).collect()
@@ -147,8 +155,8 @@ fn look(path: &str, identity: &Identity, view: &View) -> State {
     if !path.starts_with('/') || path.starts_with("//") || path.starts_with("/memfd:") {
         return State::NoFile;
     }
-    let Some(file) = fs::metadata(path).ok().filter(fs::Metadata::is_file) else { return State::Missing };
-    if file.len() > MOST {
+    let Ok((opened, file)) = open(Path::new(path)) else { return State::Missing };
+    if !is_small(&opened) {
         return State::Large;
     }
     let is_inode =
@@ -160,13 +168,15 @@ fn look(path: &str, identity: &Identity, view: &View) -> State {
     match recorded {
         // perf reads build ids at the end. A path that is there twice was that of two files, and has the id of the later one for both.
         Some(ids) if ids.len() == 1 || is_inode => {
-            let here = read_elf_build_id(path).ok().flatten();
+            let functions = Functions::of(&opened);
+            let here = read_elf_build_id(&through(&opened)).ok().flatten();
             let is_one = here.is_some_and(|here| ids.iter().any(|id| is_same(id, &here)));
-            if is_one { State::Same } else { State::Other }
+            if is_one { State::Same(functions) } else { State::Other }
         }
         None if is_inode => {
             let [seconds, rest] = [file.ctime(), file.ctime_nsec()].map(i64::unsigned_abs);
-            State::Unchanged(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
+            let changed = seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+            State::Unchanged(changed, Functions::of(&opened))
         }
         _ => State::Other,
     }
@@ -189,17 +199,132 @@ fn written(time: Option<u64>, view: &View) -> Option<u64> {
     view.wall.zip(time).map(|(wall, time)| wall.apply(time)).or(view.before)
 }
 
-fn function(symbols: &Symbolizer, path: &str, offset: u64) -> Option<String> {
-    let found = symbols.symbolize_single(&Source::Elf(Elf::new(path)), Input::FileOffset(offset)).ok()?;
-    let symbol = found.as_sym()?;
-    // A symbol without a size may have ended long before.
-    let is_inside = symbol.size.is_some_and(|size| symbol.offset < size);
-    is_inside.then(|| symbol.name.clone().into_owned())
+/// Opens a regular file, without waiting for the other end of a pipe. Looked at before as well, because opening a device has effects.
+fn open(path: &Path) -> io::Result<(fs::File, Metadata)> {
+    let checked = |metadata: Metadata| if metadata.is_file() { Ok(metadata) } else { Err(ErrorKind::InvalidInput) };
+    checked(fs::metadata(path)?)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = fs::File::options().read(true).custom_flags(flags.bits()).open(path)?;
+    let metadata = checked(file.metadata()?)?;
+    Ok((file, metadata))
+}
+
+fn through(file: &fs::File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Whether a file may be given to a symbolizer, which reads all its symbols.
+pub fn may_be_read(path: &Path) -> bool {
+    open(path).is_ok_and(|(file, _)| is_small(&file))
+}
+
+/// Whether a file's tables of symbols have at most [`MOST`] bytes (elf(5)). What is no ELF file has none.
+fn is_small(file: &fs::File) -> bool {
+    let mut header = [0; 64];
+    if file.read_exact_at(&mut header, 0).is_err() || !header.starts_with(b"\x7fELF") {
+        return true;
+    }
+    let number = |bytes: &[u8], at: usize, len: usize| {
+        let mut word = [0; 8];
+        word[..len].copy_from_slice(&bytes[at..at + len]);
+        // Of the other byte order it is none of this machine's.
+        u64::from_le_bytes(word)
+    };
+    // Class 2 has 64 bits. e_shoff, e_shentsize, e_shnum; then sh_size.
+    let (table, size, count, at, len) = match header[4] {
+        2 => (number(&header, 0x28, 8), number(&header, 0x3a, 2), number(&header, 0x3c, 2), 0x20, 8),
+        _ => (number(&header, 0x20, 4), number(&header, 0x2e, 2), number(&header, 0x30, 2), 0x14, 4),
+    };
+    // With more sections than fit, the first one says how many.
+    let many = count == 0 && table != 0;
+    if many || size < 0x28 {
+        return !many;
+    }
+    let mut sections = vec![0; size as usize * (count as usize).min(SECTIONS)];
+    if file.read_exact_at(&mut sections, table).is_err() {
+        return true;
+    }
+    // SHT_SYMTAB and SHT_DYNSYM.
+    let tables = sections.chunks_exact(size as usize).filter(|section| matches!(number(section, 4, 4), 2 | 11));
+    tables.fold(0u64, |all, section| all.saturating_add(number(section, at, len))) <= MOST
+}
+
+impl Functions {
+    fn of(file: &fs::File) -> Self {
+        // Without reloading, a path stands for what lay there when it was first asked for. So it is asked for while the file is open.
+        let symbols = Symbolizer::builder().enable_auto_reload(false).build();
+        let functions = Self { symbols, path: through(file) };
+        functions.at(0);
+        functions
+    }
+
+    fn at(&self, offset: u64) -> Option<String> {
+        let found =
+            self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), Input::FileOffset(offset)).ok()?;
+        let symbol = found.as_sym()?;
+        // A symbol without a size may have ended long before.
+        let is_inside = symbol.size.is_some_and(|size| symbol.offset < size);
+        is_inside.then(|| symbol.name.clone().into_owned())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{is_same, note};
+    use super::{Functions, is_same, is_small, may_be_read, note, open};
+    use std::fs::{self, File};
+
+    #[inline(never)]
+    fn a_function_of_this_file() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    /// Where the function lies in this program's file (proc_pid_maps(5)).
+    fn offset() -> u64 {
+        let address = a_function_of_this_file as fn() -> u64 as usize as u64;
+        let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let map = maps.lines().find_map(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let (start, end) = words[0].split_once('-').unwrap();
+            (hex(start)..hex(end)).contains(&address).then(|| address - hex(start) + hex(words[2]))
+        });
+        map.unwrap()
+    }
+
+    /// What was looked at is what is read, whatever somebody puts at its path meanwhile.
+    #[test]
+    fn a_file_that_is_replaced_names_no_function() {
+        assert_eq!(a_function_of_this_file(), 7);
+        let path = std::env::temp_dir().join(format!("perfweave-functions-{}", std::process::id()));
+        fs::copy("/proc/self/exe", &path).unwrap();
+        let (file, _) = open(&path).unwrap();
+        let functions = Functions::of(&file);
+        drop(file);
+        // Another file, which also gets the number of the descriptor.
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let other = File::open("/dev/null").unwrap();
+        assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
+        drop(other);
+        assert!(!may_be_read(&path), "a pipe");
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// A small file may say that it has endless symbols.
+    #[test]
+    fn a_file_with_endless_symbols_is_too_large() {
+        let path = std::env::temp_dir().join(format!("perfweave-endless-{}", std::process::id()));
+        fs::copy("/proc/self/exe", &path).unwrap();
+        assert!(may_be_read(&path));
+        let mut bytes = fs::read(&path).unwrap();
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+        let (table, count) = (word(0x28), word(0x38) >> 32 & 0xffff);
+        let symtab = (0..count).map(|section| table + 64 * section).find(|at| bytes[at + 4] == 2).unwrap();
+        bytes[symtab + 0x20..symtab + 0x28].copy_from_slice(&(1u64 << 28).to_ne_bytes());
+        fs::write(&path, bytes).unwrap();
+        assert!(!is_small(&File::open(&path).unwrap()));
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn build_ids_are_the_same_but_for_zeros_behind_them() {

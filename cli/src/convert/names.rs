@@ -115,6 +115,10 @@ impl Names {
     }
 
     fn insert(&mut self, pid: i32, [start, len, offset]: [u64; 3], file: usize) {
+        // In a PID namespace, all processes outside of it are 0: an address of one is no place in a file of another.
+        if pid == 0 {
+            return;
+        }
         let end = start.saturating_add(len);
         let maps = self.processes.entry(pid).or_default();
         // A newer mapping hides what it covers. What sticks out at its end stays.
@@ -237,6 +241,13 @@ fn is_since_boot(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::Names;
+
+    #[test]
+    fn processes_without_a_number_have_no_mappings() {
+        let mut names = Names::default();
+        names.insert(0, [0x1000, 0x3000, 0], 7);
+        assert_eq!(names.place(0, 0x1010), None);
+    }
 
     #[test]
     fn newer_mappings_hide_older_ones() {

@@ -5,6 +5,7 @@ use super::view::{Scheduled, View};
 use crate::numbers::OUTSIDE;
 use perfweave::{Certainty, Event, Item, Kind, Record};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 /// Times are those of the recording's clock, in nanoseconds.
 #[derive(Debug, Default)]
@@ -207,7 +208,7 @@ impl Painter {
             Item::Record(record) => self.record(time, event, &record, view),
             Item::Flushed | Item::EarlyRelease(_) => {}
             other => {
-                let from = after(&other).unwrap_or(time).max(self.picture.start);
+                let from = after(&other, Some(time)).unwrap_or(time).max(self.picture.start);
                 let text = crate::session::notice(&other).unwrap_or_default();
                 self.lost(Loss { cpu: event.cpu(), from, to: time, text });
             }
@@ -217,7 +218,7 @@ impl Painter {
     /// A loss before the first record of a CPU, or behind the last, has no time.
     fn without_time(&mut self, event: &Event<'_>) {
         if let Some(text) = crate::session::notice(&event.item()) {
-            let from = after(&event.item()).unwrap_or(0);
+            let from = after(&event.item(), None).unwrap_or(0);
             self.untimed.push(Loss { cpu: event.cpu(), from, to: 0, text });
         }
     }
@@ -416,13 +417,20 @@ impl Picture {
     }
 }
 
-/// The time of the last record before a loss: 0 if it is the first that its CPU tells.
-fn after(item: &Item<'_>) -> Option<u64> {
+/// The time of the last record before a loss: 0 if it is the first that its CPU tells. `time` is when it is told.
+fn after(item: &Item<'_>, time: Option<u64>) -> Option<u64> {
     match item {
         Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
         Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
+        Item::Untraced(untraced) => untraced_since(untraced.since, untraced.lasted, time),
         _ => None,
     }
+}
+
+/// Since when a CPU was not traced. It is told when that is over, or, as long as it lasts, when it begins.
+fn untraced_since(since: Option<u64>, lasted: Option<Duration>, time: Option<u64>) -> Option<u64> {
+    let lasted = lasted.map(|lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
+    since.or_else(|| time.zip(lasted).map(|(time, lasted)| time.saturating_sub(lasted)))
 }
 
 /// Whether a thread leaves its CPU, as a record of a switch says (`PERF_RECORD_MISC_SWITCH_OUT`).
@@ -433,7 +441,8 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Loss, Painter, Run, Wake};
+    use super::{Loss, Painter, Run, Wake, untraced_since};
+    use std::time::Duration;
 
     /// A wait is joined only where no record of any CPU is missing.
     #[test]
@@ -507,6 +516,24 @@ mod tests {
         let of = |loss: Loss| (loss.cpu, loss.from, loss.to);
         let losses: Vec<_> = painter.finish().losses.into_iter().map(of).collect();
         assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 100)]);
+    }
+
+    /// No record tells what happens on a CPU that is not traced: waits that reach into that time are forgotten, although it is told at its end.
+    #[test]
+    fn a_cpu_that_is_not_traced_is_told_at_the_end() {
+        let lasted = Some(Duration::from_nanos(30));
+        let since =
+            [(Some(50), lasted, None), (Some(50), lasted, Some(90)), (None, lasted, Some(90)), (None, None, Some(90))];
+        let since = since.map(|(since, lasted, time)| untraced_since(since, lasted, time));
+        assert_eq!(since, [Some(50), Some(50), Some(60), None]);
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        painter.wakes(Wake { time: 55, point: 0, cpu: 0, woken: 7, ran: None });
+        painter.runs(70, 0, 7);
+        painter.untimed.push(Loss { cpu: Some(1), from: since[0].unwrap(), to: 0, text: String::new() });
+        painter.place(80, Some(1));
+        let picture = painter.finish();
+        assert_eq!((picture.wakes[0].ran, picture.losses[0].from, picture.losses[0].to), (None, 50, 80));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a recording's events mean: their names, fields and threads.
 
+use super::names::{Mode, frames};
 use super::picture::is_switch_out;
 use crate::interrupt;
 use crate::numbers::{Numbers, OUTSIDE};
@@ -248,6 +249,8 @@ impl View {
         match (sampled, common) {
             // Outside of the recorder's PID namespace.
             (Some(0), Some(_)) => common,
+            // An idle CPU executes no program.
+            (Some(0), None) if frames(record).iter().any(|frame| frame.mode == Mode::User) => None,
             _ => sampled.or(common).filter(|tid| *tid != u32::MAX),
         }
     }

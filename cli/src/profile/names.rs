@@ -1,9 +1,10 @@
 //! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it has ended.
 
 use super::compiled::Compiled;
-use crate::convert::functions::{Identity, MOST};
+use crate::convert::functions::{Identity, may_be_read};
 use crate::convert::names::{Frame, Mode, Names as Mapped};
 use crate::convert::view::View;
+use crate::numbers::ENDED;
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, ProcessMemberInfo, ProcessMemberType, Resolve, Symbolizer};
 use perfweave::{Event, Record, Rings};
@@ -11,6 +12,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+/// An address that has no name.
+const UNKNOWN: &str = "[unknown]";
 
 /// Finds the names of addresses. It caches the symbols of programs and of the kernel.
 pub struct Names {
@@ -43,13 +47,33 @@ impl Names {
 
     /// The process, and the functions of a stack, outermost first. The frames are innermost first.
     pub fn stack(&mut self, pid: u32, frames: &[Frame], time: Option<u64>) -> Vec<String> {
-        let process = format!("{}:{pid}", self.threads.of(pid));
+        let process = match pid {
+            // Those that have no number here: see `are_outside`.
+            0 => "[outside]".into(),
+            ENDED => "[ended]".into(),
+            _ => format!("{}:{pid}", self.threads.of(pid)),
+        };
         let functions = frames.iter().rev().map(|frame| self.name(pid, *frame, time));
         std::iter::once(process).chain(functions).collect()
     }
 
+    /// Whether frames of process 0, in a PID namespace, are those of a process outside. An idle CPU executes no program, and a few functions of
+    /// the kernel call all that it does (kernel/sched/idle.c). Where functions of the kernel have no names, nothing tells.
+    pub fn are_outside(&mut self, frames: &[Frame]) -> bool {
+        const IDLE: [&str; 3] = ["do_idle", "cpu_startup_entry", "default_idle_call"];
+        let (kernels, programs): (Vec<&Frame>, Vec<&Frame>) =
+            frames.iter().partition(|frame| frame.mode == Mode::Kernel);
+        let names: Vec<_> = kernels.into_iter().map(|frame| self.name(0, *frame, None)).collect();
+        let is_known = names.iter().any(|name| name != UNKNOWN);
+        !programs.is_empty() || is_known && !names.iter().any(|name| IDLE.contains(&name.as_str()))
+    }
+
     fn name(&mut self, pid: u32, frame: Frame, time: Option<u64>) -> String {
-        let unknown = || "[unknown]".into();
+        let unknown = || UNKNOWN.into();
+        // What is outside has no number by which it could be looked at, and for the symbolizer 0 is this program.
+        if pid == 0 && frame.mode == Mode::User {
+            return unknown();
+        }
         // Of a caller the address is where the function returns to, which may lie behind its end.
         let called = frame.address.saturating_sub(frame.is_caller.into());
         let source = match frame.mode {
@@ -74,13 +98,10 @@ impl Names {
     }
 }
 
-/// Refuses files that are too large, and leaves all others to the symbolizer.
+/// Refuses files with too many symbols, and leaves all others to the symbolizer.
 fn small(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
     let ProcessMemberType::Path(path) = member.member_entry else { return Ok(None) };
-    match fs::metadata(&path.maps_file) {
-        Ok(file) if file.len() > MOST => Err(io::Error::from(io::ErrorKind::FileTooLarge).into()),
-        _ => Ok(None),
-    }
+    if may_be_read(&path.maps_file) { Ok(None) } else { Err(io::Error::from(io::ErrorKind::FileTooLarge).into()) }
 }
 
 /// What a process has mapped to execute, if it still runs: lines of `/proc/PID/maps` (proc_pid_maps(5)).

@@ -71,9 +71,12 @@ struct Cpu {
     since: u64,
     /// Of its last fact.
     last: u64,
-    /// Interrupts that run, the innermost last: in which `common_flags` they are, and their names.
-    interrupts: Vec<(u64, Arc<str>)>,
+    /// Interrupts that run, the innermost last, and their names.
+    interrupts: Vec<(Kinds, Arc<str>)>,
 }
+
+/// Of which kinds an interrupt may be: [`crate::interrupt::kind`].
+pub type Kinds = &'static [&'static str];
 
 #[derive(Debug, Clone, Copy)]
 enum Of {
@@ -140,12 +143,20 @@ impl Account {
         self.threads.get_mut(who).map(|thread| &mut thread.known)
     }
 
-    /// A thread wakes another, or an interrupt does: then `interrupt` has the bit of `common_flags` that says which.
-    pub fn wakes(&mut self, time: u64, cpu: u32, woken: u32, by: u32, interrupt: Option<u64>, numbers: (u32, u32)) {
+    /// A thread wakes another, or an interrupt of this kind does.
+    pub fn wakes(
+        &mut self,
+        time: u64,
+        cpu: u32,
+        woken: u32,
+        by: u32,
+        interrupt: Option<&'static str>,
+        numbers: (u32, Option<u32>),
+    ) {
         self.fact(time, cpu);
         self.runs_here(time, cpu, by);
         let by = match interrupt {
-            Some(flag) => Waker::Interrupt(self.interrupt(cpu, flag)),
+            Some(kind) => Waker::Interrupt(self.interrupt(cpu, kind)),
             None => Waker::Thread(self.meet(time, by)),
         };
         let woken = self.meet(time, woken);
@@ -163,7 +174,7 @@ impl Account {
             Does::Left(_) => thread.doubt |= thread.wake.is_some(),
             _ => {}
         }
-        thread.wake = Some(Wake { time, by, numbers });
+        thread.wake = Some(Wake { time, by, interrupt, numbers });
     }
 
     /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it has ended.
@@ -242,8 +253,8 @@ impl Account {
         }
     }
 
-    /// An interrupt begins, of those for which `common_flags` has one of these bits. `None`: the innermost ends.
-    pub fn interrupts(&mut self, time: u64, cpu: u32, interrupt: Option<(u64, Arc<str>)>) {
+    /// An interrupt begins. `None`: the innermost ends.
+    pub fn interrupts(&mut self, time: u64, cpu: u32, interrupt: Option<(Kinds, Arc<str>)>) {
         self.fact(time, cpu);
         let interrupts = &mut self.cpu(time, cpu).interrupts;
         match interrupt {
@@ -374,9 +385,9 @@ impl Account {
     }
 
     /// The name of the interrupt that runs.
-    fn interrupt(&self, cpu: u32, flag: u64) -> Option<Arc<str>> {
-        let (flags, name) = self.cpus.get(&cpu)?.interrupts.last()?;
-        (flags & flag != 0).then(|| Arc::clone(name))
+    fn interrupt(&self, cpu: u32, kind: &str) -> Option<Arc<str>> {
+        let (kinds, name) = self.cpus.get(&cpu)?.interrupts.last()?;
+        kinds.contains(&kind).then(|| Arc::clone(name))
     }
 
     /// The thread with this number. One that nothing has told of is new.

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 const THREAD: u32 = 7;
 
+/// As [`crate::interrupt::kind`] has it.
+const HARD: &str = "hardirq";
+
 /// A step of the thread.
 enum Does {
     Wakes(u64),
@@ -23,7 +26,7 @@ fn after(steps: impl IntoIterator<Item = Does>) -> Option<(Option<u64>, Option<u
     let (mut account, mut last, mut now) = (Account::new(0), None, 0);
     for step in steps {
         match step {
-            Wakes(time) => account.wakes(time, 1, THREAD, 1, None, (1, 1)),
+            Wakes(time) => account.wakes(time, 1, THREAD, 1, None, (1, Some(1))),
             Leaves(time, why) => drop(account.switches(time, 0, THREAD, Some((why, THREAD)), 0)),
             Ends => drop(account.switches(now, 0, THREAD, None, 0)),
             LeavesUnseen(could_run) => account.leaves_unseen(now, 0, THREAD, could_run.then_some(THREAD), None),
@@ -87,9 +90,9 @@ fn the_next_thread_with_its_number_is_another() {
 fn a_wake_up_that_may_count_is_a_doubt() {
     let mut account = Account::new(100);
     account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
-    account.wakes(20, 1, THREAD, 1, None, (1, 1));
+    account.wakes(20, 1, THREAD, 1, None, (1, Some(1)));
     account.switches(30, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
-    account.wakes(60, 0, THREAD, 0, Some(0x08), (0, 0));
+    account.wakes(60, 0, THREAD, 0, Some(HARD), (0, Some(0)));
     account.lost(Some(1), Some(50));
     let did = account.did(account.who(THREAD).unwrap(), 10, 60);
     let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
@@ -113,11 +116,11 @@ fn a_loss_of_one_cpu_stops_nobody_on_another() {
 /// A wake-up in an interrupt has the name of that interrupt, if it is the innermost one.
 #[test]
 fn interrupts_have_their_names() {
-    let (hard, soft) = (0x08, 0x10);
+    let (hard, soft): (&'static str, _) = (HARD, &["softirq"]);
     let mut account = Account::new(100);
-    let mut woken_in = |time, flag| {
+    let mut woken_in = |time, kind| {
         account.switches(time, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
-        account.wakes(time + 1, 1, THREAD, 1, Some(flag), (1, 1));
+        account.wakes(time + 1, 1, THREAD, 1, Some(kind), (1, Some(1)));
         account.interrupts(time + 1, 1, None);
         match account.switches(time + 2, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).unwrap().by {
             Waker::Interrupt(name) => name.map(|name| name.to_string()),
@@ -127,10 +130,10 @@ fn interrupts_have_their_names() {
     assert_eq!(woken_in(10, hard), None);
     let mut account = Account::new(100);
     account.interrupts(1, 1, Some((soft, "net_rx".into())));
-    account.interrupts(2, 1, Some((hard, "vda".into())));
-    let mut by = |time, flag| {
+    account.interrupts(2, 1, Some((&[HARD], "vda".into())));
+    let mut by = |time, kind| {
         account.switches(time, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
-        account.wakes(time + 1, 1, THREAD, 1, Some(flag), (1, 1));
+        account.wakes(time + 1, 1, THREAD, 1, Some(kind), (1, Some(1)));
         account.interrupts(time + 1, 1, None);
         account.switches(time + 2, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).map(|wake| wake.by)
     };
@@ -434,7 +437,7 @@ impl Machine {
             let process = |number: u32| number;
             match *fact {
                 Fact::Wakes { woken, by, interrupt } => {
-                    account.wakes(time, cpu, woken, by, interrupt.then_some(0x08), (by, by));
+                    account.wakes(time, cpu, woken, by, interrupt.then_some(HARD), (by, Some(by)));
                 }
                 Fact::Switches { prev, why, next } => {
                     drop(account.switches(time, cpu, prev, why.map(|why| (why, process(prev))), next));

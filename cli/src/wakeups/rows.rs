@@ -9,7 +9,7 @@ use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
-use crate::waits::{Ran, Waker};
+use crate::waits::{Ran, Wake};
 use perfweave::{Event, Item, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -23,8 +23,32 @@ pub struct Rows<'a> {
     args: &'a Args,
     pub stamp: Stamp,
     names: Names,
-    /// By waker and woken. `None`: an interrupt.
-    pairs: HashMap<(Option<u32>, u32), Times>,
+    pairs: HashMap<(Waker, u32), Times>,
+}
+
+/// Who wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Waker {
+    /// A thread, by its number here.
+    Thread(u32),
+    /// What kind of an interrupt. The thread that it interrupted has no part in it.
+    Interrupt(&'static str),
+    /// A thread whose number here is not known: one that ends.
+    Unknown,
+}
+
+impl Waker {
+    fn of(wake: &Wake) -> Self {
+        match (wake.interrupt, wake.numbers) {
+            (Some(kind), _) => Self::Interrupt(kind),
+            (None, (_, Some(tid))) => Self::Thread(tid),
+            (None, (_, None)) => Self::Unknown,
+        }
+    }
+
+    fn thread(self) -> Option<u32> {
+        if let Self::Thread(tid) = self { Some(tid) } else { None }
+    }
 }
 
 /// A row.
@@ -77,18 +101,17 @@ impl<'a> Rows<'a> {
     /// A thread begins to run, perhaps after somebody woke it.
     fn runs(&mut self, woken: u32, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
         let (Some(wake), Some(since)) = (&ran.wake, ran.ready()) else { return Ok(()) };
-        let (process, waker) = wake.numbers;
-        let waker = matches!(wake.by, Waker::Thread(_)).then_some(waker);
+        let (waker, process) = (Waker::of(wake), wake.numbers.0);
         let own = std::process::id();
         // What this program does is not what anybody wants to know.
-        if waker.is_some() && process == own || ran.left.is_some_and(|left| left.process == own) {
+        if waker.thread().is_some() && process == own || ran.left.is_some_and(|left| left.process == own) {
             return Ok(());
         }
-        if !self.family.has(woken) && !waker.is_some_and(|waker| self.family.has(waker)) {
+        if !self.family.has(woken) && !waker.thread().is_some_and(|waker| self.family.has(waker)) {
             return Ok(());
         }
         let is_meant = |names: &mut Names, tid| self.args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
-        if !is_meant(&mut self.names, woken) && !waker.is_some_and(|waker| is_meant(&mut self.names, waker)) {
+        if !is_meant(&mut self.names, woken) && !waker.thread().is_some_and(|waker| is_meant(&mut self.names, waker)) {
             return Ok(());
         }
         let waited = time.saturating_sub(since);
@@ -96,21 +119,24 @@ impl<'a> Rows<'a> {
         if !self.args.each {
             return Ok(());
         }
-        let [waker, woken] = [self.name(waker), self.name(Some(woken))];
+        let interrupt = if let Waker::Interrupt(kind) = waker { Some(kind) } else { None };
+        let [waker, woken] = [waker, Waker::Thread(woken)].map(|thread| self.name(thread));
         if self.args.common.json {
             let time = self.stamp.number(time);
-            let object = json!({ "time": time, "cpu": cpu, "waker": waker, "woken": woken, "ns": waited });
+            let object = json!({ "time": time, "cpu": cpu, "waker": waker, "interrupt": interrupt, "woken": woken, "ns": waited });
             return line(out, format_args!("{object}"));
         }
         let (time, waited) = (self.stamp.text(Some(time)), short(waited));
         line(out, format_args!("{time} [{cpu:03}] {waker} -> {woken} waited {waited}"))
     }
 
-    fn name(&mut self, thread: Option<u32>) -> String {
+    fn name(&mut self, thread: Waker) -> String {
         match thread {
-            None => "[interrupt]".into(),
-            Some(tid) if self.args.by_name => self.names.of(tid).to_owned(),
-            Some(tid) => self.names.with_number(tid),
+            Waker::Interrupt(_) => "[interrupt]".into(),
+            Waker::Unknown if self.args.by_name => "?".into(),
+            Waker::Unknown => "?/-".into(),
+            Waker::Thread(tid) if self.args.by_name => self.names.of(tid).to_owned(),
+            Waker::Thread(tid) => self.names.with_number(tid),
         }
     }
 
@@ -119,7 +145,7 @@ impl<'a> Rows<'a> {
         let mut rows = HashMap::<(String, String), Times>::new();
         let pairs = std::mem::take(&mut self.pairs);
         for ((waker, woken), times) in &pairs {
-            rows.entry((self.name(*waker), self.name(Some(*woken)))).or_default().join(times);
+            rows.entry((self.name(*waker), self.name(Waker::Thread(*woken)))).or_default().join(times);
         }
         self.pairs = pairs;
         let mut rows: Vec<_> = rows.into_iter().map(|((waker, woken), times)| Pair { waker, woken, times }).collect();

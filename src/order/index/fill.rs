@@ -144,9 +144,13 @@ impl Index {
         let long = if record.header().size() == 0 { len as u32 } else { 0 };
         let note = number.and_then(|number| self.take_number(number, record, long));
         let note = note.or((long > 0).then_some(Note::Long { len: long }));
+        if record.kind() == Kind::READ && record.origin().is_adopted {
+            // Other CPUs write into these rings, outside of any section that a fence waits for.
+            with.keys.distrust();
+        }
         self.counts.indexed += 1;
         self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
-        let tag = if record.kind() == Kind::SAMPLE { Tag::PLAIN } else { Tag::OTHER };
+        let tag = if record.kind() == Kind::SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
         self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
         self.before = own.or(self.before);
         self.cursor += len;

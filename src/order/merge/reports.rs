@@ -34,16 +34,25 @@ impl Merge {
         self.awaited().map(|lane| (lane.origin.cpu, lane.ring.head()))
     }
 
-    /// A report waits no longer for the reservations that it still waits for. The longest known one is this old. What lies behind them comes
-    /// after the report.
-    pub(crate) fn forgo_reserved(&mut self, cpu: u32, age: Duration) {
-        for index in &mut self.stream.indexes {
-            index.marked = index.marked.min(index.cursor());
+    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes after the report. Returns
+    /// whether it waited for any.
+    pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)]) -> bool {
+        let mut oldest = None;
+        for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
+            let place = (lane.origin.cpu, lane.ring.head());
+            // A ring that is not indexed up to its reservation is short of memory, and has more to give.
+            let is_there = lane.ring.is_ring_buffer() && index.cursor() == place.1 && index.marked > place.1;
+            if let Some((_, age)) = old.iter().find(|(other, _)| is_there && *other == place) {
+                index.marked = index.cursor();
+                oldest = oldest.max(Some((*age, place.0)));
+            }
         }
+        let Some((age, cpu)) = oldest else { return false };
         let notice = EarlyRelease { cpu, reserved: Some(age), ..self.unproven(self.memory()) };
         self.stream.sync();
         self.stream.pressed = Some(notice);
         self.stream.notices.push_back(Notice::EarlyRelease(notice));
+        true
     }
 
     /// Releases what a report still waits for, as early, if the rule is one that proves.

@@ -6,7 +6,6 @@ use crate::order::hold::Certainty;
 use crate::order::place::{Keyed, Note, Place};
 use crate::record::Record;
 use crate::rings::Lane;
-use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::tracker::{Step, Tracker};
 
 impl Stream {
@@ -89,8 +88,7 @@ impl Stream {
         let is_record = note.is_none_or(|note| note.is_of_a_record());
         let mut notice = None;
         if is_record && keyed == Keyed::Own {
-            let unproven = || if self.picked.certainty == Certainty::Assumed { self.unproven() } else { None };
-            notice = self.wraparound.map(|expected| Notice::Wraparound { expected }).or_else(unproven);
+            notice = if self.picked.certainty == Certainty::Assumed { self.unproven() } else { None };
         }
         notice = notice.or(gap);
         if notice.is_none() && is_record {
@@ -103,6 +101,9 @@ impl Stream {
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
         match self.indexes[place.rank()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
+            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.rank()].unproven => {
+                (Certainty::Assumed, 0)
+            }
             // It was a plain one.
             _ => (self.certainty_of_plain(), 0),
         }
@@ -118,7 +119,7 @@ impl Stream {
             return None;
         }
         let sequence = self.sequence.as_ref()?;
-        let kind = sequence.to_tell(place.key, self.keys.written(place.key))?;
+        let kind = sequence.to_tell(place.key, place.key)?;
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 
@@ -155,7 +156,7 @@ impl Stream {
     /// The key of the picked event.
     pub(crate) fn picked_key(&self) -> Option<u64> {
         let Pick { place, notice, .. } = self.picked;
-        (notice.is_none() && self.keyed(place) == Keyed::Own).then(|| self.keys.written(place.key))
+        (notice.is_none() && self.keyed(place) == Keyed::Own).then_some(place.key)
     }
 
     /// Bytes of the picked event in its ring.
@@ -179,13 +180,12 @@ impl Stream {
         let Pick { place, notice, .. } = self.picked;
         let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
         let cpu = lane.origin.cpu;
-        let written = |key| self.keys.written(key);
         if let Some(notice) = notice {
             return self.told(&notice, cpu);
         }
         match index.note(place) {
             Some(Note::Lost { id, count, after }) => {
-                let (after, until) = (after.map(written), self.picked_key());
+                let (after, until) = (after, self.picked_key());
                 Item::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until })
             }
             Some(Note::Fault { fault, len }) => {
@@ -198,35 +198,28 @@ impl Stream {
     /// A notice before the picked event, as an item.
     pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
         let place = self.picked.place;
-        let written = |key| self.keys.written(key);
-        let own = || (self.keyed(place) == Keyed::Own).then(|| written(place.key));
+        let own = || (self.keyed(place) == Keyed::Own).then_some(place.key);
         match *notice {
             Notice::Flushed => Item::Flushed,
             Notice::Untraced(untraced) => Item::Untraced(untraced),
             Notice::EarlyRelease(unproven) => Item::EarlyRelease(unproven),
-            Notice::Wraparound { expected } => Item::Anomaly(SequenceAnomaly {
-                cpu,
-                kind: AnomalyKind::Wraparound,
-                expected: written(expected),
-                found: written(place.key),
-            }),
             Notice::Anomaly { kind, expected } => {
-                Item::Anomaly(SequenceAnomaly { cpu, kind, expected: written(expected), found: written(place.key) })
+                Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found: place.key })
             }
             Notice::OwnAnomaly { cpu, kind, expected, found } => {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
             }
             Notice::Gap { first, last } => {
                 let any = (0..self.indexes.len()).any(|rank| self.records(rank) > 0);
-                let after = any.then(|| written(self.last));
+                let after = any.then_some(self.last);
                 let count = (last - first).saturating_add(1);
-                Item::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
+                Item::Gap(Gap { cpu: None, first, last, count, after, until: own() })
             }
             Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
                 let numbers = self.indexes[place.rank()].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
-                Item::Gap(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until: own() })
+                Item::Gap(Gap { cpu: Some(cpu), first, last, count, after, until: own() })
             }
         }
     }
@@ -248,6 +241,9 @@ impl Stream {
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
                     index.yielded = Some((place.key, certainty, late_by));
+                    if certainty != Certainty::Proven {
+                        index.unproven = index.unproven.max(Some(place.key));
+                    }
                     self.last = self.last.max(place.key);
                     self.pass_number(place.key, certainty);
                     if certainty != Certainty::Late {
@@ -295,7 +291,6 @@ impl Stream {
                     self.notices.pop_front();
                 }
             }
-            Notice::Wraparound { .. } => self.wraparound = None,
             Notice::Gap { first, last } => {
                 self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };

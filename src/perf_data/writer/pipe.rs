@@ -26,7 +26,11 @@ const UPDATE_NAME: u64 = 2;
 impl Writer {
     /// Writes for another program to read meanwhile, as `perf record -o -` does: into a pipe, a socket or a file, from where it stands.
     /// `perf script -i -` and [`open`](crate::perf_data::open) read it, the latter from a file. [`Writer::flush`] hands over what is held.
+    /// Writing blocks until there is room, also where the descriptor is one that does not block (`O_NONBLOCK`).
     /// Otherwise as [`Writer::create`]; the file is not closed before the writer is dropped.
+    ///
+    /// A CPU that comes online later has events of its own, which are described where they come. `perf script` of Linux 6.1 ends there with a
+    /// segmentation fault if they are tracepoints; `perf report` reads them.
     ///
     /// # Errors
     /// As for [`Writer::create`]. [`ErrorKind::Output`](crate::ErrorKind::Output) with `EPIPE` if nobody reads any more: Rust programs ignore
@@ -53,10 +57,9 @@ impl Writer {
         }
         let is_only = ids.len() == 1;
         for (at, ids) in ids.iter().enumerate() {
-            // 0 stands for the only event.
-            if let Some(id) = ids.first().copied().or(is_only.then_some(0)) {
-                self.call(at, id)?;
-            }
+            // For perf each record is an event of its own. 0 stands for the only event.
+            let none = ids.is_empty() && is_only;
+            ids.chunks(IDS).map(|ids| ids[0]).chain(none.then_some(0)).try_for_each(|id| self.call(at, id))?;
         }
         Ok(())
     }
@@ -73,8 +76,14 @@ impl Writer {
         self.bytes(&name)
     }
 
+    /// Describes an event, or an id of it, that comes later than the first records.
+    pub(super) fn describe_later(&mut self, at: usize, id: Option<u64>) -> Result<(), Error> {
+        self.describe(at, id.as_slice())?;
+        id.map_or(Ok(()), |id| self.call(at, id))
+    }
+
     /// Describes an event, or more ids of it.
-    pub(super) fn describe(&mut self, at: usize, ids: &[u64]) -> Result<(), Error> {
+    fn describe(&mut self, at: usize, ids: &[u64]) -> Result<(), Error> {
         let body = described(&self.events[at], ids);
         self.bytes(&header(Kind(HEADER_ATTR), 0, 8 + body.len() as u16))?;
         self.bytes(&body)

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 /// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most programs take.
 const SPINS: u32 = 256;
 
-/// A flush or a deadline waits for reservations this many times as long as an event waits for a refresh at most.
+/// A flush or a deadline waits for a reservation this many times as long as an event waits for a refresh at most; but longer than a fence
+/// takes, and no longer than somebody waits who has pressed Ctrl-C.
 const PATIENCE: u32 = 10;
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(10);
 
 /// The wait for reservations.
 #[derive(Debug, Default)]
@@ -22,9 +25,9 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// The CPU of the reservation that is known for the longest time, and since when.
-    fn oldest(&self) -> Option<(u32, Instant)> {
-        self.places.iter().map(|((cpu, _), found)| (*cpu, *found)).min_by_key(|(_, found)| *found)
+    /// Since when the oldest reservation is known.
+    fn oldest(&self) -> Option<Instant> {
+        self.places.iter().map(|(_, found)| *found).min()
     }
 }
 
@@ -64,25 +67,34 @@ impl Engine {
         if self.report.is_some() && !self.awaited.forgone { nap.min(self.patience_left(now)) } else { nap }
     }
 
-    /// How much longer the report that is due waits for reservations.
-    fn patience_left(&self, now: Instant) -> Duration {
-        (self.pace.longest() * PATIENCE).saturating_sub(now.saturating_duration_since(self.reported))
+    /// How long a report waits for a reservation.
+    fn patience(&self) -> Duration {
+        (self.pace.longest() * PATIENCE).clamp(LEAST, MOST)
     }
 
-    /// If a report has waited long enough for programs to commit what they have reserved, it waits no longer: what is held before it leaves
-    /// early. A program may never commit.
+    /// How much longer the report that is due waits for the oldest reservation. One that was found later was found while it waited.
+    fn patience_left(&self, now: Instant) -> Duration {
+        let since = self.awaited.oldest().map_or(self.reported, |oldest| oldest.max(self.reported));
+        self.patience().saturating_sub(now.saturating_duration_since(since))
+    }
+
+    /// If a report has waited long enough for programs to commit what they have reserved, it waits no longer for those: what is held before
+    /// it leaves early. A program may never commit.
     pub(super) fn forgo_reserved(&mut self, now: Instant) {
         if self.report.is_none() || self.report_is_due() {
             return;
         }
-        if !self.awaited.forgone {
-            let Some((cpu, found)) = self.awaited.oldest().filter(|_| self.patience_left(now).is_zero()) else {
-                return;
-            };
-            self.awaited.forgone = true;
-            self.merge.forgo_reserved(cpu, now.saturating_duration_since(found));
+        // A report that waits for a fence, too, waits on: programs come and go all the time.
+        if !self.awaited.places.is_empty() && self.patience_left(now).is_zero() {
+            let patience = self.patience();
+            let age = |found: Instant| now.saturating_duration_since(found);
+            let old = self.awaited.places.iter().filter(|(_, found)| age(*found) >= patience);
+            let old = old.map(|(place, found)| (*place, age(*found))).collect::<SmallVec<[_; 2]>>();
+            self.awaited.forgone |= self.merge.forgo_reserved(&old);
             self.cap();
         }
-        self.merge.release_before_report();
+        if self.awaited.forgone {
+            self.merge.release_before_report();
+        }
     }
 }

@@ -2,7 +2,8 @@
 --
 -- A thread that leaves a CPU to sleep does so until its wake-up. From then on it is ready, until a CPU switches to it. If it is just going to
 -- sleep, its wake-up comes before its switch, and all of the time is ready. A thread that could run when it left is preempted until it runs.
--- Times during which something was lost, and sleeps whose wake-up is not known, are left out, and counted.
+-- Times during which something was lost, and sleeps whose wake-up is not known, are left out, and counted. A wake-up before a loss is not known
+-- to be that of a switch after it. A thread that has ended is off no CPU: the next one with its number is another.
 WITH marks AS (
     -- Where losses begin, behind all rows of that time, and where they end, before all rows of that time.
     SELECT machine, boot, trace, CAST(9223372036854775807 AS BIGINT) AS row, coalesce(from_mono, 0) AS mono, 1 AS begins, 0 AS ends
@@ -23,14 +24,20 @@ WITH marks AS (
     SELECT machine, boot, trace, row, mono, NULL, NULL, NULL, 'mark', begins, ends FROM marks
 ), counted AS (
     SELECT machine, boot, trace, row, mono, pid, comm, state,
-        CASE WHEN step = 'out' AND (state = 0 OR (state & 256) <> 0) THEN 'preempted' ELSE step END AS step,
+        CASE
+            WHEN step <> 'out' THEN step
+            WHEN state = 0 OR (state & 256) <> 0 THEN 'preempted'
+            WHEN (state & 48) <> 0 THEN 'ended'
+            ELSE 'out'
+        END AS step,
         sum(begins) OVER recording AS begun,
         sum(ends) OVER recording AS ended
     FROM steps
     WINDOW recording AS (PARTITION BY machine, boot, trace ORDER BY mono, row ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 ), pairs AS (
-    SELECT machine, comm, state, step, mono, ended,
+    SELECT machine, comm, state, step, mono, begun, ended,
         coalesce(lag(step) OVER thread, 'none') AS before,
+        lag(ended) OVER thread AS ended_before,
         coalesce(lead(step) OVER thread, 'none') AS next,
         lead(mono) OVER thread AS until,
         lead(begun) OVER thread AS begun_by_then,
@@ -42,10 +49,10 @@ WITH marks AS (
 ), spans AS (
     -- Each loss that began before the end had ended before the begin.
     SELECT machine, comm, state,
-        CASE WHEN step = 'out' AND next = 'in' AND before = 'woken' THEN 'woken' ELSE step END AS step,
+        CASE WHEN step = 'out' AND next = 'in' AND before = 'woken' AND begun = ended_before THEN 'woken' ELSE step END AS step,
         CASE
             WHEN step = 'preempted' AND next = 'woken' THEN CASE WHEN begun_by_second = ended THEN until_second - mono END
-            WHEN step = 'out' AND next = 'in' AND before <> 'woken' THEN NULL
+            WHEN step = 'out' AND next = 'in' AND (before <> 'woken' OR begun <> ended_before) THEN NULL
             WHEN begun_by_then = ended THEN until - mono
         END AS ns
     FROM pairs
@@ -61,7 +68,6 @@ SELECT machine, comm AS process,
         WHEN (state & 1) <> 0 THEN 'sleeping'
         WHEN (state & 2) <> 0 THEN 'uninterruptible'
         WHEN (state & 12) <> 0 THEN 'stopped'
-        WHEN (state & 48) <> 0 THEN 'exited'
         ELSE 'parked'
     END AS reason,
     count(ns) AS times,

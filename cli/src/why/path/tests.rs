@@ -8,8 +8,8 @@ const SERVER: u32 = 10;
 const BACKUP: u32 = 20;
 const OTHER: u32 = 30;
 
-/// `TRACE_FLAG_HARDIRQ`
-const HARD: u64 = 0x08;
+/// As [`crate::interrupt::kind`] has it.
+const HARD: &str = "hardirq";
 
 /// A schedule of two CPUs, as the scheduler's tracepoints tell it.
 struct Told(Account);
@@ -27,13 +27,13 @@ impl Told {
     }
 
     fn wake(&mut self, time: u64, cpu: u32, by: u32, woken: u32) -> &mut Self {
-        self.0.wakes(time, cpu, woken, by, None, (by, by));
+        self.0.wakes(time, cpu, woken, by, None, (by, Some(by)));
         self
     }
 
     fn interrupt(&mut self, time: u64, cpu: u32, during: u32, name: &str, woken: u32) -> &mut Self {
-        self.0.interrupts(time, cpu, Some((HARD, name.into())));
-        self.0.wakes(time, cpu, woken, during, Some(HARD), (during, during));
+        self.0.interrupts(time, cpu, Some((&[HARD], name.into())));
+        self.0.wakes(time, cpu, woken, during, Some(HARD), (during, Some(during)));
         self.0.interrupts(time, cpu, None);
         self
     }
