@@ -78,7 +78,7 @@ to have ended, and at what is unknown, with why: after a loss nothing is conclud
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
 machine.
 
-Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 MB at \
+Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
 most; what was before is unknown. The whole machine is traced, with its system calls.
 
 With --from and --to it is each request: how long they took, the slowest, and what the slowest hundredth waits for in the mean, beside the faster half. \
@@ -202,7 +202,14 @@ fn print(args: &Args, search: Search, ledger: &Ledger, stamp: &Stamp, out: &mut 
     }
     match requests {
         Some(mut requests) => requests.print(args.common.json, out)?,
-        None if found.is_empty() && !args.common.json => writeln!(out, "nobody is known to have waited")?,
+        None if found.is_empty() && !args.common.json => {
+            let none = "nobody is known to have waited";
+            writeln!(
+                out,
+                "{}",
+                if args.command.is_empty() { none } else { "nothing is known of the command's first instruction" }
+            )?;
+        }
         None => {}
     }
     for one in &found {

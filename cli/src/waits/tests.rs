@@ -595,6 +595,7 @@ fn nothing_is_unknown_where_nothing_is_missing() {
 /// Ten thousand threads take no more than what was said.
 #[test]
 fn memory_is_bounded() {
+    assert!(size_of::<Stretch<What>>() <= 72 && size_of::<Stretch<Has>>() <= 72);
     let mut account = Account::new(1_000);
     for round in 0..20 {
         for thread in 1..=10_000_u32 {

@@ -98,7 +98,7 @@ impl Found {
         let rest = sums.get(CULPRITS..).unwrap_or_default();
         if !rest.is_empty() {
             let time = short(rest.iter().map(|(_, time)| time).sum());
-            writeln!(out, "  {time:>9}        {} others", rest.len())?;
+            writeln!(out, "  {time:>9}        {}", others(rest.len()))?;
         }
         writeln!(out)
     }
@@ -138,7 +138,8 @@ impl Found {
         }
         if !hidden.is_empty() {
             let time = short(hidden.iter().sum());
-            writeln!(out, "{indent}  {time:>9}  in {} shorter stretches", hidden.len())?;
+            let stretches = if hidden.len() == 1 { "stretch" } else { "stretches" };
+            writeln!(out, "{indent}  {time:>9}  in {} shorter {stretches}", hidden.len())?;
         }
         Ok(())
     }
@@ -193,7 +194,7 @@ impl Found {
             .collect();
         if !rest.is_empty() {
             let time = rest.iter().map(|(_, time)| time).sum();
-            shares.push(format!("{} others {}", rest.len(), percent(time)));
+            shares.push(format!("{} {}", others(rest.len()), percent(time)));
         }
         shares.join(", ")
     }
@@ -383,6 +384,10 @@ fn all(path: &[Step], each: &mut impl FnMut(&Step)) {
         each(step);
         all(&step.within, each);
     }
+}
+
+fn others(count: usize) -> String {
+    if count == 1 { "another".into() } else { format!("{count} others") }
 }
 
 fn interrupt(name: Option<&str>) -> String {
