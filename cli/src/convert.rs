@@ -136,7 +136,8 @@ impl Format {
     }
 }
 
-fn open(path: &Path) -> Result<(View, Reader), Failure> {
+/// A recording, and what its events mean.
+pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     let rings = if path == Path::new("-") {
         // Recordings are read twice, so what comes through a pipe is kept in a file without a name.
         let mut kept =

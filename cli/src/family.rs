@@ -14,6 +14,8 @@ pub enum Family {
     Thread(u32),
     /// Those that these threads start as well.
     Tree(HashSet<u32>),
+    /// The same of a process in a recording, which may tell its beginning.
+    Recorded(u32, HashSet<u32>),
 }
 
 impl Family {
@@ -44,9 +46,18 @@ impl Family {
         Ok(Self::Tree(threads))
     }
 
+    /// A process of a recording. Its threads are told by their process, its children by their records.
+    pub fn recorded(pid: u32) -> Self {
+        Self::Recorded(pid, HashSet::from([pid]))
+    }
+
     /// Takes new threads from their records.
     pub fn take(&mut self, record: &Record<'_>) {
-        let Self::Tree(threads) = self else { return };
+        let (of, threads) = match self {
+            Self::Tree(threads) => (None, threads),
+            Self::Recorded(pid, threads) => (Some(*pid), threads),
+            Self::All | Self::Thread(_) => return,
+        };
         if record.kind() != Kind::FORK {
             return;
         }
@@ -55,18 +66,23 @@ impl Family {
         if let (Some(tid), Some(parent)) = (body.u32(8), body.u32(12)) {
             if threads.contains(&parent) {
                 threads.insert(tid);
-            } else {
+            } else if of != Some(tid) {
                 // The number of one that has ended may come back.
                 threads.remove(&tid);
             }
         }
     }
 
+    /// Whether it has a process with all its threads.
+    pub fn has_process(&self, pid: u32) -> bool {
+        matches!(self, Self::Recorded(_, threads) if threads.contains(&pid))
+    }
+
     pub fn has(&self, tid: u32) -> bool {
         match self {
             Self::All => true,
             Self::Thread(one) => *one == tid,
-            Self::Tree(threads) => threads.contains(&tid),
+            Self::Tree(threads) | Self::Recorded(_, threads) => threads.contains(&tid),
         }
     }
 }

@@ -8,6 +8,7 @@ mod cure;
 mod failure;
 mod family;
 mod interrupt;
+mod key;
 mod latency;
 mod live;
 mod missing;
@@ -26,7 +27,9 @@ mod session;
 mod stamp;
 mod times;
 mod trace;
+mod waits;
 mod wakeups;
+mod why;
 mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -55,6 +58,7 @@ enum Command {
     Wakeups(wakeups::Args),
     Offcpu(offcpu::Args),
     Latency(latency::Args),
+    Why(why::Args),
     Profile(profile::Args),
     Record(Box<record::Args>),
     Convert(convert::Args),
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Command::Wakeups(args) => wakeups::run(args),
         Command::Offcpu(args) => offcpu::run(args),
         Command::Latency(args) => latency::run(args),
+        Command::Why(args) => why::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Record(args) => record::run(*args),
         Command::Convert(args) => convert::run(args),

@@ -1,287 +1,328 @@
-//! What threads do, from the scheduler's tracepoints: who runs, sleeps, is woken and waits for a CPU. Commands that join wake-ups to switches
-//! share it.
-//!
-//! `sched_waking` comes before it is known whether its thread sleeps at all (`try_to_wake_up`, kernel/sched/core.c). A thread that is about
-//! to sleep may find that it was woken and go on, or leave its CPU and come back. So such a wake-up is held until the thread's switch:
-//! a thread that leaves as one that can run was not woken. No thread is woken twice without having run, so of several wake-ups the last
-//! counts.
+//! What the scheduler's tracepoints tell of threads, for the [account](crate::waits) of what they wait for: live, or from a recording.
 
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::names::Names;
-use crate::numbers::Numbers;
-use perfweave::decode::Field;
-use perfweave::{Kind, Record, RingOptions, Rings};
+use crate::numbers::{Numbers, OUTSIDE};
+use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
+use perfweave::decode::{Field, Format};
+use perfweave::{Item, Kind, Ledger, Record, RingOptions, Rings};
 use std::collections::HashMap;
+use std::sync::Arc;
 
-/// Why a thread left a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// It waits for something, and a signal can wake it.
-    Asleep,
-    /// It cannot be interrupted.
-    Disk,
-    /// It could run on.
-    Ready,
-    /// It is stopped, traced or parked.
+/// Takes records of [`sources`] and, if they are there, of system calls and interrupts.
+#[derive(Debug)]
+pub struct Scheduler {
+    sources: Vec<Source>,
+    numbers: Numbers,
+    pub account: Account,
+    is_limited: bool,
+    /// Who begins to run on each CPU, if its number here is not known.
+    begins: HashMap<u32, (u32, Option<Ran>)>,
+}
+
+/// A tracepoint, and its fields.
+#[derive(Debug)]
+enum Source {
+    /// `sched_waking`, or `sched_wakeup_new`.
+    Wakes {
+        by: Field,
+        /// `common_flags`: whether the waker is an interrupt.
+        flags: Field,
+        woken: [Field; 2],
+    },
+    Switches {
+        prev: [Field; 2],
+        state: Field,
+        next: [Field; 2],
+    },
+    Enters {
+        by: Field,
+        number: Field,
+        args: Field,
+    },
+    Returns {
+        by: Field,
+    },
+    Begins(Kinds, Named),
+    Ends,
     Other,
 }
 
-/// Who wakes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Waker {
-    /// A thread, by its number here.
-    Thread(u32),
-    /// What kind of an interrupt. The thread that it interrupted has no part in it.
-    Interrupt(&'static str),
-    /// A thread whose number here is not known: one that ends.
-    Unknown,
-}
-
-impl Waker {
-    pub fn thread(self) -> Option<u32> {
-        if let Self::Thread(tid) = self { Some(tid) } else { None }
-    }
-}
-
-/// A wake-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wake {
-    pub time: u64,
-    pub waker: Waker,
-    /// The process of the thread that ran.
-    pub process: u32,
-}
-
-/// A thread begins to run, as far as what was before is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ran {
-    /// Its number here.
-    pub tid: u32,
-    /// When it left a CPU, why, and its process.
-    pub left: Option<Left>,
-    /// What made it run, unless nothing did, or nothing says what.
-    pub wake: Option<Wake>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
-    pub time: u64,
-    pub why: Why,
-    pub process: u32,
-}
-
-impl Ran {
-    /// Since when it could run: since it was woken, but not while it was still on its way to sleep.
-    pub fn ready(&self) -> Option<u64> {
-        match (self.left, self.wake) {
-            (Some(left), _) if left.why == Why::Ready => Some(left.time),
-            (left, Some(wake)) => Some(left.map_or(wake.time, |left| wake.time.max(left.time))),
-            (_, None) => None,
-        }
-    }
-}
-
-/// The state of each thread from the stream so far, by its number in the first PID namespace, which tracepoints have.
-#[derive(Debug, Default)]
-struct Threads(HashMap<u32, Thread>);
-
-#[derive(Debug, Default)]
-struct Thread {
-    doing: Doing,
-    wake: Option<Wake>,
-}
-
-#[derive(Debug, Default)]
-enum Doing {
-    #[default]
-    Unknown,
-    Runs,
-    Left(Left),
-}
-
-impl Threads {
-    fn wakes(&mut self, thread: u32, wake: Wake) {
-        let Thread { doing, wake: last } = self.0.entry(thread).or_default();
-        // One that was taken off its CPU may have been about to sleep. Now it does not.
-        if !matches!(doing, Doing::Left(Left { why: Why::Ready, .. })) {
-            *last = Some(wake);
-        }
-    }
-
-    /// `None` as the reason: it has ended, and the next thread with its number is another.
-    fn leaves(&mut self, thread: u32, left: Option<Left>) {
-        let Some(left) = left else {
-            self.0.remove(&thread);
-            return;
-        };
-        let Thread { doing, wake } = self.0.entry(thread).or_default();
-        // Where nothing says that it ran, the wake-up may be the one that made it run, and it has run.
-        if left.why == Why::Ready || !matches!(doing, Doing::Runs) {
-            *wake = None;
-        }
-        *doing = Doing::Left(left);
-    }
-
-    /// What the kernel's own record says, where there is no `sched_switch`. It does not say why a thread sleeps.
-    fn leaves_unseen(&mut self, thread: u32, left: Option<Left>) {
-        if let Some(Thread { doing: doing @ Doing::Runs, wake }) = self.0.get_mut(&thread) {
-            *doing = left.map_or(Doing::Unknown, Doing::Left);
-            *wake = wake.filter(|_| left.is_none());
-        }
-    }
-
-    fn runs(&mut self, thread: u32) -> Option<(Option<Left>, Option<Wake>)> {
-        let Thread { doing, wake } = self.0.entry(thread).or_default();
-        match std::mem::replace(doing, Doing::Runs) {
-            // Told twice, or nothing says when it left. What was before is not known.
-            Doing::Runs => None,
-            Doing::Unknown => Some((None, wake.take())),
-            Doing::Left(left) => Some((Some(left), wake.take())),
-        }
-    }
-}
-
-/// Takes the records of [`sources`].
+/// How an interrupt is called.
 #[derive(Debug)]
-pub struct Scheduler {
-    fields: Fields,
-    numbers: Numbers,
-    threads: Threads,
-    is_limited: bool,
-    /// Who begins to run on each CPU, if its number here is not known.
-    begins: HashMap<u32, u32>,
+enum Named {
+    Timer,
+    Device(Field),
+    /// By its number.
+    Soft(Field),
 }
-
-#[derive(Debug)]
-struct Fields {
-    waker: Field,
-    /// `common_flags`: whether the waker is an interrupt.
-    flags: Field,
-    woken: [Field; 2],
-    prev: [Field; 2],
-    state: Field,
-    next: [Field; 2],
-}
-
-/// `sched_wakeup_new`, if it is the source behind those of [`sources`]. Its fields lie where those of `sched_waking` lie: both are made of
-/// `sched_wakeup_template` (include/trace/events/sched.h).
-pub const NEW: usize = 2;
 
 /// `PERF_RECORD_MISC_SWITCH_OUT`
 const OUT: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_SWITCH_OUT_PREEMPT`
 const PREEMPTED: u16 = 1 << 14;
 
-/// The first sources of the rings. Where a kernel leaves a `sched_switch` out, its own record of the switch still says who runs: on a virtual
-/// machine that was one in six, most of them from an idle CPU. And in a PID namespace only that record has the number of the next thread.
+/// Where a kernel leaves a `sched_switch` out, its own record of the switch still says who runs: on a virtual machine that was one in six, most
+/// of them from an idle CPU. And in a PID namespace only that record has the number of the next thread.
 ///
 /// The kernel counts a wake-up for the waker alone. So who wants those of some threads traces the whole machine.
 pub fn sources(options: RingOptions) -> RingOptions {
     options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH])
 }
 
+/// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them. `but`: without some.
+pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
+    const NAMES: [&str; 11] = [
+        "sched:sched_waking",
+        "sched:sched_switch",
+        "sched:sched_wakeup_new",
+        "raw_syscalls:sys_enter",
+        "raw_syscalls:sys_exit",
+        "irq:irq_handler_entry",
+        "irq:irq_handler_exit",
+        "irq:softirq_entry",
+        "irq:softirq_exit",
+        "timer:hrtimer_expire_entry",
+        "timer:hrtimer_expire_exit",
+    ];
+    let names = NAMES.into_iter().filter(|name| !but(name));
+    names.fold(options, RingOptions::tracepoint).records([Kind::SWITCH])
+}
+
 impl Scheduler {
-    /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own.
-    pub fn new(rings: &Rings, is_limited: bool) -> Result<Self, Failure> {
-        let (waking, switch) = (rings.format(0)?, rings.format(1)?);
-        let fields = Fields {
-            waker: waking.field("common_pid")?,
-            flags: waking.field("common_flags")?,
-            woken: [waking.field("pid")?, waking.field("comm")?],
-            prev: [switch.field("prev_pid")?, switch.field("prev_comm")?],
-            state: switch.field("prev_state")?,
-            next: [switch.field("next_pid")?, switch.field("next_comm")?],
+    /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own. `most`: how many
+    /// stretches the account keeps.
+    pub fn new(rings: &Rings, is_limited: bool, most: usize) -> Result<Self, Failure> {
+        Self::with(rings, Numbers::now(), is_limited, most)
+    }
+
+    /// Of a recording.
+    pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
+        let scheduler = Self::with(rings, Numbers::recorded(), false, most)?;
+        let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
+        if has(|source| matches!(source, Source::Wakes { .. }))
+            && has(|source| matches!(source, Source::Switches { .. }))
+        {
+            return Ok(scheduler);
+        }
+        let hint =
+            "record the whole machine: perfweave record -a -e sched:sched_switch,sched:sched_waking,raw_syscalls:*";
+        Err(Failure::hinting("the recording has no sched:sched_switch and sched:sched_waking", hint))
+    }
+
+    fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize) -> Result<Self, Failure> {
+        let sources = (0..rings.sources().len()).map(|index| match rings.format(index) {
+            Ok(format) => Source::of(&format),
+            // It is no tracepoint.
+            Err(_) => Ok(Source::Other),
+        });
+        let (sources, account, begins) = (sources.collect::<Result<_, _>>()?, Account::new(most), HashMap::new());
+        Ok(Self { sources, numbers, account, is_limited, begins })
+    }
+
+    /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
+    pub fn notice(&mut self, item: &Item<'_>) -> Option<u64> {
+        let since = match item {
+            Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => return None,
+            Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),
+            Item::Gap(gap) => self.account.lost(gap.cpu, Some(gap.after.unwrap_or(0))),
+            Item::Damage(damage) => self.account.lost(Some(damage.cpu), None),
+            Item::Untraced(one) => self.account.untraced(one.cpu, one.since, one.lasted.is_none()),
+            _ => self.account.lost(None, None),
         };
-        let (numbers, threads, begins) = (Numbers::now(), Threads::default(), HashMap::new());
-        Ok(Self { fields, numbers, threads, is_limited, begins })
-    }
-
-    /// After a loss nothing is known of any thread.
-    pub fn forget(&mut self) {
-        self.threads.0.clear();
         self.begins.clear();
+        Some(since)
     }
 
-    /// Takes a record, and learns names from it. Some threads are about to run, and some do.
-    pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<Ran> {
-        let sampled = record.pid_tid();
-        match (record.kind(), record.source()) {
-            (Kind::SAMPLE, Some(0 | NEW)) => {
+    /// Losses that no event has told, because no record has followed them: gives the time from which nothing is known.
+    pub fn untold(&mut self, ledger: &Ledger) -> Option<u64> {
+        let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
+        untold.map(|account| self.account.lost(account.cpu, None)).min()
+    }
+
+    /// The number of a thread here. One from outside of this PID namespace has none.
+    pub fn tid(&self, who: Who) -> Option<u32> {
+        let known = self.account.known(who).and_then(|known| known.tid);
+        known.or_else(|| self.numbers.here(who.thread)).filter(|tid| tid & OUTSIDE == 0)
+    }
+
+    /// The thread that has this number here.
+    pub fn who(&self, tid: u32) -> Option<Who> {
+        self.account.who(self.numbers.kernels(tid)?)
+    }
+
+    /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of one that does.
+    pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
+        let (sampled, cpu) = (record.pid_tid(), record.cpu());
+        let Self { sources, numbers, account, .. } = self;
+        if time == 0 {
+            // A recording begins with what was before it.
+            return None;
+        }
+        let source = record.source().and_then(|source| sources.get(source)).unwrap_or(&Source::Other);
+        match (record.kind(), source) {
+            (Kind::SAMPLE, Source::Wakes { by, flags, woken }) => {
                 let (process, tid) = sampled?;
-                let [waker, woken] = [&self.fields.waker, &self.fields.woken[0]].map(|field| number(field, record));
-                let (waker, woken) = (self.numbers.learn(waker?, tid), woken?);
-                let waker = match (self.fields.flags.uint(record).and_then(interrupt::kind), waker) {
-                    (Some(kind), _) => Waker::Interrupt(kind),
-                    (None, Some(tid)) => Waker::Thread(tid),
-                    (None, None) => Waker::Unknown,
-                };
-                self.threads.wakes(woken, Wake { time, waker, process });
-                self.named(woken, 0, record, names);
+                let [by, thread] = [by, &woken[0]].map(|field| number(field, record));
+                let (by, thread) = (by?, thread?);
+                let tid = numbers.learn(by, tid);
+                let interrupt = flags.uint(record).and_then(interrupt::kind);
+                account.wakes(time, cpu, thread, by, interrupt, (process, tid));
+                known(account, by, tid, process);
+                name(account, numbers, thread, woken[1].text(record).as_deref(), names);
                 None
             }
-            (Kind::SAMPLE, Some(1)) => {
+            (Kind::SAMPLE, Source::Switches { prev, state, next }) => {
                 let (process, tid) = sampled?;
-                let [prev, next] = [&self.fields.prev[0], &self.fields.next[0]].map(|field| number(field, record));
-                let (prev, next) = (prev?, next?);
-                self.numbers.learn(prev, tid);
-                self.named(prev, 1, record, names);
-                self.named(next, 2, record, names);
-                let why = why(self.fields.state.int(record)?);
-                if prev != 0 {
-                    self.threads.leaves(prev, why.map(|why| Left { time, why, process }));
-                }
+                let why = why(state.int(record)?);
+                let ([prev, prev_comm], [next, next_comm]) = (prev, next);
+                let (prev, next) = (number(prev, record)?, number(next, record)?);
+                let tid = numbers.learn(prev, tid);
+                known(account, prev, tid, process);
+                // Before it ends.
+                name(account, numbers, prev, prev_comm.text(record).as_deref(), names);
+                let ran = account.switches(time, cpu, prev, why.map(|why| (why, process)), next);
+                name(account, numbers, next, next_comm.text(record).as_deref(), names);
                 if why.is_none() {
-                    self.numbers.forget(prev);
+                    numbers.forget(prev);
                 }
-                self.begins.remove(&record.cpu());
-                match self.numbers.here(next) {
-                    Some(tid) => self.runs(next, tid),
+                self.begins.remove(&cpu);
+                match numbers.here(next) {
+                    Some(tid) => ran.map(|ran| (tid, ran)),
                     None if self.is_limited => None,
                     None => {
-                        self.begins.insert(record.cpu(), next);
+                        self.begins.insert(cpu, (next, ran));
                         None
                     }
                 }
             }
-            (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, _) if record.misc() & OUT != 0 => {
-                let (process, tid) = sampled?;
-                let could_run = record.misc() & PREEMPTED != 0;
-                let left = could_run.then_some(Left { time, why: Why::Ready, process });
-                self.threads.leaves_unseen(self.numbers.kernels(tid)?, left);
+            (Kind::SAMPLE, Source::Enters { by, number: call, args }) => {
+                let ((process, tid), by) = (sampled?, number(by, record)?);
+                let (number, values) = (call.int(record)?, args.ints(record)?);
+                let mut args = [0; 6];
+                args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
+                let tid = numbers.learn(by, tid);
+                account.calls(time, cpu, by, In::Call(Arc::new(Call { number, args })));
+                known(account, by, tid, process);
                 None
             }
-            (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, _) => {
-                let (_, tid) = sampled?;
-                match self.begins.remove(&record.cpu()) {
-                    Some(thread) => {
-                        let tid = self.numbers.learn(thread, tid)?;
-                        self.runs(thread, tid)
+            (Kind::SAMPLE, Source::Returns { by }) => {
+                account.calls(time, cpu, number(by, record)?, In::Nothing);
+                None
+            }
+            (Kind::SAMPLE, Source::Begins(kinds, named)) => {
+                account.interrupts(time, cpu, Some((*kinds, named.name(record)?)));
+                None
+            }
+            (Kind::SAMPLE, Source::Ends) => {
+                account.interrupts(time, cpu, None);
+                None
+            }
+            (kind @ (Kind::SWITCH | Kind::SWITCH_CPU_WIDE), _) => {
+                let (process, tid) = sampled?;
+                // struct { u32 next_prev_pid, next_prev_tid; }: in a PID namespace, 0 is any thread from outside.
+                let other = record.body().u32(4).filter(|_| kind == Kind::SWITCH_CPU_WIDE && !numbers.are_others());
+                let other = other.and_then(|other| numbers.kernels(other));
+                if record.misc() & OUT != 0 {
+                    let could_run = (record.misc() & PREEMPTED != 0).then_some(process);
+                    account.leaves_unseen(time, cpu, numbers.kernels(tid)?, could_run, other);
+                    return None;
+                }
+                match self.begins.remove(&cpu) {
+                    Some((thread, ran)) => {
+                        let tid = numbers.learn(thread, tid)?;
+                        known(account, thread, Some(tid), process);
+                        ran.map(|ran| (tid, ran))
                     }
-                    None => self.runs(self.numbers.kernels(tid)?, tid),
+                    None => {
+                        let ran = account.comes_unseen(time, cpu, numbers.kernels(tid)?, other);
+                        ran.map(|ran| (tid, ran))
+                    }
                 }
             }
-            // struct { u32 pid, ppid, tid, ptid; u64 time; }: the last thread of this number may have ended unseen.
+            // struct { u32 pid, ppid, tid, ptid; u64 time; }
             (Kind::FORK, _) => {
-                let thread = self.numbers.kernels(record.body().u32(8)?)?;
-                self.threads.leaves(thread, None);
+                let [process, _, tid, parent] = [0, 4, 8, 12].map(|at| record.body().u32(at));
+                let thread = numbers.kernels(tid?)?;
+                account.forks(time, cpu, thread);
+                known(account, thread, tid, process?);
+                let parent = account.learn(numbers.kernels(parent?)?).map(|known| known.name.clone());
+                account.learn(thread)?.name = parent.unwrap_or_default();
+                None
+            }
+            // struct { u32 pid, tid; char comm[]; }
+            (Kind::COMM, _) => {
+                let body = record.body();
+                let thread = numbers.kernels(body.u32(4)?)?;
+                if sampled.is_some_and(|(_, tid)| Some(tid) == body.u32(4)) {
+                    account.writes(time, cpu, thread);
+                }
+                let bytes = (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0);
+                account.learn(thread)?.name = String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned();
                 None
             }
             _ => None,
         }
     }
+}
 
-    fn runs(&mut self, thread: u32, tid: u32) -> Option<Ran> {
-        let (left, wake) = if thread == 0 { None } else { self.threads.runs(thread) }?;
-        Some(Ran { tid, left, wake })
+impl Source {
+    fn of(format: &Format) -> Result<Self, Failure> {
+        let task = |[pid, comm]: [&str; 2]| Ok::<_, Failure>([format.field(pid)?, format.field(comm)?]);
+        let by = || format.field("common_pid");
+        Ok(match format.name() {
+            "sched_waking" | "sched_wakeup_new" => {
+                Self::Wakes { by: by()?, flags: format.field("common_flags")?, woken: task(["pid", "comm"])? }
+            }
+            "sched_switch" => Self::Switches {
+                prev: task(["prev_pid", "prev_comm"])?,
+                state: format.field("prev_state")?,
+                next: task(["next_pid", "next_comm"])?,
+            },
+            "sys_enter" => Self::Enters { by: by()?, number: format.field("id")?, args: format.field("args")? },
+            "sys_exit" => Self::Returns { by: by()? },
+            "irq_handler_entry" => Self::Begins(&["hardirq"], Named::Device(format.field("name")?)),
+            "softirq_entry" => Self::Begins(&["softirq"], Named::Soft(format.field("vec")?)),
+            "hrtimer_expire_entry" => Self::Begins(&["hardirq", "softirq"], Named::Timer),
+            "irq_handler_exit" | "softirq_exit" | "hrtimer_expire_exit" => Self::Ends,
+            _ => Self::Other,
+        })
     }
+}
 
-    /// Sets the name of a thread: the woken, the one that leaves, or the one that comes.
-    fn named(&self, thread: u32, which: usize, record: &Record<'_>, names: &mut Names) {
-        let comm = [&self.fields.woken, &self.fields.prev, &self.fields.next].map(|[_, comm]| comm)[which];
-        if let (Some(tid @ 1..), Some(name)) = (self.numbers.here(thread), comm.text(record)) {
-            names.set(tid, &name);
-        }
+impl Named {
+    fn name(&self, record: &Record<'_>) -> Option<Arc<str>> {
+        // As `print fmt` of `irq:softirq_entry` has them.
+        const SOFT: [&str; 10] =
+            ["hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "timer", "rcu"];
+        Some(match self {
+            Self::Timer => "timer".into(),
+            Self::Device(name) => name.text(record)?.into(),
+            Self::Soft(number) => {
+                SOFT.get(usize::try_from(number.uint(record)?).ok()?).copied().unwrap_or("softirq").into()
+            }
+        })
+    }
+}
+
+/// The numbers that a record tells of the thread that wrote it.
+fn known(account: &mut Account, thread: u32, tid: Option<u32>, process: u32) {
+    if let Some(known) = account.learn(thread) {
+        (known.tid, known.process) = (tid, Some(process));
+    }
+}
+
+/// The name that an event has of a thread.
+fn name(account: &mut Account, numbers: &Numbers, thread: u32, name: Option<&str>, names: &mut Names) {
+    let Some(name) = name else { return };
+    if let Some(known) = account.learn(thread)
+        && known.name != name
+    {
+        name.clone_into(&mut known.name);
+    }
+    if let Some(tid @ 1..) = numbers.here(thread) {
+        names.set(tid, name);
     }
 }
 
@@ -301,4 +342,16 @@ fn why(state: i64) -> Option<Why> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::{Why, why};
+
+    #[test]
+    fn the_kernels_letters_for_states() {
+        // R, R+, S, D, I, T, t, P
+        let states = [0, 0x100, 1, 2, 0x80, 4, 8, 0x40].map(why);
+        let [other @ .., _, _, _, _, _] = [Why::Other; 8];
+        let first = [Why::Ready, Why::Ready, Why::Asleep, Why::Disk, Why::Asleep].map(Some);
+        assert_eq!((&states[..5], &states[5..]), (&first[..], &other.map(Some)[..]));
+        assert_eq!([why(0x10), why(0x20)], [None, None]);
+    }
+}

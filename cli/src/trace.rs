@@ -1,7 +1,7 @@
 //! Prints events as they happened.
 
 pub mod calls;
-mod events;
+pub mod events;
 mod lines;
 pub mod pairs;
 mod program;

@@ -1,25 +1,15 @@
 //! `latency` between two tracepoints that have a field in common.
 
 use super::{Args, Rows, finish, live};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
+use crate::key::{self, value};
 use crate::names::{NAMING, Names};
 use crate::session::{Session, Tell};
-use perfweave::decode::Field;
-use perfweave::{Item, Record, Rings, Sample};
+use perfweave::{Item, Rings, Sample};
 use std::collections::HashMap;
 
-/// A value of the common field: a number or a text.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Value {
-    Number(u64),
-    Text(String),
-}
-
 pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
-    if let Some(pattern) = [from, to].into_iter().find(|name| name.contains(['*', '?']) || !name.contains(':')) {
-        let hint = "the events are tracepoints, category:name, as in /sys/kernel/tracing/available_events";
-        return Err(Failure::hinting(format_args!("{pattern} is not the name of one tracepoint"), hint));
-    }
+    key::is_one([from, to])?;
     let child = args.target.start()?;
     let mut options = Rings::options().tracepoint(from);
     if from != to {
@@ -28,8 +18,7 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
     let options = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer);
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let end = usize::from(from != to);
-    let (by_from, by_to) = by.split_once('=').unwrap_or((by, by));
-    let fields = [rings.format(0)?.field(by_from)?, rings.format(end)?.field(by_to)?];
+    let fields = key::fields(&rings, [0, end], by)?;
     let what = format!("{} -> {}", short_name(from), short_name(to));
     let (mut rows, mut names, mut begun) = (Rows::default(), Names::now(), HashMap::new());
     let (mut out, mut live) = live(args);
@@ -63,13 +52,6 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
     })?;
     live.end(&mut out)?;
     finish(args, &mut session, &rows, out)
-}
-
-fn value(field: &Field, record: &Record<'_>) -> Option<Value> {
-    if field.is_text() {
-        return field.text(record).map(|text| Value::Text(text.into_owned()));
-    }
-    field.uint(record).map(Value::Number)
 }
 
 /// Without the category.

@@ -6,10 +6,11 @@ use crate::family::Family;
 use crate::names::Names;
 use crate::numbers::OUTSIDE;
 use crate::out::{Out, line};
-use crate::scheduler::{Left, Ran, Scheduler, Why};
+use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
+use crate::waits::{Left, Ran, Why};
 use perfweave::{Event, Item, Kind, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -84,7 +85,7 @@ pub struct Row {
 
 impl<'a> Account<'a> {
     pub fn new(rings: &Rings, args: &'a Args, family: Family, waits: Option<u32>) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some())?;
+        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         Ok(Self { scheduler, family, args, stamp, names: Names::now(), rows: HashMap::new(), waits })
     }
@@ -97,7 +98,7 @@ impl<'a> Account<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A thread may have run meanwhile.
-            self.scheduler.forget();
+            self.scheduler.notice(&item);
             self.waits = None;
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
@@ -114,19 +115,16 @@ impl<'a> Account<'a> {
             }
             return Ok(());
         }
-        let Some((ran, left)) = ran.and_then(|ran| Some((ran, ran.left?))) else { return Ok(()) };
+        let Some((tid, left, ran)) = ran.and_then(|(tid, ran)| Some((tid, ran.left?, ran))) else { return Ok(()) };
         // Threads from outside of a PID namespace have no process here. Of this program's own threads some switches are left out.
-        if ran.tid & OUTSIDE != 0
-            || left.process == std::process::id()
-            || self.waits == Some(ran.tid)
-            || !self.family.has(ran.tid)
+        if tid & OUTSIDE != 0 || left.process == std::process::id() || self.waits == Some(tid) || !self.family.has(tid)
         {
             return Ok(());
         }
-        if self.args.comm.as_ref().is_some_and(|comm| self.names.of(ran.tid) != comm) {
+        if self.args.comm.as_ref().is_some_and(|comm| self.names.of(tid) != comm) {
             return Ok(());
         }
-        self.ends(left.process, ran.tid, &Period::of(left, &ran, time), [time, record.cpu().into()], out)
+        self.ends(left.process, tid, &Period::of(left, &ran, time), [time, record.cpu().into()], out)
     }
 
     /// A thread runs again.

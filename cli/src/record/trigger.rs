@@ -130,8 +130,8 @@ impl On {
                 let happened = match (event.item(), &mut waits) {
                     (Item::Record(record), Some(waits)) => waits.record(&record),
                     // Who waits since when is not known any more.
-                    (_, Some(waits)) => {
-                        waits.scheduler.forget();
+                    (item, Some(waits)) => {
+                        waits.scheduler.notice(&item);
                         None
                     }
                     (Item::Record(record), None) => {
@@ -170,18 +170,18 @@ struct Waits {
 impl Waits {
     fn new(rings: &Rings, limit: Duration) -> Result<Self, Failure> {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Self { limit, scheduler: Scheduler::new(rings, false)?, names: Names::default() })
+        Ok(Self { limit, scheduler: Scheduler::new(rings, false, 0)?, names: Names::default() })
     }
 
     fn record(&mut self, record: &Record<'_>) -> Option<Trigger> {
         let time = record.time()?;
-        let ran = self.scheduler.record(record, time, &mut self.names)?;
-        let waited = time.saturating_sub(ran.wake.and(ran.ready())?);
-        if waited <= self.limit || Path::new(&format!("/proc/self/task/{}", ran.tid)).exists() {
+        let (tid, ran) = self.scheduler.record(record, time, &mut self.names)?;
+        let waited = time.saturating_sub(ran.wake.as_ref().and(ran.ready())?);
+        if waited <= self.limit || Path::new(&format!("/proc/self/task/{}", tid)).exists() {
             // What the recorder itself waits for is of no interest.
             return None;
         }
-        let thread = self.names.with_number(ran.tid);
+        let thread = self.names.with_number(tid);
         let what = format!("{thread} waited {:.3} ms for CPU {}", waited as f64 / 1e6, record.cpu());
         Some(Trigger { time, what, answer: None })
     }

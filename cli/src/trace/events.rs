@@ -65,7 +65,7 @@ fn is_probe(name: &str) -> bool {
 }
 
 /// An event by its name: a tracepoint has a colon, and so have probes.
-fn event(options: RingOptions, name: &str) -> RingOptions {
+pub fn event(options: RingOptions, name: &str) -> RingOptions {
     match name.split_once(':') {
         Some(("kprobe", function)) => options.kprobe(function),
         Some(("kretprobe", function)) => options.kretprobe(function),

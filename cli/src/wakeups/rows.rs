@@ -5,10 +5,11 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::out::{Out, line};
-use crate::scheduler::{Ran, Scheduler, Waker};
+use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
+use crate::waits::{Ran, Wake};
 use perfweave::{Event, Item, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -25,6 +26,31 @@ pub struct Rows<'a> {
     pairs: HashMap<(Waker, u32), Times>,
 }
 
+/// Who wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Waker {
+    /// A thread, by its number here.
+    Thread(u32),
+    /// What kind of an interrupt. The thread that it interrupted has no part in it.
+    Interrupt(&'static str),
+    /// A thread whose number here is not known: one that ends.
+    Unknown,
+}
+
+impl Waker {
+    fn of(wake: &Wake) -> Self {
+        match (wake.interrupt, wake.numbers) {
+            (Some(kind), _) => Self::Interrupt(kind),
+            (None, (_, Some(tid))) => Self::Thread(tid),
+            (None, (_, None)) => Self::Unknown,
+        }
+    }
+
+    fn thread(self) -> Option<u32> {
+        if let Self::Thread(tid) = self { Some(tid) } else { None }
+    }
+}
+
 /// A row.
 #[derive(Debug)]
 pub struct Pair {
@@ -35,7 +61,7 @@ pub struct Pair {
 
 impl<'a> Rows<'a> {
     pub fn new(rings: &Rings, family: Family, args: &'a Args) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, false)?;
+        let scheduler = Scheduler::new(rings, false, 0)?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         let mut names = Names::now();
         names.set(0, "idle");
@@ -54,7 +80,7 @@ impl<'a> Rows<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
-            self.scheduler.forget();
+            self.scheduler.notice(&item);
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
     }
@@ -67,18 +93,18 @@ impl<'a> Rows<'a> {
             return Ok(());
         }
         match ran {
-            Some(ran) => self.runs(&ran, [time, record.cpu().into()], out),
+            Some((woken, ran)) => self.runs(woken, &ran, [time, record.cpu().into()], out),
             None => Ok(()),
         }
     }
 
     /// A thread begins to run, perhaps after somebody woke it.
-    fn runs(&mut self, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
-        let (Some(wake), Some(since)) = (ran.wake, ran.ready()) else { return Ok(()) };
-        let (waker, woken) = (wake.waker, ran.tid);
+    fn runs(&mut self, woken: u32, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
+        let (Some(wake), Some(since)) = (&ran.wake, ran.ready()) else { return Ok(()) };
+        let (waker, process) = (Waker::of(wake), wake.numbers.0);
         let own = std::process::id();
         // What this program does is not what anybody wants to know.
-        if waker.thread().is_some() && wake.process == own || ran.left.is_some_and(|left| left.process == own) {
+        if waker.thread().is_some() && process == own || ran.left.is_some_and(|left| left.process == own) {
             return Ok(());
         }
         if !self.family.has(woken) && !waker.thread().is_some_and(|waker| self.family.has(waker)) {

@@ -1,0 +1,149 @@
+//! One account of waiting: for each thread, intervals without overlap or hole, of what it does; for each CPU, who ran there.
+//!
+//! It is made of what the scheduler tells, in its order. Nothing spans a time in which records are missing: all is unknown from the last
+//! record before the loss until the next fact. Threads have their numbers in the first PID namespace here, which tracepoints have.
+
+mod account;
+mod history;
+
+pub use account::{Account, Kinds};
+pub use history::Stretch;
+use std::sync::Arc;
+
+/// A thread: its number, and which of the threads that had this number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Who {
+    pub thread: u32,
+    pub life: u32,
+}
+
+/// Why a thread left a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// It waits for something, and a signal can wake it.
+    Asleep,
+    /// It cannot be interrupted.
+    Disk,
+    /// It could run on.
+    Ready,
+    /// It is stopped, traced or parked.
+    Other,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    Runs {
+        cpu: u32,
+    },
+    /// It could run and does not.
+    Ready {
+        /// Where it ran then: the CPU that it waited for, at least in the end. `None` if it has not run yet.
+        cpu: Option<u32>,
+        /// It was taken off its CPU. Otherwise it was woken.
+        taken_off: bool,
+    },
+    Blocked {
+        /// Any but [`Why::Ready`].
+        why: Why,
+        call: In,
+        /// What ended it, as far as it is known.
+        end: Option<Waker>,
+    },
+    Unknown(Cause),
+}
+
+/// Why nothing is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Nothing has told of it yet.
+    First,
+    /// Records are lost.
+    Loss,
+    /// A CPU was online and not traced.
+    Untraced,
+    /// A record came late, so what was concluded before it is void.
+    Late,
+    /// The kernel left a record of a switch out, or nobody records that thread.
+    Unseen,
+    /// It was too long ago for this account's memory.
+    Forgotten,
+    /// The thread has ended, or is not there yet.
+    Gone,
+}
+
+/// In which system call a thread is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum In {
+    #[default]
+    Unknown,
+    /// In none: it waits in a page fault, for example.
+    Nothing,
+    Call(Arc<Call>),
+}
+
+/// A system call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    pub number: i64,
+    pub args: [u64; 6],
+}
+
+/// What wakes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waker {
+    Thread(Who),
+    /// An interrupt, and its name if it is known. The thread that it interrupts has no part in it.
+    Interrupt(Option<Arc<str>>),
+}
+
+/// A wake-up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wake {
+    pub time: u64,
+    pub by: Waker,
+    /// What kind of an interrupt it is by, if it is.
+    pub interrupt: Option<&'static str>,
+    /// The process of the thread that ran, and its own number, as the recorder's namespace has them. A thread that ends may have none.
+    pub numbers: (u32, Option<u32>),
+}
+
+/// When a thread left a CPU, why, and its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    pub time: u64,
+    pub why: Why,
+    pub process: u32,
+}
+
+/// A thread begins to run, as far as what was before is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    pub who: Who,
+    pub left: Option<Left>,
+    /// What made it run, unless nothing did, or nothing says what.
+    pub wake: Option<Wake>,
+}
+
+impl Ran {
+    /// Since when it could run: since it was woken, but not while it was still on its way to sleep.
+    pub fn ready(&self) -> Option<u64> {
+        match (self.left, &self.wake) {
+            (Some(left), _) if left.why == Why::Ready => Some(left.time),
+            (left, Some(wake)) => Some(left.map_or(wake.time, |left| wake.time.max(left.time))),
+            (_, None) => None,
+        }
+    }
+}
+
+/// Who has a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Has {
+    Thread(Who),
+    /// No thread.
+    Idle,
+    Unknown(Cause),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,658 @@
+//! The account itself: facts in, stretches out.
+//!
+//! `sched_waking` comes before it is known whether its thread sleeps at all (`try_to_wake_up`, kernel/sched/core.c). A thread that is about
+//! to sleep may find that it was woken and go on, or leave its CPU and come back. So such a wake-up is held until the thread's switch:
+//! a thread that leaves as one that can run was not woken. No thread is woken twice without having run, so of several wake-ups the last
+//! counts.
+
+use super::history::{History, Stretch};
+use super::{Cause, Has, In, Left, Ran, Wake, Waker, What, Who, Why};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// What is known of all threads and CPUs.
+#[derive(Debug)]
+pub struct Account {
+    /// Who has a number now.
+    living: HashMap<u32, Who>,
+    threads: HashMap<Who, Thread>,
+    cpus: HashMap<u32, Cpu>,
+    /// CPUs on which anybody may run unseen, from now on.
+    untraced: BTreeSet<u32>,
+    /// Of whom each stretch is, in the order in which they were added: the oldest is the first to be dropped.
+    added: VecDeque<Of>,
+    /// The most stretches that are kept, of all threads and CPUs together.
+    most: usize,
+    /// Of the newest fact.
+    newest: u64,
+    lives: u32,
+    /// Why nothing is known of those who come now.
+    unknown: Cause,
+    /// Who has waited, since when, and is seen to run: nobody saw when it began to.
+    unseen: Option<(Who, u64)>,
+}
+
+/// What is known of a thread beside what it does.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    pub name: String,
+    /// Its number in the recorder's PID namespace, and that of its process.
+    pub tid: Option<u32>,
+    pub process: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    known: Known,
+    first: Cause,
+    history: History<What>,
+    /// What it does now, since when.
+    does: Does,
+    since: u64,
+    /// A wake-up that counts if it leaves its CPU to sleep, or if it sleeps.
+    wake: Option<Wake>,
+    /// Nobody saw it begin to run, so a wake-up that nobody saw either may count.
+    doubt: bool,
+    call: In,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Does {
+    Unknown(Cause),
+    Runs(u32),
+    Left(Left),
+    Ended,
+}
+
+#[derive(Debug)]
+struct Cpu {
+    history: History<Has>,
+    has: Has,
+    since: u64,
+    /// Of its last fact.
+    last: u64,
+    /// Interrupts that run, the innermost last, and their names.
+    interrupts: Vec<(Kinds, Arc<str>)>,
+}
+
+/// Of which kinds an interrupt may be: [`crate::interrupt::kind`].
+pub type Kinds = &'static [&'static str];
+
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Thread(Who),
+    Cpu(u32),
+}
+
+impl Account {
+    /// One that keeps so many stretches. A stretch takes some 70 bytes.
+    pub fn new(most: usize) -> Self {
+        let (living, threads, cpus) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (untraced, added, unknown) = (BTreeSet::new(), VecDeque::new(), Cause::First);
+        Self { living, threads, cpus, untraced, added, most, newest: 0, lives: 0, unknown, unseen: None }
+    }
+
+    /// Of the newest fact.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// How many stretches are kept.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        let threads = self.threads.values().map(|thread| thread.history.len());
+        threads.chain(self.cpus.values().map(|cpu| cpu.history.len())).sum()
+    }
+
+    /// Who has this number now.
+    pub fn who(&self, thread: u32) -> Option<Who> {
+        self.living.get(&thread).copied()
+    }
+
+    /// All that have a number now.
+    pub fn living(&self) -> impl Iterator<Item = Who> {
+        self.living.values().copied()
+    }
+
+    /// Since when a thread waits, if it does.
+    pub fn waits_since(&self, who: Who) -> Option<u64> {
+        match self.threads.get(&who)?.does {
+            Does::Left(left) => Some(left.time),
+            _ => None,
+        }
+    }
+
+    /// Who has waited, since when, if the last fact says so without saying when it began to run.
+    pub fn take_unseen(&mut self) -> Option<(Who, u64)> {
+        self.unseen.take()
+    }
+
+    /// When a thread has ended, if it has.
+    pub fn ended(&self, who: Who) -> Option<u64> {
+        self.threads.get(&who).filter(|thread| matches!(thread.does, Does::Ended)).map(|thread| thread.since)
+    }
+
+    /// What else is known of a thread, if it is kept.
+    pub fn known(&self, who: Who) -> Option<&Known> {
+        self.threads.get(&who).map(|thread| &thread.known)
+    }
+
+    /// The same, to be added to.
+    pub fn learn(&mut self, thread: u32) -> Option<&mut Known> {
+        let who = self.living.get(&thread)?;
+        self.threads.get_mut(who).map(|thread| &mut thread.known)
+    }
+
+    /// A thread wakes another, or an interrupt of this kind does.
+    pub fn wakes(
+        &mut self,
+        time: u64,
+        cpu: u32,
+        woken: u32,
+        by: u32,
+        interrupt: Option<&'static str>,
+        numbers: (u32, Option<u32>),
+    ) {
+        self.fact(time, cpu);
+        self.runs_here(time, cpu, by);
+        let by = match interrupt {
+            Some(kind) => Waker::Interrupt(self.interrupt(cpu, kind)),
+            None => Waker::Thread(self.meet(time, by)),
+        };
+        let woken = self.meet(time, woken);
+        let Some(thread) = self.threads.get_mut(&woken) else { return };
+        match thread.does {
+            // One that was taken off its CPU may have been about to sleep. Now it does not.
+            Does::Left(Left { why: Why::Ready, .. }) | Does::Ended => return,
+            // It may have run where nobody sees it, and sleep again.
+            Does::Unknown(_) if !self.untraced.is_empty() => return,
+            // It has run since it was woken, and nobody saw it.
+            Does::Left(left) if thread.wake.as_ref().is_some_and(|wake| wake.time >= left.time) => {
+                thread.slept(woken, &mut self.added);
+            }
+            // This one counts, unless it ran unseen meanwhile.
+            Does::Left(_) => thread.doubt |= thread.wake.is_some(),
+            _ => {}
+        }
+        thread.wake = Some(Wake { time, by, interrupt, numbers });
+    }
+
+    /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it has ended.
+    pub fn switches(&mut self, time: u64, cpu: u32, prev: u32, left: Option<(Why, u32)>, next: u32) -> Option<Ran> {
+        self.fact(time, cpu);
+        // None is underway at a switch, so what is left has an end without a record.
+        self.cpu(time, cpu).interrupts.clear();
+        self.leaves_cpu(time, cpu, prev);
+        if prev != 0 {
+            self.leaves(time, cpu, prev, left);
+        }
+        self.comes(time, cpu, next)
+    }
+
+    /// What the kernel's own record says of a thread that leaves, where there is no `sched_switch`. It does not say why a thread sleeps. `next`:
+    /// who comes, if it says so.
+    pub fn leaves_unseen(&mut self, time: u64, cpu: u32, prev: u32, could_run: Option<u32>, next: Option<u32>) {
+        self.fact(time, cpu);
+        let Some(who) = self.who(prev) else { return };
+        if self.cpus.get(&cpu).is_some_and(|cpu| cpu.has == Has::Thread(who)) {
+            self.leaves_cpu(time, cpu, prev);
+            let next = next.map_or(Has::Unknown(Cause::Unseen), |next| self.has(time, next));
+            self.cpus.entry(cpu).and_modify(|cpu| cpu.has = next);
+        } else if self.threads.get(&who).is_none_or(|thread| !matches!(thread.does, Does::Unknown(_))) {
+            // A `sched_switch` has told it.
+            return;
+        }
+        match could_run {
+            Some(process) => self.leaves(time, cpu, prev, Some((Why::Ready, process))),
+            None => self.stops(time, cpu, who, false),
+        }
+    }
+
+    /// The same of one that comes. `prev`: who was there before, if it says so.
+    pub fn comes_unseen(&mut self, time: u64, cpu: u32, thread: u32, prev: Option<u32>) -> Option<Ran> {
+        self.fact(time, cpu);
+        let is_told =
+            self.who(thread).is_some_and(|who| self.cpus.get(&cpu).is_some_and(|cpu| cpu.has == Has::Thread(who)));
+        if !is_told {
+            match prev {
+                Some(prev) => self.leaves_cpu(time, cpu, prev),
+                None => self.unseen_until(time, cpu),
+            }
+            if let Some(who) = prev.and_then(|prev| self.who(prev)) {
+                self.stops(time, cpu, who, false);
+            }
+        }
+        self.comes(time, cpu, thread)
+    }
+
+    /// A new thread. The last one of this number may have ended unseen.
+    pub fn forks(&mut self, time: u64, cpu: u32, thread: u32) {
+        self.fact(time, cpu);
+        if let Some(old) = self.who(thread) {
+            if let Some(of) = self.threads.get_mut(&old) {
+                of.becomes(time, What::Unknown(Cause::Unseen), Does::Ended, old, &mut self.added);
+            }
+            self.ends(time, old);
+        }
+        let who = self.meet(time, thread);
+        self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
+    }
+
+    /// A thread has written a record that says nothing else.
+    pub fn writes(&mut self, time: u64, cpu: u32, thread: u32) {
+        self.fact(time, cpu);
+        self.runs_here(time, cpu, thread);
+    }
+
+    /// A thread enters a system call, or returns from it.
+    pub fn calls(&mut self, time: u64, cpu: u32, thread: u32, call: In) {
+        self.writes(time, cpu, thread);
+        let who = self.meet(time, thread);
+        if let Some(thread) = self.threads.get_mut(&who) {
+            thread.call = call;
+        }
+    }
+
+    /// An interrupt begins. `None`: the innermost ends.
+    pub fn interrupts(&mut self, time: u64, cpu: u32, interrupt: Option<(Kinds, Arc<str>)>) {
+        self.fact(time, cpu);
+        let interrupts = &mut self.cpu(time, cpu).interrupts;
+        match interrupt {
+            Some(one) => interrupts.push(one),
+            None => drop(interrupts.pop()),
+        }
+    }
+
+    /// Records of a CPU, or of any, are lost after this time; if it is not known, after the last fact. Gives the time from which nothing is known.
+    pub fn lost(&mut self, cpu: Option<u32>, after: Option<u64>) -> u64 {
+        let last = cpu.map_or(self.newest, |cpu| self.cpus.get(&cpu).map_or(0, |cpu| cpu.last));
+        self.void(cpu, after.unwrap_or(last), Cause::Loss)
+    }
+
+    /// A CPU was not traced since then, and is not yet if this lasts. Gives the time from which nothing is known.
+    pub fn untraced(&mut self, cpu: u32, since: Option<u64>, lasts: bool) -> u64 {
+        if lasts {
+            self.untraced.insert(cpu)
+        } else {
+            self.untraced.remove(&cpu)
+        };
+        self.void(Some(cpu), since.unwrap_or(0), Cause::Untraced)
+    }
+
+    /// What a thread did from a time to another, without overlap or hole.
+    pub fn did(&self, who: Who, from: u64, to: u64) -> Vec<Stretch<What>> {
+        let mut did = History::new(from);
+        let Some(thread) = self.threads.get(&who) else {
+            return vec![Stretch { from, to, what: What::Unknown(Cause::Forgotten) }];
+        };
+        let kept_from = thread.history.kept_from;
+        did.push(from, to.min(kept_from), What::Unknown(thread.first));
+        for part in thread.history.between(from, to).chain(thread.now(to, false)) {
+            did.push(part.from.max(from), part.to, part.what);
+        }
+        did.between(from, to).collect()
+    }
+
+    /// Who had a CPU from a time to another, and how long each of them.
+    pub fn had(&self, cpu: u32, from: u64, to: u64) -> Vec<(Has, u64)> {
+        let mut had = HashMap::<Has, u64>::new();
+        let mut add = |has, from: u64, to: u64| {
+            if from < to {
+                *had.entry(has).or_default() += to - from;
+            }
+        };
+        match self.cpus.get(&cpu) {
+            None => add(Has::Unknown(Cause::First), from, to),
+            Some(cpu) => {
+                add(Has::Unknown(Cause::Forgotten), from, to.min(cpu.history.kept_from));
+                cpu.history.between(from, to).for_each(|part| add(part.what, part.from, part.to));
+                add(cpu.has, cpu.since.max(from), to);
+            }
+        }
+        let mut had: Vec<_> = had.into_iter().collect();
+        had.sort_by_key(|(has, time)| (std::cmp::Reverse(*time), matches!(has, Has::Thread(_))));
+        had
+    }
+
+    /// A fact comes at this time. One that comes late makes void what was concluded without it.
+    fn fact(&mut self, time: u64, cpu: u32) {
+        if time < self.newest {
+            self.void(None, time, Cause::Late);
+        }
+        self.newest = time;
+        self.cpu(time, cpu).last = time;
+        while self.added.len() > self.most {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        match self.added.pop_front() {
+            Some(Of::Cpu(cpu)) => drop(self.cpus.get_mut(&cpu).map(|cpu| cpu.history.forget())),
+            Some(Of::Thread(who)) => {
+                let Some(thread) = self.threads.get_mut(&who) else { return };
+                thread.history.forget();
+                thread.first = Cause::Forgotten;
+                if thread.is_over() {
+                    self.threads.remove(&who);
+                    if self.who(who.thread) == Some(who) {
+                        self.living.remove(&who.thread);
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Nothing is known from this time on, of any thread and of one CPU or all.
+    fn void(&mut self, of: Option<u32>, after: u64, cause: Cause) -> u64 {
+        self.unknown = cause;
+        for (number, cpu) in self.cpus.iter_mut().filter(|(cpu, _)| of.is_none_or(|of| of == **cpu)) {
+            cpu.interrupts.clear();
+            let since = after.max(cpu.history.kept_from);
+            if !matches!(cpu.has, Has::Unknown(_)) || cpu.since > since {
+                add(&mut self.added, Of::Cpu(*number), cpu.history.push(cpu.since, since, cpu.has));
+                cpu.history.cut(since);
+                (cpu.has, cpu.since) = (Has::Unknown(cause), since);
+            }
+        }
+        for (who, thread) in &mut self.threads {
+            thread.void(*who, after, cause, &mut self.added);
+        }
+        // The other CPUs have told all that was there: who runs is known.
+        for (number, cpu) in self.cpus.iter().filter(|(cpu, _)| of.is_some_and(|of| of != **cpu)) {
+            let Has::Thread(who) = cpu.has else { continue };
+            if let Some(thread) = self.threads.get_mut(&who).filter(|thread| matches!(thread.does, Does::Unknown(_))) {
+                let since = cpu.since.max(thread.since);
+                thread.becomes(since, What::Unknown(cause), Does::Runs(*number), who, &mut self.added);
+            }
+        }
+        self.threads.retain(|_, thread| !thread.is_over());
+        let threads = &self.threads;
+        self.living.retain(|_, who| threads.contains_key(who));
+        after
+    }
+
+    fn cpu(&mut self, time: u64, cpu: u32) -> &mut Cpu {
+        let has = Has::Unknown(self.unknown);
+        self.cpus.entry(cpu).or_insert_with(|| Cpu {
+            history: History::new(time),
+            has,
+            since: time,
+            last: time,
+            interrupts: Vec::new(),
+        })
+    }
+
+    /// The name of the interrupt that runs.
+    fn interrupt(&self, cpu: u32, kind: &str) -> Option<Arc<str>> {
+        let (kinds, name) = self.cpus.get(&cpu)?.interrupts.last()?;
+        kinds.contains(&kind).then(|| Arc::clone(name))
+    }
+
+    /// The thread with this number. One that nothing has told of is new.
+    fn meet(&mut self, time: u64, thread: u32) -> Who {
+        let Self { living, threads, lives, unknown, .. } = self;
+        *living.entry(thread).or_insert_with(|| {
+            *lives = lives.wrapping_add(1);
+            let who = Who { thread, life: *lives };
+            threads.insert(who, Thread::new(time, *unknown));
+            who
+        })
+    }
+
+    fn has(&mut self, time: u64, thread: u32) -> Has {
+        if thread == 0 { Has::Idle } else { Has::Thread(self.meet(time, thread)) }
+    }
+
+    /// A thread writes a record, or is interrupted by what does, so it has the CPU.
+    fn runs_here(&mut self, time: u64, cpu: u32, thread: u32) {
+        let has = self.has(time, thread);
+        if self.cpu(time, cpu).has != has {
+            self.unseen_until(time, cpu);
+            self.takes(time, cpu, has);
+        }
+        let Has::Thread(who) = has else { return };
+        let Some(of) = self.threads.get_mut(&who) else { return };
+        if matches!(of.does, Does::Runs(on) if on == cpu) {
+            return;
+        }
+        if let Does::Left(left) = of.does {
+            self.unseen = Some((who, left.time));
+        }
+        let did = of.ran_unseen(who, &mut self.added);
+        of.becomes(time, did, Does::Runs(cpu), who, &mut self.added);
+        (of.wake, of.doubt) = (None, true);
+    }
+
+    /// Ends what a CPU had, and gives it to another.
+    fn takes(&mut self, time: u64, cpu: u32, has: Has) {
+        let Some(of) = self.cpus.get_mut(&cpu) else { return };
+        let is_new = of.history.push(of.since, time, of.has);
+        (of.has, of.since) = (has, time);
+        add(&mut self.added, Of::Cpu(cpu), is_new);
+    }
+
+    /// A thread leaves a CPU, or the idle one does. If the CPU had another, that one has left unseen.
+    fn leaves_cpu(&mut self, time: u64, cpu: u32, prev: u32) {
+        let had = self.cpu(time, cpu).has;
+        let prev = self.has(time, prev);
+        if had != prev {
+            self.unseen_until(time, cpu);
+        }
+        self.takes(time, cpu, Has::Unknown(Cause::Unseen));
+    }
+
+    /// Nobody knows when the thread left that the CPU had.
+    fn unseen_until(&mut self, time: u64, cpu: u32) {
+        let of = self.cpu(time, cpu);
+        let had = of.has;
+        if let Has::Idle | Has::Thread(_) = had {
+            of.has = Has::Unknown(Cause::Unseen);
+        }
+        if let Has::Thread(who) = had {
+            self.stops(time, cpu, who, true);
+        }
+    }
+
+    /// A thread that ran here does not any more, and nothing says why. `unseen`: nor when it stopped.
+    fn stops(&mut self, time: u64, cpu: u32, who: Who, unseen: bool) {
+        let Some(thread) = self.threads.get_mut(&who) else { return };
+        let did = match thread.does {
+            Does::Runs(on) if on == cpu && !unseen => What::Runs { cpu },
+            Does::Runs(on) if on == cpu => What::Unknown(Cause::Unseen),
+            // It ran, and a wake-up that was told may be the one that made it run.
+            Does::Unknown(cause) if !unseen => What::Unknown(cause),
+            _ => return,
+        };
+        thread.becomes(time, did, Does::Unknown(Cause::Unseen), who, &mut self.added);
+        (thread.wake, thread.doubt) = (None, true);
+    }
+
+    fn leaves(&mut self, time: u64, cpu: u32, number: u32, left: Option<(Why, u32)>) {
+        let who = self.meet(time, number);
+        let Some(thread) = self.threads.get_mut(&who) else { return };
+        let (did, ran) = match thread.does {
+            Does::Runs(on) if on == cpu => (What::Runs { cpu }, true),
+            does => {
+                if let Does::Left(left) = does {
+                    self.unseen = Some((who, left.time));
+                }
+                (thread.ran_unseen(who, &mut self.added), false)
+            }
+        };
+        let does = match left {
+            None => Does::Ended,
+            Some(_) if !self.untraced.is_empty() => Does::Unknown(Cause::Untraced),
+            Some((why, process)) => Does::Left(Left { time, why, process }),
+        };
+        thread.becomes(time, did, does, who, &mut self.added);
+        thread.doubt |= !ran;
+        // Where nothing says that it ran, the wake-up may be the one that made it run, and it has run.
+        if !ran || !matches!(does, Does::Left(Left { why: Why::Asleep | Why::Disk | Why::Other, .. })) {
+            thread.wake = None;
+        }
+        if left.is_none() {
+            self.ends(time, who);
+        }
+    }
+
+    fn ends(&mut self, time: u64, who: Who) {
+        self.living.remove(&who.thread);
+        if let Some(thread) = self.threads.get_mut(&who) {
+            (thread.does, thread.since, thread.wake) = (Does::Ended, time, None);
+            if thread.is_over() {
+                self.threads.remove(&who);
+            }
+        }
+    }
+
+    /// A thread takes a CPU that another has left.
+    fn comes(&mut self, time: u64, cpu: u32, number: u32) -> Option<Ran> {
+        let has = self.has(time, number);
+        if self.cpus.get(&cpu).is_some_and(|cpu| cpu.has != has) {
+            self.takes(time, cpu, has);
+        }
+        let Has::Thread(who) = has else { return None };
+        let thread = self.threads.get_mut(&who)?;
+        let left = match thread.does {
+            // Told twice.
+            Does::Runs(on) if on == cpu => return None,
+            // Nothing says when it left. What was before is not known.
+            Does::Runs(_) | Does::Ended => {
+                (thread.wake, thread.doubt) = (None, true);
+                thread.becomes(time, What::Unknown(Cause::Unseen), Does::Runs(cpu), who, &mut self.added);
+                return None;
+            }
+            Does::Unknown(_) => None,
+            Does::Left(left) => Some(left),
+        };
+        let did: Vec<_> = thread.now(time, true).collect();
+        for Stretch { to, mut what, .. } in did {
+            if let What::Ready { cpu: on, .. } = &mut what {
+                *on = Some(cpu);
+            }
+            thread.becomes(to, what, thread.does, who, &mut self.added);
+        }
+        (thread.does, thread.since, thread.doubt) = (Does::Runs(cpu), time, false);
+        Some(Ran { who, left, wake: thread.wake.take() })
+    }
+}
+
+impl Thread {
+    fn new(time: u64, first: Cause) -> Self {
+        let (known, does) = (Known::default(), Does::Unknown(first));
+        Self {
+            known,
+            first,
+            history: History::new(time),
+            does,
+            since: time,
+            wake: None,
+            doubt: true,
+            call: In::Unknown,
+        }
+    }
+
+    /// What it has done since the last stretch until this time, and whether it runs now.
+    fn now(&self, to: u64, runs: bool) -> impl Iterator<Item = Stretch<What>> + use<> {
+        let woken = self.wake.as_ref().filter(|wake| wake.time <= to && !matches!(self.does, Does::Runs(_)));
+        let what = match self.does {
+            Does::Unknown(cause) => What::Unknown(cause),
+            Does::Runs(cpu) => What::Runs { cpu },
+            Does::Left(Left { why: Why::Ready, .. }) => What::Ready { cpu: None, taken_off: true },
+            // It may sleep nevertheless, until another wakes it.
+            Does::Left(left) if !runs && woken.is_some_and(|wake| wake.time < left.time) => {
+                What::Unknown(Cause::Unseen)
+            }
+            Does::Left(_) if self.doubt && woken.is_none() => What::Unknown(Cause::Unseen),
+            Does::Left(Left { why, .. }) => {
+                What::Blocked { why, call: self.call.clone(), end: woken.map(|wake| wake.by.clone()) }
+            }
+            Does::Ended => What::Unknown(Cause::Gone),
+        };
+        let since = self.since.min(to);
+        let ready = woken.filter(|_| !matches!(what, What::Unknown(Cause::Unseen)) || runs);
+        let ready = ready.map_or(to, |wake| wake.time.clamp(since, to));
+        let parts = [(since, ready, what), (ready, to, What::Ready { cpu: None, taken_off: false })];
+        parts.into_iter().filter(|(from, to, _)| from < to).map(|(from, to, what)| Stretch { from, to, what })
+    }
+
+    /// It did this until now, and does that from now on.
+    fn becomes(&mut self, time: u64, did: What, does: Does, who: Who, added: &mut VecDeque<Of>) {
+        if did == What::Unknown(Cause::Unseen) {
+            // It may be another thread of this number, which has executed a program.
+            self.call = In::Unknown;
+        }
+        add(added, Of::Thread(who), self.history.push(self.since, time, did));
+        (self.does, self.since) = (does, time);
+    }
+
+    /// It has run, and nobody saw when it began to. It slept until it was woken.
+    fn ran_unseen(&mut self, who: Who, added: &mut VecDeque<Of>) -> What {
+        match self.does {
+            Does::Unknown(cause) => return What::Unknown(cause),
+            Does::Left(left) if self.wake.as_ref().is_some_and(|wake| wake.time >= left.time) => self.slept(who, added),
+            _ => {}
+        }
+        What::Unknown(Cause::Unseen)
+    }
+
+    /// It slept until it was woken, and what it did then is not known.
+    fn slept(&mut self, who: Who, added: &mut VecDeque<Of>) {
+        let Some(woken) = self.wake.as_ref().map(|wake| wake.time) else { return };
+        if let Some(Stretch { to, what, .. }) = self.now(woken, false).next() {
+            self.becomes(to, what, Does::Unknown(Cause::Unseen), who, added);
+        }
+    }
+
+    /// Nothing is known of it from this time on. Until then it did what it does.
+    fn void(&mut self, who: Who, after: u64, cause: Cause, added: &mut VecDeque<Of>) {
+        let since = after.max(self.history.kept_from);
+        match self.does {
+            Does::Unknown(_) | Does::Ended if self.since <= since => {}
+            Does::Ended => {
+                self.cut(since, cause);
+                add(added, Of::Thread(who), self.history.push(since, self.since, What::Unknown(cause)));
+            }
+            _ => {
+                if self.since < since {
+                    for Stretch { from, to, what } in self.now(since, false) {
+                        add(added, Of::Thread(who), self.history.push(from, to, what));
+                    }
+                }
+                self.cut(since, cause);
+                (self.does, self.since) = (Does::Unknown(cause), since);
+            }
+        }
+        (self.wake, self.call, self.doubt) = (None, In::Unknown, true);
+    }
+
+    /// Takes back what was after a time, and what was concluded of it.
+    fn cut(&mut self, after: u64, cause: Cause) {
+        let Some((what, before)) = self.history.cut(after) else { return };
+        let is_sure = match what {
+            // It was woken before it left its CPU, and may have slept nevertheless.
+            What::Ready { taken_off, .. } => *taken_off || matches!(before, Some(What::Blocked { .. })),
+            // Or the other way round.
+            What::Blocked { .. } => false,
+            _ => true,
+        };
+        if !is_sure {
+            *what = What::Unknown(cause);
+        } else if let What::Ready { cpu, .. } = what {
+            *cpu = None;
+        }
+    }
+
+    /// Whether nothing is lost with it.
+    fn is_over(&self) -> bool {
+        self.history.is_empty() && self.wake.is_none() && matches!(self.does, Does::Unknown(_) | Does::Ended)
+    }
+}
+
+fn add(added: &mut VecDeque<Of>, of: Of, is_new: bool) {
+    if is_new {
+        added.push_back(of);
+    }
+}

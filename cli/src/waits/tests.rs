@@ -1,0 +1,614 @@
+//! One thread on the way that the kernel's records tell; and whole machines that are simulated, with all that can be missing.
+
+use super::{Account, Call, Cause, Has, In, Ran, Stretch, Waker, What, Who, Why};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+const THREAD: u32 = 7;
+
+/// As [`crate::interrupt::kind`] has it.
+const HARD: &str = "hardirq";
+
+/// A step of the thread.
+enum Does {
+    Wakes(u64),
+    Leaves(u64, Why),
+    Ends,
+    /// The kernel's own record says so alone: of a thread that could run, or not.
+    LeavesUnseen(bool),
+    Runs,
+}
+
+use Does::{Ends, Leaves, LeavesUnseen, Runs, Wakes};
+
+/// What is known when it runs for the last time: when it left, and since when it could run, if somebody woke it.
+fn after(steps: impl IntoIterator<Item = Does>) -> Option<(Option<u64>, Option<u64>)> {
+    let (mut account, mut last, mut now) = (Account::new(0), None, 0);
+    for step in steps {
+        match step {
+            Wakes(time) => account.wakes(time, 1, THREAD, 1, None, (1, Some(1))),
+            Leaves(time, why) => drop(account.switches(time, 0, THREAD, Some((why, THREAD)), 0)),
+            Ends => drop(account.switches(now, 0, THREAD, None, 0)),
+            LeavesUnseen(could_run) => account.leaves_unseen(now, 0, THREAD, could_run.then_some(THREAD), None),
+            Runs => last = account.comes_unseen(now, 0, THREAD, None),
+        }
+        now = account.newest();
+    }
+    last.map(|ran: Ran| (ran.left.map(|left| left.time), ran.wake.as_ref().and(ran.ready())))
+}
+
+#[test]
+fn a_thread_that_sleeps_is_woken_and_runs() {
+    let steps = [Runs, Leaves(10, Why::Asleep), Wakes(20), Runs];
+    assert_eq!(after(steps), Some((Some(10), Some(20))));
+    // The first time it is not known when it fell asleep.
+    assert_eq!(after([Wakes(20), Runs]), Some((None, Some(20))));
+}
+
+/// The waker finds it on its way to sleep. It leaves the CPU as one that sleeps, and comes back by that wake-up.
+#[test]
+fn a_wake_up_before_the_switch_counts() {
+    let steps = [Runs, Wakes(9), Leaves(10, Why::Asleep), Runs];
+    assert_eq!(after(steps), Some((Some(10), Some(10))));
+}
+
+/// It finds that it was woken, and does not sleep. What it sleeps later is ended by another.
+#[test]
+fn a_wake_up_that_only_keeps_it_awake_does_not_count() {
+    let steps = [Runs, Wakes(9), Leaves(1_000, Why::Asleep), Wakes(5_000), Runs];
+    assert_eq!(after(steps), Some((Some(1_000), Some(5_000))));
+    let taken_off = [Runs, Wakes(9), Leaves(1_000, Why::Ready), Runs];
+    assert_eq!(after(taken_off), Some((Some(1_000), None)));
+    let while_off = [Runs, Leaves(1_000, Why::Ready), Wakes(1_010), Runs];
+    assert_eq!(after(while_off), Some((Some(1_000), None)));
+}
+
+/// The kernel leaves switches out now and then.
+#[test]
+fn what_ran_unseen_is_not_joined() {
+    let steps = [Runs, Leaves(10, Why::Asleep), Wakes(20), Leaves(30, Why::Asleep), Runs];
+    assert_eq!(after(steps), Some((Some(30), None)));
+    assert_eq!(after([Runs, Wakes(20), Runs]), None);
+}
+
+#[test]
+fn the_kernels_own_records_fill_the_holes() {
+    assert_eq!(after([Runs, LeavesUnseen(false), Wakes(20), Runs]), Some((None, Some(20))));
+    assert_eq!(after([Runs, Wakes(9), LeavesUnseen(true), Wakes(20), Runs]), Some((Some(9), None)));
+    // It says nothing new.
+    let told = [Runs, Leaves(10, Why::Disk), LeavesUnseen(false), Wakes(20), Runs];
+    assert_eq!(after(told), Some((Some(10), Some(20))));
+}
+
+#[test]
+fn the_next_thread_with_its_number_is_another() {
+    assert_eq!(after([Runs, Leaves(10, Why::Asleep), Wakes(20), Runs, Ends, Runs]), Some((None, None)));
+}
+
+/// It is woken on its way to sleep, and again later. The first wake-up counts if it ran where records are lost, so nothing says that it slept.
+#[test]
+fn a_wake_up_that_may_count_is_a_doubt() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+    account.wakes(20, 1, THREAD, 1, None, (1, Some(1)));
+    account.switches(30, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+    account.wakes(60, 0, THREAD, 0, Some(HARD), (0, Some(0)));
+    account.lost(Some(1), Some(50));
+    let did = account.did(account.who(THREAD).unwrap(), 10, 60);
+    let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
+    let unknown = [Cause::Unseen, Cause::Loss].map(What::Unknown);
+    assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (30, unknown[0].clone()), (50, unknown[1].clone())]);
+}
+
+/// Records of one CPU are lost. Who runs on another is known.
+#[test]
+fn a_loss_of_one_cpu_stops_nobody_on_another() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+    account.switches(40, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
+    account.lost(Some(1), Some(20));
+    let [first, other] =
+        [account.did(account.who(THREAD).unwrap(), 40, 50), account.did(account.who(9).unwrap(), 20, 50)];
+    assert_eq!(first[0].what, What::Unknown(Cause::Loss));
+    assert_eq!((other.len(), &other[1].what, other[1].from), (2, &What::Runs { cpu: 0 }, 40));
+}
+
+/// A wake-up in an interrupt has the name of that interrupt, if it is the innermost one.
+#[test]
+fn interrupts_have_their_names() {
+    let (hard, soft): (&'static str, _) = (HARD, &["softirq"]);
+    let mut account = Account::new(100);
+    let mut woken_in = |time, kind| {
+        account.switches(time, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+        account.wakes(time + 1, 1, THREAD, 1, Some(kind), (1, Some(1)));
+        account.interrupts(time + 1, 1, None);
+        match account.switches(time + 2, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).unwrap().by {
+            Waker::Interrupt(name) => name.map(|name| name.to_string()),
+            Waker::Thread(_) => panic!("a thread"),
+        }
+    };
+    assert_eq!(woken_in(10, hard), None);
+    let mut account = Account::new(100);
+    account.interrupts(1, 1, Some((soft, "net_rx".into())));
+    account.interrupts(2, 1, Some((&[HARD], "vda".into())));
+    let mut by = |time, kind| {
+        account.switches(time, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+        account.wakes(time + 1, 1, THREAD, 1, Some(kind), (1, Some(1)));
+        account.interrupts(time + 1, 1, None);
+        account.switches(time + 2, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).map(|wake| wake.by)
+    };
+    assert_eq!(by(10, hard), Some(Waker::Interrupt(Some("vda".into()))));
+    // In an interrupt within that one, which has no name.
+    assert_eq!(by(20, hard), Some(Waker::Interrupt(None)));
+}
+
+/// What a simulated thread does in truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Truth {
+    Runs(u32),
+    Ready,
+    /// In which call.
+    Blocked(Option<i64>),
+    /// It is made, and nobody has woken it yet.
+    New,
+}
+
+/// Who ends a wait: a thread by its number, or an interrupt.
+type Ender = Option<u32>;
+
+#[derive(Debug)]
+struct Thread {
+    number: u32,
+    does: Truth,
+    since: u64,
+    call: Option<i64>,
+    /// It finds on its way to sleep that it was woken.
+    is_woken: bool,
+    /// It has executed a program, so it is the first of its process, and keeps its number.
+    is_first: bool,
+    was: Vec<(u64, u64, Truth, Option<Ender>)>,
+}
+
+impl Thread {
+    fn new(number: u32, does: Truth, since: u64) -> Self {
+        Self { number, does, since, call: None, is_woken: false, is_first: false, was: Vec::new() }
+    }
+
+    fn becomes(&mut self, time: u64, does: Truth, by: Option<Ender>) {
+        if self.does != does {
+            self.was.push((self.since, time, self.does, by));
+            (self.does, self.since) = (does, time);
+        }
+    }
+}
+
+/// What the kernel writes.
+#[derive(Debug, Clone)]
+enum Fact {
+    Wakes {
+        woken: u32,
+        by: u32,
+        interrupt: bool,
+    },
+    Switches {
+        prev: u32,
+        why: Option<Why>,
+        next: u32,
+    },
+    Out {
+        prev: u32,
+        could_run: bool,
+        next: u32,
+    },
+    In {
+        next: u32,
+        prev: u32,
+    },
+    Forks(u32),
+    Calls(u32, Option<i64>),
+    /// It has another name.
+    Writes(u32),
+    /// Of this CPU: after that time.
+    Lost(u64),
+    Untraced(u64, bool),
+}
+
+impl Fact {
+    /// The reader tells it. It is never lost.
+    fn is_told(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Untraced(..))
+    }
+}
+
+const CPUS: u32 = 3;
+
+struct Machine {
+    random: u64,
+    now: u64,
+    threads: Vec<Thread>,
+    /// Those that ended.
+    dead: Vec<Thread>,
+    cpus: [Option<usize>; CPUS as usize],
+    had: Vec<(u32, u64, u64, u32)>,
+    facts: Vec<(u64, u32, Fact)>,
+    faults: bool,
+}
+
+impl Machine {
+    fn new(seed: u64, faults: bool) -> Self {
+        let threads = (1..=8)
+            .map(|number| Thread::new(number, if number % 2 == 0 { Truth::Ready } else { Truth::Blocked(None) }, 0));
+        let (threads, dead) = (threads.collect(), Vec::new());
+        Self { random: seed, now: 0, threads, dead, cpus: [None; 3], had: Vec::new(), facts: Vec::new(), faults }
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % most
+    }
+
+    fn one_of(&mut self, is: impl Fn(&Thread) -> bool) -> Option<usize> {
+        let found: Vec<_> = (0..self.threads.len()).filter(|at| is(&self.threads[*at])).collect();
+        if found.is_empty() { None } else { Some(found[self.below(found.len())]) }
+    }
+
+    fn number(&self, at: Option<usize>) -> u32 {
+        at.map_or(0, |at| self.threads[at].number)
+    }
+
+    fn tell(&mut self, cpu: u32, fact: Fact) {
+        self.facts.push((self.now, cpu, fact));
+    }
+
+    /// The thread that had the CPU until now.
+    fn gives_up(&mut self, cpu: u32) {
+        if let Some(at) = self.cpus[cpu as usize] {
+            let thread = &self.threads[at];
+            self.had.push((cpu, thread.since, self.now, thread.number));
+        }
+    }
+
+    /// It has a number that no thread has: one that was there before, if there is one.
+    fn free_number(&mut self) -> u32 {
+        (1..).find(|number| self.threads.iter().all(|thread| thread.number != *number)).unwrap()
+    }
+
+    fn remove(&mut self, at: usize) {
+        for running in self.cpus.iter_mut().flatten() {
+            assert!(*running != at);
+            if *running == self.threads.len() - 1 {
+                *running = at;
+            }
+        }
+        let thread = self.threads.swap_remove(at);
+        self.dead.push(thread);
+    }
+
+    fn switch(&mut self, cpu: u32) {
+        let prev = self.cpus[cpu as usize];
+        let next = if self.below(4) == 0 { None } else { self.one_of(|thread| thread.does == Truth::Ready) };
+        if prev.is_none() && next.is_none() {
+            return;
+        }
+        self.gives_up(cpu);
+        let (numbers, ends) = ([prev, next].map(|at| self.number(at)), self.threads.len() > 5 && self.below(12) == 0);
+        let why = [Some(Why::Ready), Some(Why::Asleep), Some(Why::Disk), Some(Why::Asleep)][self.below(4)];
+        let why = if prev.is_none() {
+            Some(Why::Ready)
+        } else if ends {
+            None
+        } else {
+            why
+        };
+        let now = self.now;
+        if let Some(prev) = prev {
+            let thread = &mut self.threads[prev];
+            let is_woken = std::mem::take(&mut thread.is_woken);
+            let does = if why == Some(Why::Ready) || is_woken { Truth::Ready } else { Truth::Blocked(thread.call) };
+            thread.becomes(now, does, None);
+        }
+        if let Some(next) = next {
+            self.threads[next].becomes(now, Truth::Runs(cpu), None);
+        }
+        self.cpus[cpu as usize] = next;
+        let [prev_number, next_number] = numbers;
+        if self.faults && self.below(8) == 0 && why.is_some() {
+            // The kernel leaves the record of the switch out.
+            let could_run = why == Some(Why::Ready);
+            if prev_number != 0 {
+                self.tell(cpu, Fact::Out { prev: prev_number, could_run, next: next_number });
+            }
+            if next_number != 0 {
+                self.tell(cpu, Fact::In { next: next_number, prev: prev_number });
+            }
+        } else {
+            self.tell(cpu, Fact::Switches { prev: prev_number, why, next: next_number });
+        }
+        if let Some(prev) = prev.filter(|_| why.is_none()) {
+            self.remove(prev);
+        }
+    }
+
+    fn wake(&mut self, cpu: u32) {
+        let by = self.number(self.cpus[cpu as usize]);
+        let interrupt = by == 0 || self.below(4) == 0;
+        if self.below(5) == 0 {
+            // It runs on another CPU and is about to sleep. It may find that it was woken.
+            let running = self.one_of(|thread| matches!(thread.does, Truth::Runs(on) if on != cpu) && !thread.is_woken);
+            let Some(at) = running else { return };
+            let woken = self.threads[at].number;
+            self.threads[at].is_woken = self.below(2) == 0;
+            return self.tell(cpu, Fact::Wakes { woken, by, interrupt });
+        }
+        let Some(at) = self.one_of(|thread| matches!(thread.does, Truth::Blocked(_))) else { return };
+        let (now, woken) = (self.now, self.threads[at].number);
+        self.threads[at].becomes(now, Truth::Ready, Some((!interrupt).then_some(by)));
+        self.tell(cpu, Fact::Wakes { woken, by, interrupt });
+    }
+
+    /// What the thread on this CPU does there.
+    fn act(&mut self, cpu: u32) {
+        let Some(at) = self.cpus[cpu as usize] else { return };
+        let by = self.threads[at].number;
+        match self.below(4) {
+            0 if self.threads.len() < 14 => {
+                let number = self.free_number();
+                self.tell(cpu, Fact::Forks(number));
+                let mut thread = Thread::new(number, Truth::New, self.now);
+                self.now += 1;
+                thread.becomes(self.now, Truth::Ready, None);
+                self.threads.push(thread);
+                self.tell(cpu, Fact::Wakes { woken: number, by, interrupt: false });
+            }
+            // It executes a program as the thread that is not the first of its process, and takes another number without a record.
+            1 if self.faults && !self.threads[at].is_first && self.below(4) == 0 => {
+                self.gives_up(cpu);
+                let (number, now) = (self.free_number(), self.now);
+                let thread = &mut self.threads[at];
+                thread.becomes(now, Truth::New, None);
+                let first = Thread { is_first: true, ..Thread::new(number, Truth::Runs(cpu), now) };
+                let old = std::mem::replace(thread, first);
+                self.dead.push(old);
+                self.tell(cpu, Fact::Writes(number));
+            }
+            _ => {
+                let call = match self.threads[at].call {
+                    None => Some(self.below(300) as i64),
+                    Some(_) => None,
+                };
+                self.threads[at].call = call;
+                self.tell(cpu, Fact::Calls(by, call));
+            }
+        }
+    }
+
+    fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.now += 1 + self.below(20) as u64;
+            let cpu = self.below(CPUS as usize) as u32;
+            match self.below(8) {
+                0..4 => self.switch(cpu),
+                4..6 => self.wake(cpu),
+                _ => self.act(cpu),
+            }
+        }
+        self.now += 10;
+        for cpu in 0..CPUS {
+            self.gives_up(cpu);
+        }
+        let now = self.now;
+        for thread in &mut self.threads {
+            thread.was.push((thread.since, now, thread.does, None));
+        }
+    }
+
+    /// Takes facts of a CPU away, and says so where the next one is.
+    fn lose(&mut self) {
+        let cpu = self.below(CPUS as usize) as u32;
+        let own: Vec<_> =
+            (0..self.facts.len()).filter(|at| self.facts[*at].1 == cpu && !self.facts[*at].2.is_told()).collect();
+        if own.len() < 20 {
+            return;
+        }
+        let first = self.below(own.len() - 10);
+        let lost = &own[first..first + 1 + self.below(8)];
+        let after = first.checked_sub(1).map_or(0, |before| self.facts[own[before]].0);
+        let untraced = self.below(3) == 0;
+        let lasts = self.below(2) == 0;
+        let next = own[first + lost.len()];
+        let end = self.facts[next].0;
+        // It belongs before the record that follows the loss.
+        let told = if untraced { Fact::Untraced(after, false) } else { Fact::Lost(after) };
+        self.facts.insert(next, (end, cpu, told));
+        for at in lost.iter().rev() {
+            self.facts.remove(*at);
+        }
+        if untraced && lasts {
+            let begin = self.facts[lost[0]].0;
+            self.facts.insert(lost[0], (begin, cpu, Fact::Untraced(after, true)));
+        }
+    }
+
+    /// What the account makes of it, and all whom it has seen.
+    fn account(&self, most: usize) -> (Account, BTreeSet<Who>) {
+        let (mut account, mut seen) = (Account::new(most), BTreeSet::new());
+        for (time, cpu, fact) in &self.facts {
+            let (time, cpu) = (*time, *cpu);
+            let process = |number: u32| number;
+            match *fact {
+                Fact::Wakes { woken, by, interrupt } => {
+                    account.wakes(time, cpu, woken, by, interrupt.then_some(HARD), (by, Some(by)));
+                }
+                Fact::Switches { prev, why, next } => {
+                    drop(account.switches(time, cpu, prev, why.map(|why| (why, process(prev))), next));
+                }
+                Fact::Out { prev, could_run, next } => {
+                    account.leaves_unseen(time, cpu, prev, could_run.then_some(prev), Some(next));
+                }
+                Fact::In { next, prev } => drop(account.comes_unseen(time, cpu, next, Some(prev))),
+                Fact::Forks(number) => account.forks(time, cpu, number),
+                Fact::Calls(number, call) => {
+                    let call = call.map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6] })));
+                    account.calls(time, cpu, number, call);
+                }
+                Fact::Writes(number) => account.writes(time, cpu, number),
+                Fact::Lost(after) => assert_eq!(account.lost(Some(cpu), Some(after)), after),
+                Fact::Untraced(since, lasts) => assert_eq!(account.untraced(cpu, Some(since), lasts), since),
+            }
+            seen.extend((1..30).filter_map(|number| account.who(number)));
+        }
+        (account, seen)
+    }
+
+    fn truths(&self, number: u32) -> impl Iterator<Item = &(u64, u64, Truth, Option<Ender>)> {
+        let all = self.threads.iter().chain(&self.dead).filter(move |thread| thread.number == number);
+        all.flat_map(|thread| &thread.was)
+    }
+
+    /// What was told around a time, for a test that fails.
+    fn story(&self, from: u64, to: u64) -> String {
+        let near = self.facts.iter().filter(|(time, ..)| time + 200 >= from && *time <= to + 200);
+        near.map(|fact| format!("{fact:?}\n")).collect()
+    }
+
+    /// Nothing that the account says is false.
+    #[track_caller]
+    fn check(&self, who: Who, stretch: &Stretch<What>) {
+        let &Stretch { from, to, ref what } = stretch;
+        if matches!(what, What::Unknown(_)) {
+            return;
+        }
+        let mut covering = self.truths(who.thread).filter(|(begin, end, ..)| *begin <= from && to <= *end);
+        let (_, end, truth, ender) =
+            covering.next().unwrap_or_else(|| panic!("{who:?} {stretch:?} is no one thing\n{}", self.story(from, to)));
+        match (what, truth) {
+            (What::Runs { cpu }, Truth::Runs(on)) => assert_eq!(cpu, on, "{who:?} {stretch:?}"),
+            (What::Ready { .. }, Truth::Ready) => {}
+            (What::Blocked { call, end: by, .. }, Truth::Blocked(truth)) => {
+                match call {
+                    In::Unknown => {}
+                    In::Nothing => assert_eq!(*truth, None, "{who:?} {stretch:?}"),
+                    In::Call(call) => assert_eq!(*truth, Some(call.number), "{who:?} {stretch:?}"),
+                }
+                let Some(by) = by else { return };
+                let by = match by {
+                    Waker::Thread(who) => Some(who.thread),
+                    Waker::Interrupt(_) => None,
+                };
+                assert_eq!((*end, *ender), (to, Some(by)), "{who:?} {stretch:?}: its waker");
+            }
+            _ => panic!("{who:?} {stretch:?} is {truth:?}\n{}", self.story(from, to)),
+        }
+    }
+}
+
+/// Many machines, with all that may be missing, or nothing.
+fn machines(faults: bool) -> impl Iterator<Item = Machine> {
+    (1..=150_u64).map(move |seed| {
+        let mut machine = Machine::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15), faults);
+        machine.run(600);
+        if faults {
+            (0..machine.below(6)).for_each(|_| machine.lose());
+        }
+        machine
+    })
+}
+
+/// The times of each thread add up to the wall time, and all is true that is not unknown.
+#[test]
+fn times_add_up_and_nothing_is_false_whatever_is_missing() {
+    let mut known = 0;
+    for machine in machines(true) {
+        for most in [usize::MAX, 300] {
+            let (account, seen) = machine.account(most);
+            for who in seen {
+                let did = account.did(who, 0, machine.now);
+                assert!(did.windows(2).all(|pair| pair[0].to == pair[1].from), "{who:?}: {did:?}");
+                assert_eq!(
+                    did.iter().map(|stretch| stretch.to - stretch.from).sum::<u64>(),
+                    machine.now,
+                    "{who:?}: {did:?}"
+                );
+                did.iter().for_each(|stretch| machine.check(who, stretch));
+                known +=
+                    did.iter().filter(|stretch| matches!(stretch.what, What::Blocked { end: Some(_), .. })).count();
+            }
+        }
+    }
+    assert!(known > 10_000, "few waits are known: {known}");
+}
+
+/// Who had a CPU adds up too, and nobody had more of it than in truth.
+#[test]
+fn nobody_has_more_of_a_cpu_than_in_truth() {
+    for mut machine in machines(true) {
+        let (account, _) = machine.account(usize::MAX);
+        for _ in 0..20 {
+            let from = machine.below(machine.now as usize) as u64;
+            let (to, cpu) = (from + machine.below((machine.now - from) as usize + 1) as u64, machine.below(3) as u32);
+            let mut truth = HashMap::<u32, u64>::new();
+            for (_, begin, end, number) in machine.had.iter().filter(|had| had.0 == cpu) {
+                *truth.entry(*number).or_default() += (*end).min(to).saturating_sub((*begin).max(from));
+            }
+            let had = account.had(cpu, from, to);
+            assert_eq!(had.iter().map(|(_, time)| time).sum::<u64>(), to - from, "{had:?}");
+            let idle = to - from - truth.values().sum::<u64>();
+            let mut sums = HashMap::<u32, u64>::new();
+            for (has, time) in &had {
+                match has {
+                    Has::Thread(who) => *sums.entry(who.thread).or_default() += time,
+                    Has::Idle => *sums.entry(0).or_default() += time,
+                    Has::Unknown(_) => {}
+                }
+            }
+            truth.insert(0, idle);
+            assert!(
+                sums.iter().all(|(number, time)| truth.get(number) >= Some(time)),
+                "CPU {cpu} {from} {to}: {had:?} {truth:?}\n{}",
+                machine.story(from, to)
+            );
+        }
+    }
+}
+
+/// If nothing is missing, all is known from the first fact on, and every wait has its waker.
+#[test]
+fn nothing_is_unknown_where_nothing_is_missing() {
+    for machine in machines(false) {
+        let (account, seen) = machine.account(usize::MAX);
+        for who in seen {
+            let did = account.did(who, 0, machine.now);
+            did.iter().for_each(|stretch| machine.check(who, stretch));
+            let is_known = |stretch: &&Stretch<What>| !matches!(stretch.what, What::Unknown(_));
+            let first = did.iter().position(|stretch| is_known(&stretch)).unwrap_or(did.len());
+            let is_whole = |stretch: &Stretch<What>| match &stretch.what {
+                What::Unknown(cause) => *cause == Cause::Gone,
+                What::Blocked { end, .. } => end.is_some() || stretch.to == machine.now,
+                _ => true,
+            };
+            let last = did.len().saturating_sub(1).max(first);
+            assert!(did[first..last].iter().all(is_whole), "{who:?}: {did:?}");
+        }
+    }
+}
+
+/// Ten thousand threads take no more than what was said.
+#[test]
+fn memory_is_bounded() {
+    assert!(size_of::<Stretch<What>>() <= 72 && size_of::<Stretch<Has>>() <= 72);
+    let mut account = Account::new(1_000);
+    for round in 0..20 {
+        for thread in 1..=10_000_u32 {
+            let time = u64::from(round * 10_000 + thread) * 10;
+            account.switches(time, 0, 0, Some((Why::Ready, 0)), thread);
+            account.switches(time + 5, 0, thread, Some((Why::Asleep, thread)), 0);
+        }
+    }
+    let (end, who) = (account.newest(), account.who(10_000).unwrap());
+    // A fact adds a few before the oldest are dropped.
+    assert!(account.kept() <= 1_008, "{}", account.kept());
+    let did = account.did(who, 0, end);
+    assert_eq!(did[0].what, What::Unknown(Cause::Forgotten), "{did:?}");
+    assert_eq!(did.last().unwrap().what, What::Runs { cpu: 0 }, "{did:?}");
+    assert_eq!(account.did(account.who(5).unwrap(), 0, 10).len(), 1);
+}

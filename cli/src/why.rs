@@ -1,0 +1,234 @@
+//! Where the time went, and through whom.
+
+mod found;
+mod path;
+mod quota;
+mod requests;
+mod search;
+
+use crate::args::Common;
+use crate::child::Child;
+use crate::convert;
+use crate::failure::{Failure, Outcome};
+use crate::family::Family;
+use crate::key;
+use crate::missing;
+use crate::names::NAMING;
+use crate::out::Out;
+use crate::scheduler::{self, Scheduler};
+use crate::session::{Session, Tell};
+use crate::stamp::{self, By, Stamp};
+use crate::trace::events::event;
+use perfweave::{Ledger, Order, Reader, Rings, Sample, Stats};
+use quota::Quota;
+use requests::Requests;
+use search::Search;
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Where the time went, and through whom: of a command, or the longest waits of a process
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub struct Args {
+    /// The longest waits of a process with all threads and children that it has and starts
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["tid", "command"])]
+    pid: Option<u32>,
+    /// The longest waits of one thread
+    #[arg(short, long, value_name = "TID", conflicts_with = "command")]
+    tid: Option<u32>,
+    /// Only waits of threads of this name
+    #[arg(long, value_name = "NAME", conflicts_with = "command")]
+    comm: Option<String>,
+    /// How many waits or requests, the longest [5 waits, 3 requests]
+    #[arg(short = 'n', long, value_name = "N")]
+    rows: Option<usize>,
+    /// Requests instead: the event at which one begins, a tracepoint or a probe as trace -e has them
+    #[arg(long, value_name = "EVENT", requires = "to")]
+    from: Option<String>,
+    /// The event at which it ends, in the thread whose path is printed
+    #[arg(long, value_name = "EVENT", requires = "from")]
+    to: Option<String>,
+    /// The field that is equal in both, or two: FROM=TO [the thread is the same]
+    #[arg(long, value_name = "FIELD", requires = "from")]
+    by: Option<String>,
+    /// Print who waited for whom with the nanoseconds, one chain a line, for flamegraph.pl or inferno-flamegraph
+    #[arg(long, conflicts_with = "json")]
+    folded: bool,
+    #[command(flatten)]
+    time: stamp::Printed,
+    #[command(flatten)]
+    common: Common,
+    /// A recording of the whole machine, by perfweave record -a or perf record -a; - for standard input. Without it: what happens now
+    #[arg(value_name = "FILE", conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// Where this command's time goes, from its first instruction until it ends
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const AFTER: &str = "\
+From the end of a wait backwards. While a thread runs, it is its own work. While it is ready, others have the CPU on which it ran then: each with its \
+share, or the CPU was idle, because it came late or because the quota of a control group was used up. While it is blocked, the path goes on with the \
+thread that woke it: what that one did in the meantime, indented, and so on. It ends at an interrupt (with its name), at a wait that nothing is known \
+to have ended, and at what is unknown, with why: after a loss nothing is concluded. The stretches have no hole and add up, and so does the sum at \
+the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
+machine.
+
+Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
+most; what was before is unknown. The whole machine is traced, with its system calls.
+
+With --from and --to it is each request: how long they took, the slowest, and what the slowest hundredth waits for in the mean, beside the faster half. \
+The path is that of the thread in which a request ends. It leads to others if those woke it.
+
+With --json each path is an object: thread, tid, from, to, ns, path and culprits. A step of a path has thread, tid, from, to, ns, and what: ran (cpu), \
+ready (cpu, taken_off, instead), blocked (state, call, args, by, path: the steps of the thread that woke it) or unknown (cause).
+
+  perfweave why -- make                     where a command's time goes
+  perfweave why -p 1234 -d 10               the five longest waits of a process in ten seconds
+  perfweave why -p 1234 -d 10 --from syscalls:sys_exit_accept4 --to syscalls:sys_enter_close
+                                            requests, each in one thread: the slowest three, and slow beside fast
+  perfweave why --folded -- make | inferno-flamegraph > waits.svg
+  perfweave record -a -e 'sched:sched_switch,sched:sched_waking,raw_syscalls:*' -- sleep 5
+  perfweave why --comm postgres perf.data   of a recording";
+
+/// How many stretches the account keeps.
+const MOST: usize = 1 << 20;
+
+pub fn run(args: Args) -> Outcome {
+    match &args.file {
+        Some(path) => recorded(&args, path),
+        None => live(&args),
+    }
+}
+
+/// Of what happens now.
+fn live(args: &Args) -> Outcome {
+    let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
+    let events = args.events()?;
+    let mut options = Rings::options();
+    for name in events.iter().flat_map(|[from, to]| [*from, *to].into_iter().take(1 + usize::from(from != to))) {
+        options = event(options, name);
+    }
+    // An event that is there twice would be taken twice.
+    let is_there = |name: &str| events.is_some_and(|events| events.into_iter().any(|event| event == name));
+    let options = scheduler::all_sources(options, is_there);
+    let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
+    // After the rings were opened: what starts from now on has its records.
+    let family = match (args.pid.or(child.as_ref().map(Child::pid)), args.tid) {
+        (Some(pid), _) => Family::of(pid)?,
+        (None, Some(tid)) => Family::thread(tid)?,
+        (None, None) => Family::All,
+    };
+    let stamp = args.time.stamp(&rings, By::Monotonic, args.common.json)?;
+    let scheduler = Scheduler::new(&rings, false, MOST)?;
+    let requests = events.map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
+    let mut search = Search::new(scheduler, family, args, child.as_ref().map(Child::pid), requests);
+    // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake others.
+    let order = Order::new().hold(args.common.hold.clone());
+    let mut quota = Quota::new(args.pid.or(args.tid).or(child.as_ref().map(Child::pid)));
+    let mut session = Session::begin(rings, order, &args.common, child)?;
+    session.stamped(stamp);
+    session.until_the_end_of(args.pid.or(args.tid));
+    session.each(|tell| {
+        match tell {
+            Tell::Event(event) => search.event(event),
+            Tell::Pause => quota.look(),
+        }
+        Ok(())
+    })?;
+    let ledger = session.ledger()?;
+    let mut out = Out::new();
+    print(args, search, &ledger, &stamp, &mut out)?;
+    if !args.folded {
+        quota.print(args.common.json, &mut out)?;
+    }
+    session.conclude(&mut out, args.common.json)?;
+    Ok(session.status())
+}
+
+/// Of a recording.
+fn recorded(args: &Args, path: &Path) -> Outcome {
+    let (_, mut reader) = convert::open(path)?;
+    let stamp = args.time.stamp_recorded(reader.rings())?;
+    let family = match (args.pid, args.tid) {
+        (Some(pid), _) => Family::recorded(pid),
+        (None, Some(tid)) => Family::Thread(tid),
+        (None, None) => Family::All,
+    };
+    let rings = reader.rings();
+    let place = |name: &str| {
+        let mut sources = rings.sources().iter();
+        sources.position(|source| source.tracepoint().unwrap_or(source.name()) == name).ok_or_else(|| {
+            let known: Vec<_> = rings.sources().iter().filter_map(|source| source.tracepoint()).collect();
+            Failure::hinting(format_args!("the recording has no {name}"), format_args!("it has {}", known.join(", ")))
+        })
+    };
+    let requests = match args.events()? {
+        Some([from, to]) => Some(args.requests(rings, [place(from)?, place(to)?])?),
+        None => None,
+    };
+    let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests);
+    while let Some(batch) = reader.batch(Duration::ZERO)? {
+        batch.into_iter().for_each(|event| search.event(&event));
+    }
+    let ledger = reader.ledger()?;
+    let mut out = Out::new();
+    print(args, search, &ledger, &stamp, &mut out)?;
+    conclude(args, &mut reader, &mut out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// The events of requests, if they are asked for.
+    fn events(&self) -> Result<Option<[&String; 2]>, Failure> {
+        let events = self.from.as_ref().zip(self.to.as_ref()).map(|(from, to)| [from, to]);
+        events.map(|events| key::is_one(events).map(|()| events)).transpose()
+    }
+
+    fn requests(&self, rings: &Rings, events: [usize; 2]) -> Result<Requests, Failure> {
+        let by = self.by.as_ref().map(|by| key::fields(rings, events, by)).transpose()?;
+        Ok(Requests::new(events, by))
+    }
+}
+
+fn print(args: &Args, search: Search, ledger: &Ledger, stamp: &Stamp, out: &mut Out) -> Result<(), Failure> {
+    let (found, requests, mut calls) = search.finish(ledger);
+    if args.folded {
+        return Ok(found::folded(&found, &mut calls, out)?);
+    }
+    match requests {
+        Some(mut requests) => requests.print(args.common.json, out)?,
+        None if found.is_empty() && !args.common.json => {
+            let none = "nobody is known to have waited";
+            writeln!(
+                out,
+                "{}",
+                if args.command.is_empty() { none } else { "nothing is known of the command's first instruction" }
+            )?;
+        }
+        None => {}
+    }
+    for one in &found {
+        if args.common.json { one.object(&mut calls, stamp, out)? } else { one.text(&mut calls, stamp, out)? }
+    }
+    Ok(())
+}
+
+/// What a recording lacks, as the summary of a session says it.
+fn conclude(args: &Args, reader: &mut Reader, out: &mut Out) -> Result<(), Failure> {
+    let (ledger, Stats { records, late, damaged, .. }) = (reader.ledger()?, reader.stats());
+    if args.common.json {
+        let total = ledger.total();
+        let summary = json!({ "records": records, "lost": total.lost, "late": late, "damaged": damaged, "complete": ledger.is_complete() });
+        writeln!(out, "{}", json!({ "summary": summary }))?;
+    }
+    out.flush()?;
+    if !args.common.json {
+        eprintln!("{records} events: {late} late; {}", missing::words(&ledger, missing::UNCOUNTED));
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Requests, from an event to another: how long they take, and what the slow ones wait for that the fast ones do not.
+
+use super::found::Found;
+use crate::key::{Value, value};
+use crate::out::{Out, line};
+use crate::times::{Times, short};
+use crate::trace::calls::Calls;
+use perfweave::Record;
+use perfweave::decode::Field;
+use serde_json::json;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// Requests that are kept for the comparison. What comes after them is counted.
+const MOST: usize = 100_000;
+/// Differences that are printed.
+const ROWS: usize = 10;
+
+#[derive(Debug)]
+pub struct Requests {
+    /// At which sources they begin and end.
+    events: [usize; 2],
+    /// The field that both have. Without it the thread is the same.
+    by: Option<[Field; 2]>,
+    begun: HashMap<Value, u64>,
+    kept: Vec<Request>,
+    left_out: u64,
+    /// What they wait for, in words, and the number of each.
+    words: Vec<String>,
+    numbers: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Request {
+    to: u64,
+    lasted: u64,
+    /// By the number of the words.
+    parts: Vec<(usize, u64)>,
+}
+
+impl Requests {
+    pub fn new(events: [usize; 2], by: Option<[Field; 2]>) -> Self {
+        let (begun, kept, words, numbers) = (HashMap::new(), Vec::new(), Vec::new(), HashMap::new());
+        Self { events, by, begun, kept, left_out: 0, words, numbers }
+    }
+
+    /// When the request began that ends with this record. Of several begins before an end the last counts.
+    pub fn take(&mut self, record: &Record<'_>, time: u64) -> Option<u64> {
+        let source = record.source()?;
+        let key = |at: usize| match &self.by {
+            Some(fields) => value(&fields[at], record),
+            None => record.pid_tid().map(|(_, tid)| Value::Number(tid.into())),
+        };
+        let [begins, ends] = self.events.map(|event| event == source);
+        let since = if ends { key(1).and_then(|key| self.begun.remove(&key)) } else { None };
+        if begins && let Some(key) = key(0) {
+            self.begun.insert(key, time);
+        }
+        since
+    }
+
+    pub fn add(&mut self, found: &Found, calls: &mut Calls) {
+        if self.kept.len() >= MOST {
+            self.left_out += 1;
+            return;
+        }
+        let Self { words, numbers, .. } = self;
+        let mut number = |text: String| {
+            *numbers.entry(text).or_insert_with_key(|text| {
+                words.push(text.clone());
+                words.len() - 1
+            })
+        };
+        let parts = found.parts(calls).into_iter().map(|(text, time)| (number(text), time)).collect();
+        self.kept.push(Request { to: found.to, lasted: found.lasted(), parts });
+    }
+
+    /// From this time on nothing is known: neither what was concluded, nor what has begun.
+    pub fn void(&mut self, since: u64) {
+        self.kept.retain(|request| request.to <= since);
+        self.begun.clear();
+    }
+
+    /// How long they took, and the means of the slow ones' parts beside those of the fast ones.
+    pub fn print(&mut self, json: bool, out: &mut Out) -> io::Result<()> {
+        self.kept.sort_by_key(|request| Reverse(request.lasted));
+        let mut times = Times::default();
+        self.kept.iter().for_each(|request| times.add(request.lasted));
+        let slow = &self.kept[..self.kept.len().div_ceil(100)];
+        let fast = &self.kept[self.kept.len() / 2..];
+        let [slow_parts, fast_parts] = [slow, fast].map(|requests| self.means(requests));
+        let mut rows: Vec<_> = (0..self.words.len()).map(|at| (at, slow_parts[at], fast_parts[at])).collect();
+        rows.sort_by_key(|(at, slow, fast)| (Reverse(slow.cast_signed() - fast.cast_signed()), *at));
+        if json {
+            let rows = rows
+                .iter()
+                .map(|(at, slow, fast)| json!({ "text": self.words[*at], "slow_ns": slow, "fast_ns": fast }));
+            let object = json!({ "requests": times.json(), "slow": slow.len(), "fast": fast.len(), "left_out": self.left_out,
+                "culprits": rows.collect::<Vec<_>>() });
+            return line(out, format_args!("{object}"));
+        }
+        let [p50, p99, most] = [times.quantile(50), times.quantile(99), times.most].map(short);
+        writeln!(out, "{} requests: p50 {p50}, p99 {p99}, longest {most}", times.count)?;
+        if self.left_out > 0 {
+            writeln!(out, "{} more were not looked at", self.left_out)?;
+        }
+        times.histogram(out)?;
+        if fast.len() > slow.len() {
+            writeln!(out, "\nin the mean of the {} slowest, beside the {} fastest:", slow.len(), fast.len())?;
+            for (at, slow, fast) in rows.iter().filter(|(_, slow, fast)| slow.max(fast) > &0).take(ROWS) {
+                let [slow, fast] = [slow, fast].map(|time| if *time == 0 { "-".into() } else { short(*time) });
+                line(out, format_args!("  {slow:>9} {fast:>9}  {}", self.words[*at]))?;
+            }
+        }
+        writeln!(out)
+    }
+
+    /// How long a request has each part in the mean.
+    fn means(&self, requests: &[Request]) -> Vec<u64> {
+        let mut sums = vec![0; self.words.len()];
+        for (at, time) in requests.iter().flat_map(|request| &request.parts) {
+            sums[*at] += time;
+        }
+        let count = requests.len().max(1) as u64;
+        sums.into_iter().map(|sum: u64| sum / count).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! Finds what is worth a path: a command, or the longest waits.
+
+use super::Args;
+use super::found::{Found, What};
+use super::requests::Requests;
+use crate::family::Family;
+use crate::names::Names;
+use crate::scheduler::Scheduler;
+use crate::trace::calls::Calls;
+use crate::waits::Who;
+use perfweave::{Event, Item, Kind, Ledger, Record};
+
+/// The state from the stream so far.
+#[derive(Debug)]
+pub struct Search {
+    scheduler: Scheduler,
+    family: Family,
+    comm: Option<String>,
+    /// The scheduler's account has names of its own.
+    names: Names,
+    /// The longest waits, the longest first, at most so many.
+    longest: Vec<Found>,
+    most: usize,
+    /// The process that becomes the command.
+    command: Option<u32>,
+    /// When it executed the command, and who it is.
+    executed: Option<(u64, Who)>,
+    /// Where they are asked for, instead of waits.
+    requests: Option<Requests>,
+    calls: Calls,
+}
+
+impl Search {
+    pub fn new(
+        scheduler: Scheduler,
+        family: Family,
+        args: &Args,
+        command: Option<u32>,
+        requests: Option<Requests>,
+    ) -> Self {
+        let (comm, most) = (args.comm.clone(), args.rows.unwrap_or(if requests.is_some() { 3 } else { 5 }));
+        let (names, longest, executed, calls) = (Names::default(), Vec::new(), None, Calls::default());
+        Self { scheduler, family, comm, names, longest, most, command, executed, requests, calls }
+    }
+
+    pub fn event(&mut self, event: &Event<'_>) {
+        match event.item() {
+            Item::Record(record) => self.record(event, &record),
+            item => {
+                let since = self.scheduler.notice(&item);
+                self.void(since);
+            }
+        }
+    }
+
+    /// Nothing that was concluded of this time on is so.
+    fn void(&mut self, since: Option<u64>) {
+        let Some(since) = since else { return };
+        self.longest.retain(|found| found.to <= since);
+        self.requests.iter_mut().for_each(|requests| requests.void(since));
+    }
+
+    fn record(&mut self, event: &Event<'_>, record: &Record<'_>) {
+        self.family.take(record);
+        let Some(time) = event.key() else { return };
+        let ran = self.scheduler.record(record, time, &mut self.names);
+        if let Some(requests) = &mut self.requests {
+            let since = requests.take(record, time);
+            let who = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid));
+            if let (Some(since), Some(who)) = (since, who) {
+                self.request(who, since, time);
+            }
+            return;
+        }
+        if let Some(command) = self.command {
+            // The first time that it takes a name, it becomes the command.
+            if self.executed.is_none() && record.kind() == Kind::COMM && record.body().u32(4) == Some(command) {
+                self.executed = self.scheduler.who(command).map(|who| (time, who));
+            }
+            return;
+        }
+        if let Some((_, ran)) = ran
+            && let Some(left) = ran.left
+        {
+            self.waited(ran.who, left.time, time);
+        }
+        // Where the records of a recorder are left out, nobody says who came behind it.
+        if let Some((who, since)) = self.scheduler.account.take_unseen() {
+            self.waited(who, since, time);
+        }
+    }
+
+    /// A thread has waited. The path is made at once: later the account may not have it any more.
+    fn waited(&mut self, who: Who, from: u64, to: u64) {
+        if self.is_long(to.saturating_sub(from)) && self.is_meant(who) {
+            self.keep(Found::new(&self.scheduler, What::Wait, who, [from, to]));
+        }
+    }
+
+    /// A request has ended in this thread.
+    fn request(&mut self, who: Who, from: u64, to: u64) {
+        if !self.is_meant(who) {
+            return;
+        }
+        let found = Found::new(&self.scheduler, What::Request, who, [from, to]);
+        self.requests.iter_mut().for_each(|requests| requests.add(&found, &mut self.calls));
+        if self.is_long(found.lasted()) {
+            self.keep(found);
+        }
+    }
+
+    fn is_long(&self, lasted: u64) -> bool {
+        self.longest.len() < self.most || self.longest.last().is_some_and(|found| found.lasted() < lasted)
+    }
+
+    fn keep(&mut self, found: Found) {
+        let at = self.longest.partition_point(|longer| longer.lasted() >= found.lasted());
+        self.longest.insert(at, found);
+        self.longest.truncate(self.most);
+    }
+
+    fn is_meant(&self, who: Who) -> bool {
+        let Some(known) = self.scheduler.account.known(who) else { return false };
+        let is_of = match (&self.family, self.scheduler.tid(who)) {
+            (Family::All, _) => true,
+            (family, Some(tid)) => family.has(tid) || known.process.is_some_and(|process| family.has_process(process)),
+            (_, None) => false,
+        };
+        is_of && self.comm.as_ref().is_none_or(|comm| known.name == *comm) && known.process != Some(std::process::id())
+    }
+
+    /// Ends it, and gives the paths that were asked for, the longest first; and the requests.
+    pub fn finish(mut self, ledger: &Ledger) -> (Vec<Found>, Option<Requests>, Calls) {
+        let since = self.scheduler.untold(ledger);
+        self.void(since);
+        let account = &self.scheduler.account;
+        let end = account.newest();
+        if let (None, Some((from, who))) = (&self.requests, self.executed) {
+            let to = account.ended(who).unwrap_or(end);
+            self.longest = vec![Found::new(&self.scheduler, What::Command, who, [from, to])];
+        } else if self.requests.is_none() && self.command.is_none() {
+            let waiting = account.living().filter_map(|who| Some((who, account.waits_since(who)?)));
+            let mut waiting: Vec<_> = waiting.collect();
+            waiting.sort_by_key(|(who, since)| (*since, *who));
+            waiting.into_iter().for_each(|(who, since)| self.waited(who, since, end));
+        }
+        (self.longest, self.requests, self.calls)
+    }
+}
