@@ -10,7 +10,8 @@ use std::{env, io, thread};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = env::args().skip(1);
-    let (map, pages) = (words.next().ok_or("reader-aya MAP PAGES")?, words.next().ok_or("reader-aya MAP PAGES")?.parse()?);
+    let (map, pages) =
+        (words.next().ok_or("reader-aya MAP PAGES")?, words.next().ok_or("reader-aya MAP PAGES")?.parse()?);
     let mut array = PerfEventArray::try_from(Map::PerfEventArray(MapData::from_pin(map)?))?;
     let (lines, printed) = mpsc::channel();
     for cpu in online_cpus().map_err(|(_, error)| error)? {
@@ -22,7 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let mut text = Vec::new();
                 buffer.for_each(|event| match event {
                     PerfEvent::Sample { head, tail } => text.extend_from_slice(&line(&[head, tail].concat())),
-                    PerfEvent::Lost { count } => text.extend_from_slice(format!("lost {count} on CPU {cpu}\n").as_bytes()),
+                    PerfEvent::Lost { count } => {
+                        text.extend_from_slice(format!("lost {count} on CPU {cpu}\n").as_bytes())
+                    }
                 });
                 if text.is_empty() {
                     thread::sleep(std::time::Duration::from_millis(1));
@@ -43,6 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn line(bytes: &[u8]) -> Vec<u8> {
-    let number = |at: usize| bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes);
+    let number =
+        |at: usize| bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes);
     format!("ticket {} ns {} number {} cpu {}\n", number(0), number(8), number(16), number(24) as u32).into_bytes()
 }

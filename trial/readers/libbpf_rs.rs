@@ -8,7 +8,8 @@ use std::{env, io};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = env::args().skip(1);
-    let (map, pages) = (words.next().ok_or("reader-libbpf-rs MAP PAGES")?, words.next().ok_or("reader-libbpf-rs MAP PAGES")?.parse()?);
+    let (map, pages) =
+        (words.next().ok_or("reader-libbpf-rs MAP PAGES")?, words.next().ok_or("reader-libbpf-rs MAP PAGES")?.parse()?);
     let map = MapHandle::from_pinned_path(map)?;
     let events = PerfBufferBuilder::new(&map)
         .pages(pages)
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn print(bytes: &[u8]) {
-    let number = |at: usize| bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes);
+    let number =
+        |at: usize| bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes);
     println!("ticket {} ns {} number {} cpu {}", number(0), number(8), number(16), number(24) as u32);
 }

@@ -1,7 +1,10 @@
 //! What happened: the numbers that the work counted in shared memory, and which step caused which.
 
+use crate::tool::Result;
 use serde::Deserialize;
 use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 
 /// Stages of `pipes`, as `work/work.c` has it.
 const STAGES: u32 = 4;
@@ -41,6 +44,16 @@ pub struct History {
 }
 
 impl History {
+    /// Reads what the work wrote into a folder: `history`, and `tickets` if BPF programs drew some.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let mut history: Self = serde_json::from_slice(&fs::read(folder.join("history"))?)?;
+        if let Ok(tickets) = fs::read_to_string(folder.join("tickets")) {
+            let mut numbers = tickets.split_whitespace().map(str::parse);
+            history.tickets = (numbers.next().ok_or("no first ticket")??, numbers.next().ok_or("no last ticket")??);
+        }
+        Ok(history)
+    }
+
     /// Things that happened one after the other, each caused by the one before it. A thing may be in several chains.
     ///
     /// Steps are whole calls: the next one begins after the one before it has returned.
@@ -59,11 +72,12 @@ impl History {
             "flood" => self.threads().map(|mut numbers| steps(&mut numbers)).collect(),
             "pipes" => {
                 let stages = u64::from(STAGES);
-                let of_stages = (0..stages).zip(&self.made).map(|(stage, &made)| {
-                    steps(&mut (0..u64::from(made)).map(|message| message * stages + stage))
-                });
+                let of_stages = (0..stages)
+                    .zip(&self.made)
+                    .map(|(stage, &made)| steps(&mut (0..u64::from(made)).map(|message| message * stages + stage)));
                 let messages = u64::from(self.made.first().copied().unwrap_or(0));
-                let of_messages = (0..messages).map(|message| steps(&mut (0..stages).map(|stage| message * stages + stage)));
+                let of_messages =
+                    (0..messages).map(|message| steps(&mut (0..stages).map(|stage| message * stages + stage)));
                 of_stages.chain(of_messages).collect()
             }
             "tree" => (0..self.total() / 2).map(node).collect(),

@@ -27,7 +27,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [Self::Inverted, Self::Misdated, Self::Silent, Self::Doubled, Self::Invented, Self::Impossible];
+    pub const ALL: [Self; 6] =
+        [Self::Inverted, Self::Misdated, Self::Silent, Self::Doubled, Self::Invented, Self::Impossible];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -104,6 +105,9 @@ impl Verdict {
 /// Judges one output. `lines` are those that `said` speaks of; `prints` is what the tool was asked for; the run took `ms`.
 pub fn judge(history: &History, prints: &[What], said: &[Said], lines: &[&str], ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
+    // What it was not asked for may be there by chance, and in part.
+    let asked = |said: &&Said| said.what.thing().is_none() || prints.contains(&said.what);
+    let said = &said.iter().filter(asked).cloned().collect::<Vec<_>>()[..];
     let placed = what_happened(history, said, lines, &mut verdict);
     completeness(history, prints, said, &placed, &mut verdict);
     let chains = Chains::new(history);
@@ -112,7 +116,13 @@ pub fn judge(history: &History, prints: &[What], said: &[Said], lines: &[&str], 
     sleeps(said, lines, &mut verdict);
     for said in said.iter().filter(|said| said.what == What::Duration) {
         if let Some(time) = said.ms.filter(|&time| time < 0.0 || time > ms) {
-            let why = || if time < 0.0 { "a negative time".into() } else { format!("longer than the whole run, which took {ms:.0} ms") };
+            let why = || {
+                if time < 0.0 {
+                    "a negative time".into()
+                } else {
+                    format!("longer than the whole run, which took {ms:.0} ms")
+                }
+            };
             verdict.add(Kind::Impossible, lines, &[said.line], why);
         }
     }
@@ -168,9 +178,11 @@ fn completeness(history: &History, prints: &[What], said: &[Said], placed: &[&Sa
         let printed: HashSet<u64> = placed.iter().filter(|said| said.what == what).map(|said| said.number).collect();
         verdict.happened += happened.len() as u64;
         verdict.printed += printed.len() as u64 * u64::from(!happened.is_empty());
-        first_missing = first_missing.or_else(|| Some((what, *happened.iter().find(|number| !printed.contains(number))?)));
+        first_missing =
+            first_missing.or_else(|| Some((what, *happened.iter().find(|number| !printed.contains(number))?)));
     }
-    verdict.lost = said.iter().filter(|said| said.what == What::Lost).fold(0, |all, said| all.saturating_add(said.number));
+    verdict.lost =
+        said.iter().filter(|said| said.what == What::Lost).fold(0, |all, said| all.saturating_add(said.number));
     verdict.silent = verdict.missing().saturating_sub(verdict.lost);
     if let (1.., Some((what, number))) = (verdict.silent, first_missing) {
         let why = format!(

@@ -48,7 +48,16 @@ pub const CASES: &[Case] = &[
     case("wakes", "wakes", 5_000, "", "four threads on two CPUs: each wakes the next"),
     case("locks", "locks", 10_000, "", "four threads: whoever has the lock draws the next number"),
     case("flood", "flood", 100_000, "", "a thread on each CPU, as fast as it can"),
-    Case { slow: true, ..case("adversary", "flood", 20_000, "storm", "BPF programs that are slow between ticket and output, interrupted by others") },
+    Case {
+        slow: true,
+        ..case(
+            "adversary",
+            "flood",
+            20_000,
+            "storm",
+            "BPF programs that are slow between ticket and output, interrupted by others",
+        )
+    },
     case("hand-over in a storm", "handover", 20_000, "storm", "with an interrupt on each CPU every 50 µs"),
     case("ring beside hogs", "ring", 2_000, "hogs", "with a busy loop on each CPU"),
     case("ring beside real time", "ring", 2_000, "rt", "with a SCHED_FIFO thread on each CPU, busy half of the time"),
@@ -95,23 +104,18 @@ pub fn run(places: &Places, tool: &Tool, mode: &Mode, case: &Case) -> Result<Out
     let folder = &places.scratch;
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder)?;
-    let [out, err, history] = ["out", "err", "history"].map(|name| folder.join(name));
-    File::create(&out)?;
+    File::create(folder.join("out"))?;
     let begin = Instant::now();
     let ended = shell(places, mode, case, folder)?;
     let ms = begin.elapsed().as_secs_f64() * 1e3;
     // What a tool that was killed has left.
     let _ = Command::new("umount").args(["-q".as_ref(), folder.join("bpf").as_os_str()]).stderr(Stdio::null()).status();
-    let complaints = String::from_utf8_lossy(&fs::read(&err)?).into_owned();
-    let printed = String::from_utf8_lossy(&fs::read(&out)?).into_owned();
-    let Ok(history) = fs::read(&history) else { return Ok(Outcome::Failed(last_words(&complaints, &printed, ended))) };
-    let mut history: History = serde_json::from_slice(&history)?;
-    if case.slow {
-        let Ok(tickets) = fs::read_to_string(folder.join("tickets")) else { return Ok(Outcome::Failed(last_words(&complaints, &printed, ended))) };
-        let mut numbers = tickets.split_whitespace().map(str::parse);
-        history.tickets = (numbers.next().ok_or("no first ticket")??, numbers.next().ok_or("no last ticket")??);
+    let complaints = String::from_utf8_lossy(&fs::read(folder.join("err"))?).into_owned();
+    let printed = String::from_utf8_lossy(&fs::read(folder.join("out"))?).into_owned();
+    if !folder.join("history").exists() || case.slow && !folder.join("tickets").exists() {
+        return Ok(Outcome::Failed(last_words(&complaints, &printed, ended)));
     }
-    let verdict = judged(tool, mode, &history, &printed, &complaints, ms);
+    let verdict = judged(tool, mode, folder, ms)?;
     // Nothing at all is no finding: the tool did not trace.
     Ok(if verdict.printed == 0 && verdict.happened > 0 && verdict.lost == 0 {
         Outcome::Failed(last_words(&complaints, &printed, ended))
@@ -120,13 +124,15 @@ pub fn run(places: &Places, tool: &Tool, mode: &Mode, case: &Case) -> Result<Out
     })
 }
 
-/// Judges an output. Losses may be told on standard error.
-pub fn judged(tool: &Tool, mode: &Mode, history: &History, printed: &str, complaints: &str, ms: f64) -> Verdict {
+/// Judges what is in a folder: `history`, the output `out`, and `err`, where losses may be told.
+pub fn judged(tool: &Tool, mode: &Mode, folder: &Path, ms: f64) -> Result<Verdict> {
+    let text = |name| fs::read(folder.join(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let (printed, complaints) = (text("out")?, text("err")?);
     let lines: Vec<&str> = printed.lines().collect();
     let mut said = tool.said(&lines);
     let told: Vec<&str> = complaints.lines().collect();
     said.extend(tool.said(&told).into_iter().filter(|said| said.what == What::Lost));
-    judge::judge(history, &mode.prints, &said, &lines, ms)
+    Ok(judge::judge(&History::read(folder)?, &mode.prints, &said, &lines, ms))
 }
 
 fn shell(places: &Places, mode: &Mode, case: &Case, folder: &Path) -> Result<Option<ExitStatus>> {
@@ -141,7 +147,12 @@ fn shell(places: &Places, mode: &Mode, case: &Case, folder: &Path) -> Result<Opt
     let mut shell = Command::new("bash");
     shell.arg("-c").arg(format!(". \"$TRIAL/lib.sh\"\n{}", mode.run)).current_dir(folder).process_group(0);
     shell.stdin(Stdio::null()).stdout(err.try_clone()?).stderr(err);
-    shell.env("TRIAL", &places.package).env("BIN", &places.bin).env("WORK", work).env("DIR", folder).env("STEPS", steps);
+    shell
+        .env("TRIAL", &places.package)
+        .env("BIN", &places.bin)
+        .env("WORK", work)
+        .env("DIR", folder)
+        .env("STEPS", steps);
     shell.env("OUT", folder.join("out")).env("ERR", folder.join("err")).env("BPF", folder.join("bpf"));
     shell.env("SLOW", if case.slow { "1" } else { "" });
     within(shell.spawn()?, LIMIT)

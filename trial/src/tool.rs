@@ -199,7 +199,12 @@ mod tests {
             for mode in &tool.mode {
                 for &what in &mode.prints {
                     assert!(what.thing().is_some(), "{}, {}: {what:?} is nothing that happens", tool.name, mode.name);
-                    assert!(tool.line.iter().any(|rule| rule.says == what), "{}, {}: no line says {what:?}", tool.name, mode.name);
+                    assert!(
+                        tool.line.iter().any(|rule| rule.says == what),
+                        "{}, {}: no line says {what:?}",
+                        tool.name,
+                        mode.name
+                    );
                 }
             }
             names.push(tool.name);
