@@ -86,6 +86,14 @@ impl Row {
         })
     }
 
+    /// A planted fault that no run shows.
+    pub fn hides(&self) -> Option<&str> {
+        self.planted
+            .iter()
+            .map(String::as_str)
+            .find(|fault| self.findings().all(|finding| finding.kind.name() != *fault))
+    }
+
     /// The figures of the table: a heading each, and its values in all runs.
     fn figures(&self) -> [(&'static str, Vec<f64>); 7] {
         let percent = |part: fn(&Verdict) -> u64, whole: fn(&Verdict) -> u64| {

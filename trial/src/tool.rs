@@ -130,6 +130,11 @@ impl Tool {
         toml::from_str(&fs::read_to_string(path)?).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
+    /// Whether it has faults that were put in.
+    pub fn is_planted(&self) -> bool {
+        self.mode.iter().any(|mode| !mode.planted.is_empty())
+    }
+
     /// All that the lines say, in their order. Steps that mark the end are left out.
     pub fn said(&self, lines: &[&str]) -> Vec<Said> {
         let all = lines.iter().enumerate();
