@@ -19,15 +19,16 @@ marked() {
     [ ${#found[@]} -ge "${MARKS:-$cpus}" ]
 }
 
-# Makes marks on all CPUs until the tool has printed those of each.
+# Makes marks on all CPUs until the tool, process $2, has printed those of each. Fails if it has ended.
 mark() {
     local try
     for ((try = 0; try < 100; try++)); do
         $LOAD "$BIN/n$1"
         sleep 0.1
         ! marked "$1" || return 0
+        kill -0 "$2" 2>/dev/null || return 1
     done
-    echo "the tool does not print marks" >&2
+    echo "it does not print marks" >&2
 }
 
 # Runs the work beside a tool that is started before and stopped after it: beside READY COMMAND ... The tool is ready when it prints what matches
@@ -37,13 +38,13 @@ beside() {
     shift
     env --default-signal=INT "$@" >"$OUT" 2>>"$ERR" &
     tool=$!
-    if [ -z "$ready" ]; then mark 987654144; fi
+    if [ -z "$ready" ]; then mark 987654144 "$tool" || return 1; fi
     until [ -z "$ready" ] || grep -qE -- "$ready" "$OUT" "$ERR"; do
         kill -0 "$tool" 2>/dev/null || return 1
         sleep 0.05
     done
     $LOAD_WORK $WORK
-    mark 987654272
+    mark 987654272 "$tool"
     kill "-${STOP:-INT}" "$tool" 2>/dev/null
     for ((try = 0; try < 60; try++)); do kill -0 "$tool" 2>/dev/null || break; sleep 0.05; done
     kill -KILL "$tool" 2>/dev/null

@@ -58,6 +58,8 @@ pub struct Verdict {
     pub happened: u64,
     /// Of these, those that it printed.
     pub printed: u64,
+    /// Lines that were judged, also of things of which it is not known how many happened.
+    pub lines: u64,
     /// Events that it says are lost. `u64::MAX` if it does not say how many.
     pub lost: u64,
     pub inverted: u64,
@@ -110,11 +112,13 @@ pub fn judge(history: &History, prints: &[What], said: &[Said], lines: &[&str], 
     let said = &said.iter().filter(asked).cloned().collect::<Vec<_>>()[..];
     let placed = what_happened(history, said, lines, &mut verdict);
     completeness(history, prints, said, &placed, &mut verdict);
+    let durations = said.iter().filter(|said| said.what == What::Duration);
+    verdict.lines = (placed.len() + durations.clone().count()) as u64;
     let chains = Chains::new(history);
     places(&chains, &placed, lines, &mut verdict);
     times(&chains, &placed, lines, &mut verdict);
     sleeps(said, lines, &mut verdict);
-    for said in said.iter().filter(|said| said.what == What::Duration) {
+    for said in durations {
         if let Some(time) = said.ms.filter(|&time| time < 0.0 || time > ms) {
             let why = || {
                 if time < 0.0 {
@@ -220,9 +224,12 @@ impl Chains {
     }
 }
 
+/// A place in a chain, and whether it is the return of the call there.
+type Rank = (usize, bool);
+
 /// Effects that are printed before their causes. A line counts once, however many causes come after it.
 fn places(chains: &Chains, placed: &[&Said], lines: &[&str], verdict: &mut Verdict) {
-    let mut furthest: Vec<Option<((usize, bool), &Said)>> = vec![None; chains.count];
+    let mut furthest: Vec<Option<(Rank, &Said)>> = vec![None; chains.count];
     for said in placed {
         let mut late = None;
         for &(chain, place) in chains.of(said) {
@@ -241,7 +248,7 @@ fn places(chains: &Chains, placed: &[&Said], lines: &[&str], verdict: &mut Verdi
 
 /// Effects whose time is earlier than that of their causes. Equal times are not wrong.
 fn times(chains: &Chains, placed: &[&Said], lines: &[&str], verdict: &mut Verdict) {
-    let mut by_chain: Vec<Vec<((usize, bool), u64, &Said)>> = vec![Vec::new(); chains.count];
+    let mut by_chain: Vec<Vec<(Rank, u64, &Said)>> = vec![Vec::new(); chains.count];
     for said in placed {
         let Some(stamp) = said.stamp else { continue };
         for &(chain, place) in chains.of(said) {

@@ -205,8 +205,9 @@ impl<'a> Trial<'a> {
                 let found = Kind::ALL.into_iter().filter(|&kind| verdict.count(kind) > 0);
                 let found: Vec<_> = found.map(|kind| format!("{} {}", verdict.count(kind), kind.name())).collect();
                 format!(
-                    "{} of {} printed, {}",
-                    verdict.printed,
+                    "{} lines, {} of {} missing, {}",
+                    verdict.lines,
+                    verdict.missing(),
                     verdict.happened,
                     if found.is_empty() { "right".into() } else { found.join(", ") }
                 )

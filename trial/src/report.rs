@@ -101,8 +101,8 @@ impl Row {
         };
         let count = |of: fn(&Verdict) -> u64| self.runs.iter().map(|run| of(run) as f64).collect();
         [
-            ("inverted, %", percent(|run| run.inverted, |run| run.printed)),
-            ("misdated, %", percent(|run| run.misdated, |run| run.printed)),
+            ("inverted, %", percent(|run| run.inverted, |run| run.lines)),
+            ("misdated, %", percent(|run| run.misdated, |run| run.lines)),
             ("missing, %", percent(Verdict::missing, |run| run.happened)),
             ("in silence, %", percent(|run| run.silent, |run| run.happened)),
             ("doubled", count(|run| run.doubled)),

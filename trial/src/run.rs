@@ -117,7 +117,7 @@ pub fn run(places: &Places, tool: &Tool, mode: &Mode, case: &Case) -> Result<Out
     }
     let verdict = judged(tool, mode, folder, ms)?;
     // Nothing at all is no finding: the tool did not trace.
-    Ok(if verdict.printed == 0 && verdict.happened > 0 && verdict.lost == 0 {
+    Ok(if verdict.lines == 0 && verdict.lost == 0 {
         Outcome::Failed(last_words(&complaints, &printed, ended))
     } else {
         Outcome::Judged(verdict)
