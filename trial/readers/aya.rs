@@ -3,8 +3,10 @@
 use aya::maps::perf::{PerfEvent, PerfEventArray};
 use aya::maps::{Map, MapData};
 use aya::util::online_cpus;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::error::Error;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::{env, io, thread};
 
@@ -27,9 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                         text.extend_from_slice(format!("lost {count} on CPU {cpu}\n").as_bytes())
                     }
                 });
-                if text.is_empty() {
-                    thread::sleep(std::time::Duration::from_millis(1));
-                } else if lines.send(text).is_err() {
+                if lines.send(text).is_err()
+                    || poll(&mut [PollFd::new(buffer.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).is_err()
+                {
                     return;
                 }
             }

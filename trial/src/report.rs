@@ -94,20 +94,20 @@ impl Row {
             .find(|fault| self.findings().all(|finding| finding.kind.name() != *fault))
     }
 
-    /// The figures of the table: a heading each, and its values in all runs.
-    fn figures(&self) -> [(&'static str, Vec<f64>); 7] {
+    /// The figures of the table: name and unit of each, and its values in all runs.
+    fn figures(&self) -> [(&'static str, &'static str, Vec<f64>); 7] {
         let percent = |part: fn(&Verdict) -> u64, whole: fn(&Verdict) -> u64| {
             self.runs.iter().map(|run| 100.0 * part(run) as f64 / whole(run).max(1) as f64).collect()
         };
         let count = |of: fn(&Verdict) -> u64| self.runs.iter().map(|run| of(run) as f64).collect();
         [
-            ("inverted, %", percent(|run| run.inverted, |run| run.lines)),
-            ("misdated, %", percent(|run| run.misdated, |run| run.lines)),
-            ("missing, %", percent(Verdict::missing, |run| run.happened)),
-            ("in silence, %", percent(|run| run.silent, |run| run.happened)),
-            ("doubled", count(|run| run.doubled)),
-            ("invented", count(|run| run.invented)),
-            ("impossible", count(|run| run.impossible)),
+            ("inverted", " %", percent(|run| run.inverted, |run| run.lines)),
+            ("misdated", " %", percent(|run| run.misdated, |run| run.lines)),
+            ("missing", " %", percent(Verdict::missing, |run| run.happened)),
+            ("in silence", " %", percent(|run| run.silent, |run| run.happened)),
+            ("doubled", "", count(|run| run.doubled)),
+            ("invented", "", count(|run| run.invented)),
+            ("impossible", "", count(|run| run.impossible)),
         ]
     }
 }
@@ -133,6 +133,10 @@ fn spread(values: &[f64]) -> String {
 impl Report {
     pub fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
+    }
+
+    fn failed(&self, tool: &str, mode: &str) -> bool {
+        self.tools.iter().any(|of| of.name == tool && (of.failed.contains_key(mode) || of.failed.contains_key("all")))
     }
 
     fn rows_of<'a>(&'a self, case: &'a str) -> impl Iterator<Item = &'a Row> {
@@ -173,7 +177,8 @@ impl Report {
             for (at, row) in self.rows_of(case).enumerate() {
                 let figures = row.figures();
                 if at == 0 {
-                    let names: Vec<_> = figures.iter().map(|figure| figure.0).collect();
+                    let names: Vec<_> =
+                        figures.iter().map(|(name, unit, _)| format!("{name}{}", unit.replace(' ', ", "))).collect();
                     let _ = writeln!(
                         text,
                         "| tool | way | runs | {} |\n| --- | --- | ---{} |",
@@ -181,7 +186,7 @@ impl Report {
                         " | ---".repeat(names.len())
                     );
                 }
-                let cells: Vec<_> = figures.iter().map(|figure| spread(&figure.1)).collect();
+                let cells: Vec<_> = figures.iter().map(|figure| spread(&figure.2)).collect();
                 let _ = writeln!(text, "| {} | {} | {} | {} |", row.tool, row.mode, row.runs.len(), cells.join(" | "));
             }
         }
@@ -227,7 +232,7 @@ impl Report {
         }
         text += "</thead><tbody>";
         let mut ways: Vec<(&str, &str)> = Vec::new();
-        for row in &self.rows {
+        for row in self.tools.iter().flat_map(|tool| self.rows.iter().filter(|row| row.tool == tool.name)) {
             if !ways.contains(&(&row.tool, &row.mode)) {
                 ways.push((&row.tool, &row.mode));
             }
@@ -237,11 +242,14 @@ impl Report {
             for (case, _) in &cases {
                 text += &match self.rows_of(case).find(|row| row.tool == tool && row.mode == mode) {
                     Some(row) => cell(row),
+                    // It was to be run and was not, or it prints nothing of this work.
+                    None if self.failed(tool, mode) => "<td class=failed>could not be run".into(),
                     None => "<td>".into(),
                 };
             }
         }
-        text += "</tbody></table>";
+        text += "</tbody></table><p><span class=good>0</span> nothing found, <span class=said>missing, and said</span>, <span class=seen>found in fewer than \
+            three runs</span>, <span class=bad>found in three or more</span>. An empty cell: it prints nothing of this work, or was tried only with its first way.";
         for (heading, findings) in self.classes() {
             let _ = write!(text, "<h2>{heading}</h2>");
             if findings.is_empty() {
@@ -278,17 +286,18 @@ impl Report {
 /// A cell of the page: the worst figure that was seen three times, in words and a colour.
 fn cell(row: &Row) -> String {
     let figures = row.figures();
-    let shown: Vec<_> = figures.iter().filter(|(_, values)| values.iter().any(|&value| value > 0.0)).collect();
-    let title: Vec<_> = figures.iter().map(|(name, values)| format!("{name} {}", spread(values))).collect();
+    let figure = |(name, unit, values): &(&str, &str, Vec<f64>)| format!("{name} {}{unit}", spread(values));
+    let shown: Vec<_> =
+        figures.iter().filter(|(.., values)| values.iter().any(|&value| value > 0.0)).map(figure).collect();
     let class = match row.findings().map(|finding| finding.is_reproduced()).max() {
         None if shown.is_empty() => "good",
         None => "said",
         Some(false) => "seen",
         Some(true) => "bad",
     };
-    let lines: Vec<_> = shown.iter().map(|(name, values)| format!("{name} {}", spread(values))).collect();
-    let words = if lines.is_empty() { "0".into() } else { escape(&lines.join("\n")).replace('\n', "<br>") };
-    format!("<td class={class} title=\"{} runs: {}\">{words}", row.runs.len(), escape(&title.join(", ")))
+    let words = if shown.is_empty() { "0".into() } else { escape(&shown.join("\n")).replace('\n', "<br>") };
+    let all: Vec<_> = figures.iter().map(figure).collect();
+    format!("<td class={class} title=\"{} runs: {}\">{words}", row.runs.len(), escape(&all.join(", ")))
 }
 
 fn capital(text: &str) -> String {
@@ -311,7 +320,7 @@ const HEAD: &str = "<!doctype html><html lang=en><meta charset=utf-8><meta name=
 body { font: 15px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 110em; padding: 0 1em; color: #222; background: #fff }
 p { max-width: 60em } table { border-collapse: collapse; font-size: 13px } th, td { border: 1px solid #ccc; padding: .3em .5em; text-align: left; vertical-align: top }
 thead th { position: sticky; top: 0; background: #f4f4f4 } pre { background: #f4f4f4; padding: .6em; overflow-x: auto } summary { cursor: pointer }
-.good { background: #e3f4e3 } .said { background: #f2f2d8 } .seen { background: #fbe8d0 } .bad { background: #f8d2d2 }
+span { padding: 0 .4em } .failed { color: #888 } .good { background: #e3f4e3 } .said { background: #f2f2d8 } .seen { background: #fbe8d0 } .bad { background: #f8d2d2 }
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b } thead th, pre { background: #2a2a2a } th, td { border-color: #444 }
 .good { background: #1f3a1f } .said { background: #3a3a1c } .seen { background: #4a3517 } .bad { background: #522 } }
 </style>";

@@ -396,25 +396,34 @@ static void write_file(const char *path, const char *text)
 	check(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && close(fd) == 0, path);
 }
 
-// The last CPU goes and comes. Tests of perfweave that need their CPUs hold a lock on this file, and it waits for them.
-static void hotplug(int cpu)
+// The last CPU goes and comes, until the work is over. Whatever ends this process, `trial/run` brings the CPU back.
+static void hotplug(int cpu, pid_t parent)
 {
 	char path[64];
-	int fd = open("/sys/devices/system/cpu/online", O_RDONLY);
 
-	check(fd >= 0 && flock(fd, LOCK_EX) == 0, "the lock on CPUs");
 	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
-	// Whatever ends the parent, the CPU comes back.
-	signal(SIGTERM, SIG_IGN);
-	while (getppid() != 1 && atomic_load(&shared->turn) != OVER - 2) {
+	while (getppid() == parent && atomic_load(&shared->turn) != OVER - 2) {
 		write_file(path, "0");
 		write_file(path, "1");
 	}
 }
 
+// Tests of perfweave that need their CPUs hold a lock on this file.
+static void lock_cpus(void)
+{
+	int fd = open("/sys/devices/system/cpu/online", O_RDONLY | O_CLOEXEC);
+
+	check(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0, "tests keep the CPUs");
+}
+
 static void begin_beside(const char *what)
 {
-	for (int i = 0; i < (strcmp(what, "hotplug") ? cpu_count : 1); i++) {
+	int hotplugs = !strcmp(what, "hotplug");
+	pid_t parent = getpid();
+
+	if (hotplugs)
+		lock_cpus();
+	for (int i = 0; i < (hotplugs ? 1 : cpu_count); i++) {
 		pid_t child = fork();
 
 		check(child >= 0, "fork");
@@ -422,8 +431,8 @@ static void begin_beside(const char *what)
 			beside[beside_count++] = child;
 			continue;
 		}
-		if (!strcmp(what, "hotplug")) {
-			hotplug(cpus[cpu_count - 1]);
+		if (hotplugs) {
+			hotplug(cpus[cpu_count - 1], parent);
 			_exit(0);
 		}
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
