@@ -299,7 +299,7 @@ fn sleeps(said: &[Said], lines: &[&str], verdict: &mut Verdict) {
         let thread = threads.entry(said.number).or_default();
         match said.what {
             What::Out if said.sleeps => thread.slept = thread.slept.or(Some(said)),
-            What::In if thread.slept.is_some() && !thread.woken => thread.ran = thread.ran.or(Some(said)),
+            What::In if thread.slept.is_some() => thread.ran = thread.ran.or(Some(said)),
             What::Waking => {
                 if let (Some(slept), Some(ran), false) = (thread.slept, thread.ran, thread.woken) {
                     let why = || format!("w{0} slept, and runs before it is woken", said.number);

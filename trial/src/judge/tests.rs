@@ -142,6 +142,14 @@ fn a_return_after_the_next_entry_is_found() {
     );
 }
 
+/// Each in a line of its own again: a return before its own entry.
+#[test]
+fn a_return_before_its_entry_is_found() {
+    let text = "work 71 [000] 1.000001:  syscalls:sys_exit_lseek: 0x0
+work 71 [000] 1.000001: syscalls:sys_enter_lseek: fd: 0x00000384, offset: 0x00000000, whence: 0x00000000\n";
+    assert_eq!(counts(&verdict("perf-record.toml", 0, &history("handover", &[1]), text)), [1, 0, 0, 0, 0, 0]);
+}
+
 /// Threads of a flood have no order among each other, stages of a chain have one for each message.
 #[test]
 fn only_causes_are_judged() {
