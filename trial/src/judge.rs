@@ -69,6 +69,9 @@ pub struct Verdict {
     pub invented: u64,
     pub impossible: u64,
     pub witnesses: Vec<Witness>,
+    /// What is missing in silence, the first.
+    #[serde(skip)]
+    first_missing: Option<(What, u64)>,
 }
 
 impl Verdict {
@@ -108,10 +111,12 @@ impl Verdict {
 pub fn judge(history: &History, prints: &[What], said: &[Said], lines: &[&str], ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
     // What it was not asked for may be there by chance, and in part.
-    let asked = |said: &&Said| said.what.thing().is_none() || prints.contains(&said.what);
-    let said = &said.iter().filter(asked).cloned().collect::<Vec<_>>()[..];
+    let asked = |said: &Said| said.what.thing().is_none() || prints.contains(&said.what);
+    let (said, rest): (Vec<Said>, Vec<Said>) = said.iter().cloned().partition(asked);
+    let said = &said[..];
     let placed = what_happened(history, said, lines, &mut verdict);
     completeness(history, prints, said, &placed, &mut verdict);
+    begun(&rest, lines, &mut verdict);
     let durations = said.iter().filter(|said| said.what == What::Duration);
     verdict.lines = (placed.len() + durations.clone().count()) as u64;
     let chains = Chains::new(history);
@@ -196,6 +201,17 @@ fn completeness(history: &History, prints: &[What], said: &[Said], placed: &[&Sa
             verdict.lost
         );
         verdict.witnesses.push(Witness { kind: Kind::Silent, lines: Vec::new(), why });
+        verdict.first_missing = Some((what, number));
+    }
+}
+
+/// A call whose return is missing may have a line for its entry, which the witness shows.
+fn begun(rest: &[Said], lines: &[&str], verdict: &mut Verdict) {
+    let Some((What::Call, number)) = verdict.first_missing else { return };
+    let Some(entry) = rest.iter().find(|said| said.what == What::Enter && said.number == number) else { return };
+    if let Some(witness) = verdict.witnesses.iter_mut().find(|witness| witness.kind == Kind::Silent) {
+        witness.lines.push((entry.line + 1, lines[entry.line].trim_end().to_owned()));
+        witness.why += ", of which only the entry is there";
     }
 }
 

@@ -47,7 +47,7 @@ pub const CASES: &[Case] = &[
     case("pipes", "pipes", 5_000, "", "numbered messages through a chain of four processes"),
     case("wakes", "wakes", 5_000, "", "four threads on two CPUs: each wakes the next"),
     case("locks", "locks", 10_000, "", "four threads: whoever has the lock draws the next number"),
-    case("flood", "flood", 100_000, "", "a thread on each CPU, as fast as it can"),
+    case("flood", "flood", 50_000, "", "a thread on each CPU, as fast as it can"),
     Case {
         slow: true,
         ..case(

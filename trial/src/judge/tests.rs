@@ -75,6 +75,21 @@ fn what_is_missing_in_silence_is_counted() {
     assert_eq!(counts(&too_few), [0, 0, 1, 0, 0, 0]);
 }
 
+/// A call that another line interrupts has a line for its entry, and one where it goes on. Here the second call has no second line.
+#[test]
+fn a_call_of_which_only_the_entry_is_printed_has_that_as_witness() {
+    let text = "\
+   747.941 (         ): work/9588 lseek(fd: 901, whence: SET)                         ...
+   747.941 ( 0.012 ms): work/9588  ... [continued]: lseek())                                            = 0
+   747.943 (         ): work/9589 lseek(fd: 902, offset: 1, whence: SET)                         ...
+   747.998 ( 0.012 ms): work/9589 lseek(fd: 902, offset: 2, whence: SET)                            = 2
+";
+    let verdict = verdict("perf-trace.toml", 0, &history("handover", &[3]), text);
+    assert_eq!(counts(&verdict), [0, 0, 1, 0, 0, 0]);
+    assert_eq!(verdict.witnesses[0].lines[0].0, 3);
+    assert!(verdict.witnesses[0].why.ends_with("the first is Call 1, of which only the entry is there"), "{verdict:?}");
+}
+
 /// perf counts chunks, not events. Who says that something is lost is not silent.
 #[test]
 fn a_loss_without_a_number_is_said() {
