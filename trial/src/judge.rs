@@ -12,9 +12,9 @@ const WITNESSES: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// An effect is printed before its cause.
+    /// Stands where it cannot: an effect is printed before its cause. Counted are the fewest lines that would have to be moved.
     Inverted,
-    /// An effect has an earlier time than its cause, by the tool's own times.
+    /// Has a time that cannot be: by the tool's own times, an effect is earlier than its cause. Counted as above.
     Misdated,
     /// Not printed, and the tool does not say that anything is lost; or it says fewer.
     Silent,
@@ -243,50 +243,81 @@ impl Chains {
 /// A place in a chain, and whether it is the return of the call there.
 type Rank = (usize, bool);
 
-/// Effects that are printed before their causes. A line counts once, however many causes come after it.
+/// Lines that stand where they cannot, by their places. A line for a whole call stands where it returned.
 fn places(chains: &Chains, placed: &[&Said], lines: &[&str], verdict: &mut Verdict) {
-    let mut furthest: Vec<Option<(Rank, &Said)>> = vec![None; chains.count];
+    let mut by_chain: Vec<Vec<(Rank, &Said)>> = vec![Vec::new(); chains.count];
     for said in placed {
-        let mut late = None;
         for &(chain, place) in chains.of(said) {
-            // A line for a whole call stands where it returned.
-            let rank = (place, matches!(said.what, What::Exit | What::Call));
-            match furthest[chain] {
-                Some((before, effect)) if before > rank => late = late.or(Some(effect)),
-                _ => furthest[chain] = Some((rank, said)),
-            }
+            by_chain[chain].push(((place, matches!(said.what, What::Exit | What::Call)), said));
         }
-        if let Some(effect) = late {
-            verdict.add(Kind::Inverted, lines, &[effect.line, said.line], || because(said, effect, "printed"));
+    }
+    let mut counted = HashSet::new();
+    for chain in by_chain {
+        let ranks: Vec<Rank> = chain.iter().map(|&(rank, _)| rank).collect();
+        for (first, second) in misplaced(&ranks, &mut |at| counted.insert(chain[at].1.line)) {
+            // The first of the two lines has the effect, and the second its cause.
+            let (effect, cause) = (chain[first].1, chain[second].1);
+            verdict.add(Kind::Inverted, lines, &[effect.line, cause.line], || because(cause, effect, "printed"));
         }
     }
 }
 
-/// Effects whose time is earlier than that of their causes. Equal times are not wrong.
+/// Lines whose time cannot be. A line for a whole call has the time of its entry. Equal times are not wrong.
 fn times(chains: &Chains, placed: &[&Said], lines: &[&str], verdict: &mut Verdict) {
     let mut by_chain: Vec<Vec<(Rank, u64, &Said)>> = vec![Vec::new(); chains.count];
     for said in placed {
         let Some(stamp) = said.stamp else { continue };
         for &(chain, place) in chains.of(said) {
-            // A line for a whole call has the time of its entry.
             by_chain[chain].push(((place, said.what == What::Exit), stamp, said));
         }
     }
     let mut counted = HashSet::new();
     for mut chain in by_chain {
         chain.sort_by_key(|&(rank, ..)| rank);
-        let mut latest: Option<(u64, &Said)> = None;
-        for (_, stamp, said) in chain {
-            match latest {
-                Some((before, cause)) if before > stamp => {
-                    if counted.insert((said.what, said.number)) {
-                        verdict.add(Kind::Misdated, lines, &[cause.line, said.line], || because(cause, said, "dated"));
-                    }
-                }
-                _ => latest = Some((stamp, said)),
-            }
+        let stamps: Vec<u64> = chain.iter().map(|&(_, stamp, _)| stamp).collect();
+        for (first, second) in misplaced(&stamps, &mut |at| counted.insert(chain[at].2.line)) {
+            let (cause, effect) = (chain[first].2, chain[second].2);
+            verdict.add(Kind::Misdated, lines, &[cause.line, effect.line], || because(cause, effect, "dated"));
         }
     }
+}
+
+/// The fewest values that must go so that the rest never falls: one that is far too large counts as one, and not as all that come after it. For each
+/// that `is_new`, two places of which the first has the larger value. It is one of the two.
+fn misplaced<T: Ord + Copy>(values: &[T], is_new: &mut dyn FnMut(usize) -> bool) -> Vec<(usize, usize)> {
+    // The last place of the best run of each length, and what comes before each place in its best run.
+    let mut ends: Vec<usize> = Vec::new();
+    let mut before = vec![None; values.len()];
+    for (at, &value) in values.iter().enumerate() {
+        let length = ends.partition_point(|&end| values[end] <= value);
+        before[at] = length.checked_sub(1).map(|shorter| ends[shorter]);
+        match ends.get_mut(length) {
+            Some(end) => *end = at,
+            None => ends.push(at),
+        }
+    }
+    let mut stays = vec![false; values.len()];
+    let mut next = ends.last().copied();
+    while let Some(at) = next {
+        stays[at] = true;
+        next = before[at];
+    }
+    let mut largest: Vec<usize> = Vec::with_capacity(values.len());
+    for at in 0..values.len() {
+        largest.push(largest.last().copied().filter(|&most| values[most] >= values[at]).unwrap_or(at));
+    }
+    let mut smallest = values.len().saturating_sub(1);
+    let mut pairs = Vec::new();
+    for at in (0..values.len()).rev() {
+        if !stays[at] && is_new(at) {
+            pairs.push(if values[largest[at]] > values[at] { (largest[at], at) } else { (at, smallest) });
+        }
+        if values[at] <= values[smallest] {
+            smallest = at;
+        }
+    }
+    pairs.reverse();
+    pairs
 }
 
 fn because(cause: &Said, effect: &Said, how: &str) -> String {

@@ -312,7 +312,8 @@ fn escape(text: &str) -> String {
 const WORDS: &str = "Each work counts what it does by itself, and the order of its steps is that of cause and effect: no clock is asked. The judge \
 reads only what a tool printed. Figures are medians over the runs, with the least and the most.
 
-Inverted: an effect stands before its cause. Misdated: by the tool's own times, the effect is earlier. Missing: what happened and is not printed. \
+Inverted: an effect stands before its cause; counted are the fewest lines that would have to be moved. Misdated: by the tool's own times, the \
+effect is earlier. Missing: what happened and is not printed. \
 In silence: more is missing than the tool says. Doubled, invented: printed twice; did not happen. Impossible: runs before it is woken, negative waits, a \
 step of a thread that did not make it. A tool that promises no order across CPUs breaks no promise by an inversion.";
 

@@ -53,6 +53,42 @@ fn an_effect_before_its_cause_is_found() {
     assert_eq!(witness.why, "step 1 happened before step 2, which could not begin without it, and is printed after it");
 }
 
+/// One line that is far too early counts as one, and not as all that it overtook. The same holds for times.
+#[test]
+fn one_line_in_a_wrong_place_counts_once() {
+    let lines: Vec<&str> = PERF_TRACE.lines().collect();
+    let found =
+        verdict("perf-trace.toml", 0, &history("handover", &[4]), &[lines[3], lines[0], lines[1], lines[2]].join("\n"));
+    assert_eq!(counts(&found), [1, 0, 0, 0, 0, 0]);
+    // Seen: the first time is less than the one that perf subtracts.
+    let text = PERF_TRACE.replacen("0.000", "18446744073709.551", 1);
+    let found = verdict("perf-trace.toml", 0, &history("handover", &[4]), &text);
+    assert_eq!(counts(&found), [0, 1, 0, 0, 0, 0]);
+    assert!(found.witnesses[0].lines[0].1.starts_with("18446744073709.551"), "{found:?}");
+}
+
+#[test]
+fn the_fewest_lines_are_misplaced() {
+    let pairs = |values: &[u8]| misplaced(values, &mut |_| true);
+    assert_eq!(pairs(&[]), []);
+    assert_eq!(pairs(&[1, 2, 2, 3]), []);
+    assert_eq!(pairs(&[9, 1, 2, 3]), [(0, 1)]);
+    assert_eq!(pairs(&[1, 2, 3, 0]), [(2, 3)]);
+    assert_eq!(pairs(&[4, 5, 6, 1, 2, 3, 7]).len(), 3);
+    // All short rows of small numbers, against what is left out one by one.
+    for code in 0..4_u32.pow(6) {
+        let values: Vec<u32> = (0..6).map(|at| code / 4_u32.pow(at) % 4).collect();
+        let most = (0_u32..64).filter(|kept| (0..6).filter(|at| kept >> at & 1 == 1).map(|at| values[at]).is_sorted());
+        let most = most.map(u32::count_ones).max().unwrap();
+        let pairs = misplaced(&values, &mut |_| true);
+        assert_eq!(pairs.len() as u32, 6 - most, "{values:?}");
+        assert!(
+            pairs.iter().all(|&(first, second)| first < second && values[first] > values[second]),
+            "{values:?}: {pairs:?}"
+        );
+    }
+}
+
 /// Lines stand where they should, and a time is wrong.
 #[test]
 fn a_time_before_that_of_the_cause_is_found() {
@@ -96,9 +132,12 @@ fn a_loss_without_a_number_is_said() {
     let text =
         "work 71 [000]  1872.878733: syscalls:sys_enter_lseek: fd: 0x00000384, offset: 0x00000000, whence: 0x00000000
 work 71 [000]  1872.878737:  syscalls:sys_exit_lseek: 0x0
-Processed 8 events and lost 3 chunks!";
-    let verdict = verdict("perf-record.toml", 0, &history("handover", &[9]), text);
-    assert_eq!((counts(&verdict), verdict.missing()), (RIGHT, 16));
+";
+    let found = |told: &str| verdict("perf-record.toml", 0, &history("handover", &[9]), &format!("{text}{told}"));
+    assert_eq!(counts(&found("")), [0, 0, 16, 0, 0, 0]);
+    for told in ["Processed 8 events and lost 3 chunks!", "Processed 20009 samples and lost 57.27%!"] {
+        assert_eq!((counts(&found(told)), found(told).missing()), (RIGHT, 16), "{told}");
+    }
 }
 
 #[test]
