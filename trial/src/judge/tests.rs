@@ -196,6 +196,14 @@ fn a_return_after_the_next_entry_is_found() {
     );
 }
 
+/// A CPU that comes online is not traced at once. Who says so is not silent.
+#[test]
+fn a_cpu_that_is_not_traced_for_a_time_is_said() {
+    let text = "0.057 CPU 0: ticket=0 ns=7 number=0 cpu=0 unused=0\n0 CPU 1 is traced again after 0.465 s\n";
+    let found = verdict("perfweave-read.toml", 0, &history("handover", &[2]), text);
+    assert_eq!((counts(&found), found.missing()), (RIGHT, 1));
+}
+
 /// Each in a line of its own again: a return before its own entry.
 #[test]
 fn a_return_before_its_entry_is_found() {
