@@ -62,7 +62,7 @@ pub const CASES: &[Case] = &[
     case("ring beside hogs", "ring", 2_000, "hogs", "with a busy loop on each CPU"),
     case("ring beside real time", "ring", 2_000, "rt", "with a SCHED_FIFO thread on each CPU, busy half of the time"),
     case("wakes beside hogs", "wakes", 1_000, "hogs", "with a busy loop on each CPU"),
-    case("locks and hotplug", "locks", 10_000, "hotplug", "while a CPU goes and comes"),
+    case("locks and hotplug", "locks", 60_000, "hotplug", "while a CPU goes and comes"),
 ];
 
 impl Case {
