@@ -56,3 +56,7 @@ soak seconds="60":
 # The tables of the pages: --check, --write, or names
 tables *args:
     benches/tables {{args}}
+
+# Tracers on trial: what tools print, against what happened
+trial *args:
+    trial/run {{args}}
