@@ -37,7 +37,8 @@ pub enum Hold {
     /// Wait for a kernel grace period. The default.
     Fence(Fence),
     /// Keys are the numbers of one counter for the whole machine, of 64 bits, without holes: each is one more than the last
-    /// ([`Key::Payload`](crate::Key::Payload)). A number that is more than 2^32 ahead of all others is damage.
+    /// ([`Key::Payload`](crate::Key::Payload)). A number that is more than 2^32 ahead of all others is damage. Behind
+    /// sixteen such in a row, near each other, the counter goes on from there, and the numbers before are a gap.
     Dense {
         /// The first number. If it is `None`, the first event waits for a fence.
         first: Option<u64>,

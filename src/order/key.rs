@@ -65,6 +65,8 @@ pub(crate) struct Keys {
     largest: Option<u64>,
     /// The furthest that a key may exceed all others.
     leap: u64,
+    /// The number that leapt last, and how many did in a row.
+    leapt: (u64, u32),
     /// Where each CPU's own numbers are.
     numbers: Option<Sequence>,
 }
@@ -75,6 +77,10 @@ const LEAP: u64 = 1 << 62;
 
 /// The same for numbers of which each is one more than the last: so many are not missing at a time.
 const LEAP_OF_NUMBERS: u64 = 1 << 32;
+
+/// So many numbers in a row that each leap, and are this near to the one before, are the counter's after all: it went on while nobody read.
+const AFTER_ALL: u32 = 16;
+const NEAR: u64 = 1 << 20;
 
 /// The furthest that a key may exceed a clock reading that was taken after the record had been found, in nanoseconds. A key further in the
 /// future is damage. A nearer one is held until the clock has passed it.
@@ -176,7 +182,7 @@ impl Keys {
     /// known.
     pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
         let clock = clock.and_then(Latest::of);
-        Self { key, clock, now: 0, unsure_until: None, largest: first, leap: LEAP, numbers }
+        Self { key, clock, now: 0, unsure_until: None, largest: first, leap: LEAP, leapt: (0, 0), numbers }
     }
 
     /// The keys are numbers of which each is one more than the last.
@@ -295,7 +301,7 @@ impl Keys {
     fn check_leap(&mut self, key: u64) -> Result<u64, Fault> {
         match self.largest {
             Some(largest) if key > largest => {
-                if key - largest > self.leap {
+                if key - largest > self.leap && !self.is_after_all(key) {
                     return Err(Fault::Leap { key, largest });
                 }
                 self.largest = Some(key);
@@ -304,6 +310,16 @@ impl Keys {
             _ => {}
         }
         Ok(key)
+    }
+
+    /// Whether a number that leaps is the counter's after all.
+    #[cold]
+    fn is_after_all(&mut self, number: u64) -> bool {
+        let (last, row) = self.leapt;
+        let row = if row > 0 && number.abs_diff(last) <= NEAR { row + 1 } else { 1 };
+        let is_after_all = self.leap == LEAP_OF_NUMBERS && row > AFTER_ALL;
+        self.leapt = if is_after_all { (0, 0) } else { (number, row) };
+        is_after_all
     }
 
     /// Reads the clock again. The record lies before a head that was loaded already, so the reading is later than the record.

@@ -197,8 +197,8 @@ impl Order {
     /// The kernel wakes a reader of BPF ring buffers for single events. There this is the longest time for which a reader gathers events that
     /// come fast.
     ///
-    /// A flush and a deadline wait ten times as long, a second unless set, for programs that have reserved bytes of a BPF ring buffer to commit
-    /// them. A program may never do that. Then what is held leaves early: [`EarlyRelease`](crate::EarlyRelease) says which ring it is and
+    /// A flush and a deadline wait ten times as long, a second unless set, but 0.1 to 10 s, for each program that has reserved bytes of a BPF
+    /// ring buffer to commit them. A program may never do that. Then what is held leaves early: [`EarlyRelease`](crate::EarlyRelease) says which ring it is and
     /// for how long, and the report comes.
     ///
     /// libpcap calls this the packet buffer timeout, LTTng the read timer.

@@ -134,12 +134,15 @@ impl Stream {
             if self.array.is_empty() && !self.merge() {
                 return false;
             }
-            self.find_plain(lanes);
-            if self.is_at_hand() {
-                return true;
-            }
-            if self.array.is_empty() {
-                continue;
+            // Behind one that was left out the run goes on.
+            if self.array.next_other().is_none() {
+                self.find_plain(lanes);
+                if self.is_at_hand() {
+                    return true;
+                }
+                if self.array.is_empty() {
+                    continue;
+                }
             }
             let picked = if self.pick_next_other() { Some(true) } else { self.pick_other() };
             let Some(is_picked) = picked else { continue };

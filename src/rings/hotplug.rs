@@ -179,24 +179,34 @@ impl Hotplug {
                 Err(_) => {}
             }
         }
+        if is_listed {
+            self.tell_short_stays(control, untraced, well);
+        }
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
         // Nothing happens on a CPU that is offline.
         untraced.well(now, |cpu| !is_online(&cpu));
-        if is_listed {
-            let is_now = Moment::now(self.plan.clock);
-            // They were online for some time, and gone before anything could be opened.
-            for cpu in self.came.iter().copied().filter(|cpu| !is_online(cpu) && self.misses(*cpu, control)) {
-                untraced.was_late(cpu, well, is_now);
-            }
-            self.came.clear();
-            self.watched.iter_mut().for_each(|watched| watched.went = false);
-        }
         for watched in &mut self.watched {
             watched.online &= is_online(&watched.cpu);
         }
         let runs = |cpu: &u32| self.find(*cpu).is_ok_and(|at| self.watched[at].online);
         self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
         failed
+    }
+
+    /// Tells of CPUs that were online for some time, and gone before anything could be opened.
+    fn tell_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
+        let now = Moment::now(self.plan.clock);
+        let mut came = std::mem::take(&mut self.came);
+        came.sort_unstable();
+        came.dedup();
+        for cpu in came {
+            // The time of one that is untraced already ends as for any that is offline.
+            let is_online = self.list.cpus.binary_search(&cpu).is_ok();
+            if !is_online && !untraced.is_untraced(cpu) && self.misses(cpu, control) {
+                untraced.was_late(cpu, well, now);
+            }
+        }
+        self.watched.iter_mut().for_each(|watched| watched.went = false);
     }
 
     /// Takes what the kernel says of CPUs: which to look at again, and which came.

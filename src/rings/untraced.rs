@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 ///
 /// A CPU that comes online, or comes back, is not traced until the reader has noticed it and has opened its events: this comes once, when that
 /// is over, also if the CPU has gone again before. Where the kernel's messages about CPUs do not come, a CPU that comes and goes between two
-/// looks is not noticed. If the kernel refuses to open them, the [`Error`](crate::Error) says why, and the reader tries again once a second, or ten times a
+/// looks is not noticed. Where some were dropped, each CPU that is offline counts as one that came and went. If the kernel refuses to open them, the [`Error`](crate::Error) says why, and the reader tries again once a second, or ten times a
 /// second where the kernel sends no messages about CPUs. It then yields this once when the time begins, and once more when it is over. It comes
 /// as soon as the reader knows, and has no key: `since` says where in the order it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,11 @@ impl UntracedCpus {
         let at = self.place(cpu);
         self.cpus[at].since.get_or_insert(well);
         self.well(now, |late| late == cpu);
+    }
+
+    /// Whether a CPU is not traced now.
+    pub(crate) fn is_untraced(&self, cpu: u32) -> bool {
+        self.cpus.iter().any(|known| known.cpu == cpu && known.since.is_some())
     }
 
     /// Where a CPU is.

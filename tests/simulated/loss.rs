@@ -1412,6 +1412,11 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
     let order = || dense(Order::new().key(Key::Payload(0)));
     assert_eq!(leaps(order(), &[7, 40, 30, wild]), []);
     assert_eq!(leaps(order(), &[7, 40, 30, wild + 1]), [Fault::Leap { key: wild + 1, largest: 40 }]);
+    // The counter went on while nobody read.
+    let went_on: Vec<u64> = [7, 40].into_iter().chain(wild + 1..wild + 101).collect();
+    assert_eq!(leaps(order(), &went_on).len(), 16);
+    let wild: Vec<u64> = (0..40).map(|n| (n + 1) << 40).collect();
+    assert!(leaps(order(), &[&[7], &wild[..]].concat()).len() > 16, "not near each other");
 }
 
 /// A record that leaves to make room is early under a rule that assumes the order too, if the rule would still hold it.

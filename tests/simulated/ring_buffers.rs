@@ -177,6 +177,35 @@ fn a_report_waits_for_each_reservation_by_itself() {
     assert_eq!(given, (1..=5).map(|key| (Some(key), Certainty::Proven)).collect::<Vec<_>>());
 }
 
+/// Nor does a report wait without end for a proof that waits for what was reserved after the report began.
+#[test]
+fn a_reservation_behind_a_report_keeps_it_no_longer_than_one_before() {
+    let gate = crate::reading::Gate::new();
+    let (buffers, rings) = machine(&[0], 4096);
+    let order = order().hold(Hold::Fence(gate.fence())).latency(Duration::from_millis(1));
+    let mut reader = Reader::new(rings, order).unwrap();
+    (1..=5u64).for_each(|key| assert!(buffers[0].output(&key.to_ne_bytes())));
+    reader.handle().flush().unwrap();
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "it has begun");
+    let _never = buffers[0].reserve(8).unwrap();
+    gate.open();
+    let (mut keys, mut early) = (Vec::new(), 0);
+    loop {
+        let event = reader.next_timeout(LONG).unwrap().expect("the report does not wait for ever");
+        match event.item() {
+            Item::Flushed => break,
+            Item::EarlyRelease(notice) => {
+                assert!(notice.reserved.is_some_and(|age| age >= Duration::from_millis(100)), "{notice:?}");
+                early += 1;
+            }
+            _ => keys.push((event.key().unwrap(), event.certainty())),
+        }
+    }
+    let proven = keys.iter().filter(|(_, certainty)| *certainty == Certainty::Proven).count();
+    assert_eq!(keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert!(proven == 5 && early == 0 || proven == 0 && early == 1, "{keys:?}, {early}");
+}
+
 /// A fence covers keys that are drawn before the reservation, if a proof looks for what was reserved after the fence: here another program's
 /// busy reservation hides the record of a program that the fence has waited for.
 #[test]

@@ -64,9 +64,9 @@ impl Index {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
+        self.share = ring.size() / PUBLISH_PART;
         let whole = self.index_all(ring, origin, losses, head, &mut with);
         self.heed_at = self.publish_at + ring.size() / PUBLISH_PART;
-        self.share = ring.size() / PUBLISH_PART;
         whole
     }
 

@@ -34,16 +34,18 @@ impl Merge {
         self.awaited().map(|lane| (lane.origin.cpu, lane.ring.head()))
     }
 
-    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes after the report. Returns
-    /// whether it waited for any.
-    pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)]) -> bool {
+    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes after the report. Nor
+    /// does it wait for a proof any more that waits for them, which is said once (`is_first`). Returns whether it waited for any.
+    pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)], is_first: bool) -> bool {
         let mut oldest = None;
         for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
             let place = (lane.origin.cpu, lane.ring.head());
             // A ring that is not indexed up to its reservation is short of memory, and has more to give.
-            let is_there = lane.ring.is_ring_buffer() && index.cursor() == place.1 && index.marked > place.1;
-            if let Some((_, age)) = old.iter().find(|(other, _)| is_there && *other == place) {
-                index.marked = index.cursor();
+            let is_there = lane.ring.is_ring_buffer() && index.cursor() == place.1;
+            // The proof may wait for what was reserved after the report began.
+            let keeps = is_there && (index.marked > place.1 || is_first && index.sighted > place.1);
+            if let Some((_, age)) = old.iter().find(|(other, _)| keeps && *other == place) {
+                index.marked = index.marked.min(index.cursor());
                 oldest = oldest.max(Some((*age, place.0)));
             }
         }

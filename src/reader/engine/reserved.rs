@@ -64,7 +64,11 @@ impl Engine {
         let Some(since) = self.awaited.since else { return Duration::MAX };
         // As long again as the wait so far: nothing wakes the reader when a program commits.
         let nap = COMMIT_NAP.max(now.saturating_duration_since(since));
-        if self.report.is_some() && !self.awaited.forgone { nap.min(self.patience_left(now)) } else { nap }
+        if self.report.is_some() && !self.awaited.forgone {
+            nap.min(self.patience_left(now).max(COMMIT_NAP))
+        } else {
+            nap
+        }
     }
 
     /// How long a report waits for a reservation.
@@ -90,7 +94,7 @@ impl Engine {
             let age = |found: Instant| now.saturating_duration_since(found);
             let old = self.awaited.places.iter().filter(|(_, found)| age(*found) >= patience);
             let old = old.map(|(place, found)| (*place, age(*found))).collect::<SmallVec<[_; 2]>>();
-            self.awaited.forgone |= self.merge.forgo_reserved(&old);
+            self.awaited.forgone |= self.merge.forgo_reserved(&old, !self.awaited.forgone);
             self.cap();
         }
         if self.awaited.forgone {
