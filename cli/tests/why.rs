@@ -5,7 +5,8 @@ mod program;
 use program::{perfweave, run, traced};
 use serde_json::Value;
 
-/// What the scripts share: one CPU for all, the clock, and whether another process is asleep.
+/// What the scripts share: one CPU for all, the clock, and whether another process is asleep. The CPU is never idle, because there kernels leave
+/// out samples in interrupts (docs/PLATFORMS.md).
 const COMMON: &str = "\
 import fcntl, os, sys, termios, threading, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -19,6 +20,11 @@ def delay(of):
     time.sleep(0.03)
     return begin
 main = os.getpid()
+if os.fork() == 0:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    while os.getppid() == main:
+        for _ in range(100000): pass
+    os._exit(0)
 ";
 
 /// Someone who delays, and the time.
