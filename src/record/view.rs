@@ -237,20 +237,22 @@ impl<'a> Record<'a> {
     /// follow the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
+        let (head, tail) = self.bytes.as_slices();
         if self.kind() == Kind::SAMPLE
-            && let Some(data) = raw_within(self.bytes.as_slices().0, self.origin.layout.raw as usize)
+            && let Some(data) = raw_within(head, self.origin.layout.raw as usize)
         {
             return Some(data.into());
         }
-        self.payload_elsewhere()
+        Self::payload_elsewhere(head, tail, self.header, self.origin)
     }
 
-    /// The same if raw data wraps, comes after fields of varying length, lies in a BPF ring buffer, or is absent. By value, so that a record
-    /// on the fast path can stay in registers.
+    /// The same if raw data wraps, comes after fields of varying length, lies in a BPF ring buffer, or is absent. Field by field: a copy of the
+    /// whole record would be made in memory before it is known whether it is needed.
     #[inline(never)]
-    fn payload_elsewhere(self) -> Option<Bytes<'a>> {
-        let (begin, size) = self.raw().ok()??;
-        self.bytes.get(begin..begin + size as usize)
+    fn payload_elsewhere(head: &'a [u8], tail: &'a [u8], header: Header, origin: &'a Arc<Origin>) -> Option<Bytes<'a>> {
+        let record = Self::new(Bytes::new(head, tail), header, origin);
+        let (begin, size) = record.raw().ok()??;
+        record.bytes.get(begin..begin + size as usize)
     }
 
     /// The count of a LOST record: `(id, lost)`.
