@@ -157,6 +157,7 @@ pub use order::hold::{Certainty, Fence, Hold};
 pub use order::key::Key;
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
+pub use order::rcu::Rcu;
 pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};

@@ -284,11 +284,16 @@ impl Archive {
     ///
     /// [`Failure::Store`]
     pub async fn tables(&self) -> Result<BTreeMap<String, u64>, Failure> {
-        use futures::TryStreamExt;
+        use futures::StreamExt;
         let mut tables = BTreeMap::new();
-        let mut listed = self.location.store.list(Some(&self.location.prefix));
+        let mut listed = self.location.list()?;
         let skipped = self.location.prefix.parts().count();
-        while let Some(file) = listed.try_next().await? {
+        while let Some(file) = listed.next().await {
+            let file = match file {
+                // No file of an archive has a name that stores cannot have, such as one with a line break. Files of others may.
+                Err(object_store::Error::InvalidPath { .. }) => continue,
+                file => file?,
+            };
             let parts: Vec<_> = file.location.parts().skip(skipped).map(|part| part.as_ref().to_string()).collect();
             let name = match parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
                 ["events", system, event, _, ..] => format!("{system}.{event}"),

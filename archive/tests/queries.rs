@@ -398,6 +398,27 @@ fn names_of_tables_command_no_terminal() {
     }
 }
 
+/// Files of others may lie anywhere below the folder, under names that no store can have. The tables before and behind them are listed.
+#[tokio::test]
+async fn a_file_with_any_name_does_not_hide_tables() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    made.switches("m1", "t1", &[]);
+    made.losses("m1", "t1", &[]);
+    let tables = open(made.url()).await.tables().await.unwrap();
+    assert!(tables.len() >= 3, "{tables:?}");
+    let root = std::path::Path::new(made.url());
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        folders.extend(
+            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()),
+        );
+        std::fs::write(folder.join("a\nb\u{1b}"), "").unwrap();
+    }
+    assert_eq!(open(made.url()).await.tables().await.unwrap(), tables);
+    assert!(said(&["query", "--list", made.url()], "").contains("sched.sched_waking"));
+}
+
 /// Who made the pairs chose the names of machines.
 #[test]
 fn names_of_machines_command_no_terminal() {

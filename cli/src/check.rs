@@ -2,7 +2,8 @@
 
 use crate::failure::{Outcome, in_parts};
 use crate::out::Out;
-use perfweave::{Error, Fence, Hold, Order, Reader, Rings};
+use crate::words::own_words;
+use perfweave::{Error, Fence, GracePeriods, Hold, Order, Rcu, Reader, Rings};
 use serde_json::json;
 use std::collections::HashSet;
 use std::fs;
@@ -94,7 +95,7 @@ pub fn run(Args { json }: Args) -> Outcome {
         is_well &= !is_needed || line.is_well == Some(true);
         // A person reads the same advice once.
         if !json && line.cure.as_ref().is_some_and(|cure| !said.insert(cure.clone())) {
-            line.cure = Some("as above".into());
+            line.cure = (line.is_well == Some(false)).then(|| "as above".into());
         }
         line.print(&mut out, json)?;
     }
@@ -160,8 +161,23 @@ fn facts() -> Vec<Line> {
         Line::fact("sample rate, most", format!("{} Hz", setting("perf_event_max_sample_rate"))),
         Line::fact("locked memory, limit", limit("Max locked memory")),
         Line::fact("descriptors, limit", limit("Max open files")),
+        Line::fact("grace periods", grace_periods(Rcu::read())),
         Line::fact("clock", or_unknown(line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"))),
     ]
+}
+
+/// How fast grace periods may be here.
+fn grace_periods(rcu: Result<Rcu, Error>) -> String {
+    let says = match rcu {
+        Ok(Rcu::AsAsked) => {
+            "expedited for those who ask (rcu_expedited and rcu_normal are 0), as --hold expedited does"
+        }
+        Ok(Rcu::Expedited) => "all expedited (rcu_expedited is 1): --hold fence is as fast as --hold expedited",
+        Ok(Rcu::Normal) => "none expedited (rcu_normal is 1): --hold expedited is as slow as --hold fence",
+        Ok(_) => "unknown",
+        Err(error) => return format!("unknown: {}", in_parts(&error).0),
+    };
+    says.into()
 }
 
 /// What is tried, and whether tracing the machine needs it.
@@ -202,7 +218,7 @@ fn tries() -> Vec<(bool, Line)> {
         ("fence, array of maps", Fence::Map, false),
         ("fence, expedited", Fence::EXPEDITED, false),
     ];
-    lines.extend(fences.map(|(name, fence, is_needed)| (is_needed, Line::of(name, periods(&fence), |text| text))));
+    lines.extend(fences.map(|(name, fence, is_needed)| (is_needed, fence_line(name, &fence))));
     let reader = machine().and_then(|rings| Reader::new(rings, Order::new().hold(Hold::FENCE)));
     lines.push(foreign_programs());
     lines.push((
@@ -239,22 +255,26 @@ fn foreign_programs() -> (bool, Line) {
     (true, Line { name: NAME, is_well: Some(false), says, cure })
 }
 
-/// How long grace periods are now.
-fn periods(fence: &Fence) -> Result<String, Error> {
-    let mut periods = fence.open()?;
+/// How long a fence's grace periods are now, and what would make them shorter.
+fn fence_line(name: &'static str, fence: &Fence) -> Line {
+    let mut advice = None;
+    let mut line = Line::of(name, fence.open(), |periods| {
+        advice = periods.advice().map(own_words);
+        measured(periods)
+    });
+    line.cure = line.cure.or(advice);
+    line
+}
+
+fn measured(mut periods: GracePeriods) -> String {
     let mut times = Vec::new();
     for _ in 0..5 {
         let begin = Instant::now();
         if let Err(error) = periods.wait() {
-            return Ok(format!("{}: {error}", periods.name()));
+            return format!("{}: {error}", periods.name());
         }
         times.push(begin.elapsed().as_secs_f64() * 1e3);
     }
     times.sort_unstable_by(f64::total_cmp);
-    Ok(format!(
-        "{}: a grace period takes {:.1} ms now (median of 5, at most {:.1})",
-        periods.name(),
-        times[2],
-        times[4]
-    ))
+    format!("{}: a grace period takes {:.2} ms now (median of 5, at most {:.2})", periods.name(), times[2], times[4])
 }

@@ -151,6 +151,15 @@ struct Lines<'a> {
     json: bool,
 }
 
+/// A key, as a time if it is one. A notice may have none.
+fn text_of(key: Option<u64>, stamp: Option<Stamp>) -> String {
+    match (key, stamp) {
+        (key, Some(stamp)) => stamp.text(key),
+        (Some(key), None) => key.to_string(),
+        (None, None) => "-".into(),
+    }
+}
+
 impl Lines<'_> {
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         match (event.record(), self.json) {
@@ -169,8 +178,7 @@ impl Lines<'_> {
 
     /// The key, as a time if it is one.
     fn key(&self, event: &Event<'_>) -> String {
-        let key = event.key();
-        self.stamp.map_or_else(|| key.unwrap_or(0).to_string(), |stamp| stamp.text(key))
+        text_of(event.key(), self.stamp)
     }
 
     fn number(&self, event: &Event<'_>) -> Option<u64> {
@@ -220,4 +228,16 @@ impl Lines<'_> {
 /// The CPU, if the ring is that of one CPU or the record says it.
 fn cpu(event: &Event<'_>) -> Option<u32> {
     event.cpu().filter(|cpu| *cpu != ANY_CPU)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A notice that has no place in the order, such as that a CPU is traced again, has no key: 0 would be one.
+    #[test]
+    fn what_has_no_key_says_none() {
+        assert_eq!((text_of(Some(0), None), text_of(Some(17), None)), ("0".into(), "17".into()));
+        assert_eq!(text_of(None, None), "-");
+    }
 }

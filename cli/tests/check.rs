@@ -109,6 +109,56 @@ fn a_program_that_takes_events_is_named() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// Puts a setting of the kernel back as it was.
+struct Setting(&'static str, String);
+
+impl Setting {
+    fn set(path: &'static str, value: &str) -> Option<Self> {
+        let before = kernel("read a setting", std::fs::read_to_string(path))?;
+        let setting = Self(path, before);
+        kernel("change a setting", std::fs::write(path, value)).map(|()| setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        std::fs::write(self.0, &self.1).unwrap();
+    }
+}
+
+/// The machine's setting of grace periods is said, and what it means for each fence.
+#[test]
+fn how_fast_grace_periods_may_be_is_said() {
+    let Some(_alone) = kernel("lock", lock::alone(lock::RCU)) else { return };
+    let said = || String::from_utf8(Run::new(&["check"]).output().stdout).unwrap();
+    // What a line says, and the advice under it.
+    let of = |text: &str, name: &str| {
+        let mut lines = text.lines().skip_while(|line| !line.starts_with(name)).map(str::to_string);
+        let (line, below) = (lines.next().expect("a line"), lines.next().unwrap_or_default());
+        (line, below.trim_start().strip_prefix("help: ").map(str::to_string))
+    };
+    let Some(_normal) = Setting::set("/sys/kernel/rcu_normal", "0") else { return };
+    let text = {
+        let Some(_expedited) = Setting::set(lock::RCU, "0") else { return };
+        said()
+    };
+    assert!(of(&text, "grace periods").0.contains("expedited for those who ask"), "{text}");
+    let advice = of(&text, "fence ").1.unwrap_or_default();
+    assert!(advice.contains("write 1 into /sys/kernel/rcu_expedited") && advice.contains("--hold expedited"), "{text}");
+    assert_eq!(of(&text, "fence, expedited").1, None, "{text}");
+
+    let Some(_expedited) = Setting::set(lock::RCU, "1") else { return };
+    let text = said();
+    assert!(of(&text, "grace periods").0.contains("rcu_expedited is 1"), "{text}");
+    assert_eq!(of(&text, "fence ").1, None, "{text}");
+    assert!(of(&text, "fence, expedited").1.is_some_and(|advice| advice.contains("--hold fence takes no")), "{text}");
+
+    let Some(_normal) = Setting::set("/sys/kernel/rcu_normal", "1") else { return };
+    let text = said();
+    assert!(of(&text, "grace periods").0.contains("rcu_normal is 1"), "{text}");
+    assert!(of(&text, "fence ").1.is_some_and(|advice| advice.contains("/sys/kernel/rcu_normal")), "{text}");
+}
+
 /// Every refusal comes with what would help, and the exit status says that something is missing.
 #[test]
 fn nobody_is_told_what_would_help() {

@@ -14,6 +14,7 @@ use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
+use crate::rings::untraced::Moment;
 use crate::rings::{Lane, Rings};
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
@@ -324,13 +325,23 @@ impl Merge {
     /// # Errors
     /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries again.
     /// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long it was not.
+    /// [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no room stay untraced.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
+        self.follow_cpus_up_to(RINGS)
+    }
+
+    /// The same, with at most so many rings.
+    fn follow_cpus_up_to(&mut self, most: usize) -> Result<bool, Error> {
         let mut new = Vec::new();
-        let failed = self.rings.arrived(&mut new);
-        self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
-        if self.rings.lanes.len() + new.len() > RINGS {
-            return Err(too_many(self.rings.lanes.len() + new.len()));
+        let mut failed = self.rings.arrived(&mut new);
+        let (rings, room) = (self.rings.lanes.len() + new.len(), most.saturating_sub(self.rings.lanes.len()));
+        for lane in new.drain(room.min(new.len())..) {
+            let now = Moment::now(self.rings.clock());
+            if self.rings.untraced.failed(lane.origin.cpu, now) {
+                failed = Err(too_many(rings, most));
+            }
         }
+        self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
         let any = !new.is_empty();
         if any || !self.stream.notices.is_empty() {
             // The notices come before what was merged.
@@ -551,7 +562,7 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
     }
     if rings.lanes.len() > RINGS {
-        return Err(too_many(rings.lanes.len()));
+        return Err(too_many(rings.lanes.len(), RINGS));
     }
     for (at, lane) in rings.lanes.iter().enumerate() {
         if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
@@ -588,8 +599,8 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     Ok(())
 }
 
-fn too_many(rings: usize) -> Error {
-    Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {RINGS}"))
+fn too_many(rings: usize, most: usize) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
 }
 
 /// The index of a ring of which nothing is read yet.
@@ -633,5 +644,32 @@ impl fmt::Debug for Merge {
             .field("frontier", &self.stream.frontier)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Item;
+    use crate::sim;
+
+    /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The others are traced.
+    #[test]
+    fn cpus_beyond_the_most_rings_are_told() {
+        assert_eq!(RINGS, 16_384, "as documented");
+        let kernel = sim::Kernel::new(&[0, 1]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+        [2, 3, 4].into_iter().for_each(|cpu| kernel.plug(cpu));
+        let error = merge.follow_cpus_up_to(3).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, "5 rings: at most 3".into()));
+        assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), [0, 1, 2]);
+        let mut told = Vec::new();
+        while let Some(event) = merge.next() {
+            if let Item::Untraced(untraced) = event.event().item() {
+                told.push((untraced.cpu, untraced.lasted));
+            }
+        }
+        assert_eq!(told, [(3, None), (4, None)]);
+        assert!(!merge.follow_cpus_up_to(3).unwrap(), "once");
     }
 }

@@ -36,6 +36,7 @@ mod parts;
 mod place;
 mod pressure;
 pub(crate) mod proof;
+pub(crate) mod rcu;
 mod run;
 mod self_filter;
 mod stats;

@@ -8,6 +8,7 @@ use crate::order::barrier::{EVERY, Interrupts, Reserved};
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fences;
 use crate::order::hold::Fence;
+use crate::order::rcu::Rcu;
 use crate::ring::{Epoch, EpochWords};
 use std::fmt;
 use std::io;
@@ -422,6 +423,13 @@ impl GracePeriods {
     /// The way in use: "membarrier", "map", "expedited", "custom" or "epochs".
     pub fn name(&self) -> &'static str {
         self.0.name()
+    }
+
+    /// What would make these grace periods shorter, by how the machine's administrator has set them now ([`Rcu`]): what to write into
+    /// which file, or which other fence is as fast and needs less. `None` if nothing would, if the setting does not matter to this way, or
+    /// if it cannot be read. It reads two files and waits for nothing.
+    pub fn advice(&self) -> Option<&'static str> {
+        Rcu::read().ok()?.advice(self.name())
     }
 
     /// Begins a grace period and does not wait. Call it right after [`Merge::begin_fence`](crate::Merge::begin_fence). Returns false if one

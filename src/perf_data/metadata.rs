@@ -156,9 +156,16 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
                 let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
                 // All events are there before their names. Later ones are more ids of one of them, or an event that was not known.
                 let is_later = features.iter().any(|(feature, _)| *feature == EVENT_DESC);
-                let same = |known: &&mut Described| perf::attr_bytes(&known.attr) == perf::attr_bytes(&event.attr);
-                match events.iter_mut().find(|known| is_later && same(known)) {
-                    Some(known) => known.ids.extend(event.ids),
+                let same = |known: &Described| perf::attr_bytes(&known.attr) == perf::attr_bytes(&event.attr);
+                let all = || events.iter().enumerate().filter(|(_, known)| is_later && same(known));
+                // Of several with equal attributes, it is the one whose first id comes first here too.
+                let its = all().find(|(_, known)| known.ids.first() == event.ids.first()).or_else(|| all().next());
+                match its.map(|(at, _)| at) {
+                    Some(at) => {
+                        let known = &mut events[at].ids;
+                        let again = usize::from(known.first() == event.ids.first());
+                        known.extend(event.ids.iter().skip(again));
+                    }
                     None => events.push(event),
                 }
             }

@@ -275,7 +275,13 @@ impl WatchedCpu {
         // The CPU may also have adopted rings. Lanes are sorted by CPU.
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
-        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(false) };
+        // A stream that has as many rings as it can have does not take one more.
+        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("CPU {} has no ring: there are too many", self.cpu),
+            ));
+        };
         if plan.target.is_tasks() {
             // Events of threads go on when the CPU comes back.
             self.online = true;

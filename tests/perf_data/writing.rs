@@ -6,8 +6,9 @@ use perfweave::{
     Clock, ClockOffset, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample,
     perf_data, sim,
 };
+use perfweave_support::bpf::Map;
 use perfweave_support::threads::until;
-use perfweave_support::{assert_error, kernel, tracefs};
+use perfweave_support::{assert_error, echo, kernel, tracefs};
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -315,6 +316,41 @@ fn a_pipe_describes_what_comes_later() {
     let (file, piped) = piped(&mut reader);
     assert_eq!(bytes(open(&piped.0), true), bytes(open(&file.0), true));
     assert_eq!(bytes(open(&piped.0), true).iter().filter(|(_, _, bytes)| bytes.starts_with(b"lost")).count(), 10);
+}
+
+/// Ids that come later say whose they are, also where two events have equal attributes and names.
+#[test]
+fn later_ids_in_a_pipe_are_of_the_right_event() {
+    let options = |maps: [&Map; 2]| maps.into_iter().fold(Rings::options().bytes(1 << 12), RingOptions::bpf_output);
+    let Some(((first, one), (second, two))) = echo().zip(echo()) else { return };
+    let mut reader = Reader::new(options([&first, &second]).open().unwrap(), Order::new()).unwrap();
+    for (program, number) in [(&two, 2), (&one, 1), (&two, 2), (&one, 1)] {
+        assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
+    }
+    reader.handle().flush().unwrap();
+    // As if the writer knew other CPUs only: the same events with other ids.
+    let Some(((first, _one), (second, _two))) = echo().zip(echo()) else { return };
+    let known = options([&first, &second]).open().unwrap();
+    let file = File::new();
+    let mut writer = perf_data::Writer::pipe(std::fs::File::create(&file.0).unwrap(), &known).unwrap();
+    let of = |event: &Event<'_>| {
+        let record = event.record().filter(|record| record.kind() == Kind::SAMPLE)?;
+        Some((record.source(), record.payload()?.to_vec()[0]))
+    };
+    let mut written = Vec::new();
+    loop {
+        let event = reader.next().unwrap().unwrap();
+        if matches!(event.event().item(), Item::Flushed) {
+            break;
+        }
+        writer.write(&event.event()).unwrap();
+        written.extend(of(&event.event()));
+    }
+    writer.finish().unwrap();
+    assert_eq!(written, [(Some(1), 2), (Some(0), 1), (Some(1), 2), (Some(0), 1)]);
+    let mut again = Vec::new();
+    drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| again.extend(of(event)));
+    assert_eq!(again, written);
 }
 
 /// Who reads the pipe has gone: an error that says so, again and again. Other tests fork meanwhile, and their children have a copy of every end

@@ -1,8 +1,9 @@
 //! Where an archive lies.
 
 use super::Failure;
-use object_store::ObjectStore;
+use futures::stream::BoxStream;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
 use std::sync::Arc;
 use url::Url;
 
@@ -57,6 +58,19 @@ impl Location {
         root.set_path("/");
         root.set_query(None);
         Ok(Self { store: store.into(), root, prefix })
+    }
+
+    /// All files, also behind one in a folder whose name a store cannot have. That one is an error.
+    pub(super) fn list(&self) -> Result<BoxStream<'static, object_store::Result<ObjectMeta>>, Failure> {
+        let (store, prefix) = (Arc::clone(&self.store), self.prefix.clone());
+        let list = move || store.list(Some(&prefix));
+        if self.root.scheme() != "file" {
+            return Ok(list());
+        }
+        // In tokio's context, the list of a folder ends at its first error (`LocalFileSystem::list` of object_store 0.13). This thread has none.
+        let failed = |source| object_store::Error::Generic { store: "LocalFileSystem", source };
+        let thread = std::thread::Builder::new().spawn(list).map_err(|source| failed(source.into()))?;
+        Ok(thread.join().map_err(|_| failed("listing a folder panicked".into()))?)
     }
 
     /// A path of the archive, as a path of the store.

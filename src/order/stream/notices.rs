@@ -119,7 +119,7 @@ impl Stream {
             return None;
         }
         let sequence = self.sequence.as_ref()?;
-        let kind = sequence.to_tell(place.key, place.key)?;
+        let kind = sequence.to_tell(place.key)?;
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 

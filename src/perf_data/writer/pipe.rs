@@ -8,11 +8,13 @@
 use super::{FACT, FINISHED_ROUND, Writer, header, unwritable};
 use crate::error::Error;
 use crate::perf_data::metadata::{HEADER_ATTR, HEADER_BUILD_ID};
+use crate::perf_data::noted::Noted;
 use crate::perf_data::output::Output;
 use crate::perf_data::sections::{described, pipe_header};
 use crate::record::Kind;
 use crate::rings::Rings;
-use crate::sys::machine;
+use crate::sys::{machine, perf};
+use smallvec::SmallVec;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -78,7 +80,13 @@ impl Writer {
 
     /// Describes an event, or an id of it, that comes later than the first records.
     pub(super) fn describe_later(&mut self, at: usize, id: Option<u64>) -> Result<(), Error> {
-        self.describe(at, id.as_slice())?;
+        // Where another event has an equal attribute, an id that is known says which of them this is about.
+        let attr = |event: &Noted| perf::attr_bytes(&event.as_written()).to_vec();
+        let is_it = |event: &Noted| attr(event) == attr(&self.events[at]);
+        let is_one_of_many = self.events.iter().filter(|event| is_it(event)).count() > 1;
+        let first = self.events[at].ids.first().copied().filter(|first| is_one_of_many && id != Some(*first));
+        let ids: SmallVec<[u64; 2]> = first.into_iter().chain(id).collect();
+        self.describe(at, &ids)?;
         id.map_or(Ok(()), |id| self.call(at, id))
     }
 

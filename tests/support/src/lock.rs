@@ -11,6 +11,9 @@ pub const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_cl
 /// The BPF programs at tracepoints that the program uses.
 pub const PROGRAMS: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
+/// How fast grace periods are: this file and `rcu_normal` beside it.
+pub const RCU: &str = "/sys/kernel/rcu_expedited";
+
 /// Waits until no test changes it, and keeps it as it is until the answer is dropped. `None` where there is no such lock.
 pub fn keep(what: &str) -> Option<Flock<File>> {
     lock(what, FlockArg::LockShared).ok()
