@@ -63,14 +63,17 @@ mod open;
 mod output;
 mod pieces;
 mod procfs;
+mod seal;
 mod sections;
 mod sorting;
 mod tracing;
 #[cfg(feature = "perf-data-zstd")]
 mod unpack;
+mod verify;
 mod writer;
 
 pub use build_id::build_ids;
 pub use names::Names;
 pub use open::open;
+pub use verify::{Claims, Doubt, DoubtKind, Found, Verdict, verify};
 pub use writer::{Writer, Written};
