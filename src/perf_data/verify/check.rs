@@ -12,6 +12,7 @@ use crate::perf_data::pieces::{OWN_KINDS, Packed, Piece, behind_it, compressed, 
 use crate::perf_data::seal::{
     BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, Row, Rows, SHORTEST, Seal, Sums, Tally, WHOLE,
 };
+use crate::perf_data::sections::unfinished;
 use crate::perf_data::sorting::Sorting;
 use crate::record::{Kind, TIME};
 use crate::ring::Bytes;
@@ -120,17 +121,28 @@ impl<'a> Check<'a> {
             Err(why) if of_file.is_none() => return Err(why),
             Err(_) => Parts { attrs: None, data: HEADER..input.len, is_pipe: false, is_unfinished: false },
         };
-        let sorting = match parts.attrs {
-            None => parts.is_pipe.then(Sorting::default),
-            Some((each, at)) => read_attrs(&mut input, each as usize, at).and_then(|events| Sorting::new(&events)).ok(),
-        };
         // The end of a pipe may look like the seal of a file, for it may have anything in it.
         let of_file = of_file.filter(|_| !parts.is_pipe);
-        let data = match &of_file {
-            Some(Sealed { seal, .. }) => seal.begin..seal.end,
-            None if parts.is_pipe => 0..input.len,
-            None if parts.is_unfinished => parts.data.clone(),
-            None => before(&input, parts.data.start)?..parts.data.end,
+        // The first seal is right before the records. It is needed where the last is not there any more.
+        let first = match &of_file {
+            None if !parts.is_pipe && !parts.is_unfinished => before(&input, parts.data.start)?,
+            _ => None,
+        };
+        let data = match (&of_file, &first) {
+            (Some(Sealed { seal, .. }), _) => seal.begin..seal.end,
+            (None, Some(first)) => first.begin..parts.data.end,
+            (None, None) if parts.is_pipe => 0..input.len,
+            (None, None) => parts.data.clone(),
+        };
+        // Who moves bytes, moves the events behind them away from where the header has them. The first bytes have them too.
+        let known = match (&of_file, &first) {
+            (Some(whole), _) if whole.is_intact() => None,
+            (Some(Sealed { seal, .. }), _) | (None, Some(seal)) => Some(front(&input, data.start, &seal.front)?),
+            (None, None) => None,
+        };
+        let sorting = match known.unwrap_or(parts.attrs) {
+            None => parts.is_pipe.then(Sorting::default),
+            Some((each, at)) => read_attrs(&mut input, each as usize, at).and_then(|events| Sorting::new(&events)).ok(),
         };
         let mut reader = BufReader::with_capacity(PART, &input.file);
         reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
@@ -470,8 +482,10 @@ impl<'a> Check<'a> {
                 None => parts.is_unfinished && self.is_front(start)?,
             };
             if !is_head_sealed || self.sorting.is_none() {
+                // With other events, the records have other fields.
+                self.doubts.retain(|doubt| doubt.kind != DoubtKind::Counts || !parts.is_unfinished);
                 self.doubt(DoubtKind::Head, 0..start, None, Vec::new());
-                if !parts.is_pipe && end < len {
+                if !parts.is_pipe && !parts.is_unfinished {
                     self.doubt(DoubtKind::Head, end..len, None, Vec::new());
                 }
             } else if of_file.as_ref().is_some_and(|whole| !self.follows(whole)) {
@@ -520,13 +534,37 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Where the block of the first seal begins: that seal is right before the records. Without one, where the records begin.
-fn before(input: &Input, records: u64) -> Result<u64, Error> {
-    let Some(at) = records.checked_sub(SHORTEST as u64).filter(|_| records <= input.len) else { return Ok(records) };
+/// The first seal of a file, if it is right before the records.
+fn before(input: &Input, records: u64) -> Result<Option<Seal>, Error> {
+    let Some(at) = records.checked_sub(SHORTEST as u64).filter(|_| records <= input.len) else { return Ok(None) };
     let mut record = [0; SHORTEST];
     input.fill(at, &mut record)?;
-    let first = Seal::read(&record).map(|(seal, _)| seal).filter(|seal| seal.number == 0 && seal.end == at);
-    Ok(first.map(|seal| seal.begin).filter(|begin| (HEADER..=at).contains(begin)).unwrap_or(records))
+    let first = Seal::read(&record).map(|(seal, _)| seal);
+    Ok(first.filter(|seal| seal.number == 0 && seal.end == at && (HEADER..=at).contains(&seal.begin)))
+}
+
+/// Where the events are in the first bytes of a file, which end here. `None` if these are not those that were sealed.
+fn front(input: &Input, end: u64, sealed: &Hash) -> Result<Option<(u64, [u64; 2])>, Error> {
+    let mut attr = [0; 8];
+    if end < HEADER + SMALLEST_ATTR as u64 + 16 || end > input.len {
+        return Ok(None);
+    }
+    input.fill(HEADER, &mut attr)?;
+    let size = u64::from(Words(&attr[4..]).u32().unwrap_or(0));
+    let ids = HEADER + size;
+    if size < SMALLEST_ATTR as u64 || ids + 16 > end {
+        return Ok(None);
+    }
+    // The first event says where its ids are: behind all events.
+    input.fill(ids, &mut attr)?;
+    let (each, ids) = (size + 16, u64::from_ne_bytes(attr));
+    let Some(len) = ids.checked_sub(HEADER).filter(|len| *len > 0 && len % each == 0 && ids <= end) else {
+        return Ok(None);
+    };
+    let mut hasher = Hasher::new();
+    hasher.update(&unfinished(each as usize, (len / each) as usize, end));
+    hash(input, HEADER..end, &mut hasher)?;
+    Ok((hasher.finalize().as_bytes() == sealed).then_some((each, [HEADER, len])))
 }
 
 /// Hashes bytes of the file.
