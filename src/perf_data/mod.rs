@@ -75,5 +75,5 @@ mod writer;
 pub use build_id::build_ids;
 pub use names::Names;
 pub use open::open;
-pub use verify::{Claims, Doubt, DoubtKind, Found, Verdict, verify};
+pub use verify::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 pub use writer::{Writer, Written};

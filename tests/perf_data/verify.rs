@@ -1,8 +1,8 @@
 //! Certificates: what was recorded holds, and whatever is done to a recording is found where it was done.
 
 use crate::perf::{File, record};
-use perfweave::perf_data::{self, DoubtKind, Verdict, Writer, verify};
-use perfweave::{Certainty, Hold, Item, Layout, Order, Reader, sim};
+use perfweave::perf_data::{self, DoubtKind, Verdict, Writer, verify, verify_numbered};
+use perfweave::{Certainty, Hold, Item, Layout, Order, Reader, Sequence, sim};
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
@@ -146,6 +146,35 @@ fn what_is_late_is_counted_by_both() {
     assert_eq!(claims.proven + claims.assumed + claims.late, 20);
     // Without a ledger, nobody says how many records there were.
     assert!(verdict.cpus.iter().all(|found| found.account.is_none()));
+}
+
+/// Each CPU counts its records, and some numbers are in none: the gaps that the stream told are those that the file has.
+#[test]
+fn missing_numbers_are_counted_by_both() {
+    let machine = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024 | 1 << 16, true, 0));
+    for number in 0..200u32 {
+        let cpu = number % 2;
+        let is_there = ![7, 8, 40, 41, 42, 120, 121, 199].contains(&(number / 2)) || number == 199;
+        if is_there {
+            // Narrow counters wrap around.
+            assert!(machine.emit(cpu, u64::from(number) + 10, &(number / 2).wrapping_sub(50).to_ne_bytes()));
+        }
+    }
+    let numbers = || Sequence::u32(0);
+    let order = Order::new().hold(machine.hold()).numbers(numbers());
+    let mut reader = Reader::new(machine.rings(), order).unwrap();
+    reader.handle().flush().unwrap();
+    let (file, told) = (File::new(), reader.rings().len());
+    let writer = Writer::create(&file.0, reader.rings()).unwrap();
+    let written = write(reader, writer, 20);
+    assert_eq!((written.left_out, told), (4, 2), "a gap for each stretch of each CPU");
+    let found = verify_numbered(&file.0, &numbers()).unwrap();
+    assert!(found.holds(), "{:?}", found.doubts);
+    assert_eq!((found.found.missing, found.claims.unwrap().missing), (10, 10));
+    assert_eq!(found.cpus.iter().map(|found| found.missing).collect::<Vec<_>>(), [5, 5]);
+    // Others than the stream had are not those that it told.
+    let other = Sequence::with(64, |record| record.time().map(|time| 2 * time));
+    assert_eq!(kinds(&verify_numbered(&file.0, &other).unwrap()), [DoubtKind::Counts]);
 }
 
 /// A byte in the middle: one block is in doubt, with its times, and no other.

@@ -13,14 +13,17 @@ use crate::perf_data::seal::{
     BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, Row, Rows, SHORTEST, Seal, Sums, Tally, WHOLE,
 };
 use crate::perf_data::sections::unfinished;
-use crate::perf_data::sorting::Sorting;
-use crate::record::{Kind, TIME};
+use crate::perf_data::sorting::{Place, Sorting};
+use crate::record::{Kind, Origin, Record, TIME};
 use crate::ring::Bytes;
+use crate::sequence::counter::Sequence;
+use crate::sequence::wrap::Unwrap;
 use blake3::Hasher;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How much is read and hashed at once.
 const PART: usize = 1 << 18;
@@ -72,8 +75,57 @@ pub(super) struct Check<'a> {
     /// The oldest and the newest time of each CPU, and how many records are older than one before them.
     newest: Vec<[u64; 3]>,
     times: Option<[u64; 2]>,
+    numbers: Option<Numbers<'a>>,
     doubts: Vec<Doubt>,
     more: u64,
+}
+
+/// Numbers of programs, by CPU.
+struct Numbers<'a> {
+    sequence: &'a Sequence,
+    /// Of each layout.
+    origins: Vec<Arc<Origin>>,
+    by_cpu: BTreeMap<u32, Counter>,
+}
+
+/// The numbers of a CPU, extended to 64 bits.
+struct Counter {
+    unwrap: Unwrap,
+    smallest: u64,
+    count: u64,
+}
+
+impl Numbers<'_> {
+    /// Counts the number of a record, if it has one.
+    fn add(&mut self, record: &[u8], cpu: u32, place: Place, sorting: &Sorting) {
+        for layout in sorting.groups.iter().skip(self.origins.len()) {
+            self.origins.push(Arc::new(Origin::new(NOBODY, *layout, Default::default())));
+        }
+        let Some(origin) = self.origins.get(place.group) else { return };
+        let record = Record::again(Bytes::from(record), origin);
+        let number = record.check().ok().and_then(|()| self.sequence.of(&record));
+        let (Some(number), true) = (number, record.kind() == Kind::SAMPLE && cpu < MOST_CPUS) else { return };
+        let counter = self.by_cpu.entry(cpu).or_insert_with(|| Counter {
+            unwrap: Unwrap::new(self.sequence.bits(), self.sequence.first()),
+            smallest: u64::MAX,
+            count: 0,
+        });
+        if counter.count == 0 && self.sequence.first().is_some() {
+            counter.smallest = counter.unwrap.unwrapped();
+        }
+        if let Some(number) = counter.unwrap.unwrap(number) {
+            counter.smallest = counter.smallest.min(number);
+            counter.count += 1;
+        }
+    }
+}
+
+impl Counter {
+    fn missing(&self) -> u64 {
+        // None was near enough to be told from one of another round.
+        let Some(span) = self.unwrap.unwrapped().checked_sub(self.smallest) else { return 0 };
+        (span + 1).saturating_sub(self.count)
+    }
 }
 
 /// Where the parts of a file are, by its header.
@@ -112,7 +164,7 @@ impl Parts {
 
 impl<'a> Check<'a> {
     /// Checks a file.
-    pub(super) fn all(path: &Path) -> Result<Verdict, Error> {
+    pub(super) fn all(path: &Path, numbers: Option<&Sequence>) -> Result<Verdict, Error> {
         let mut input = Input::bounded(path, EVENTS)?;
         let of_file = Self::of_file(&input)?;
         let parts = match Parts::read(&input) {
@@ -165,6 +217,7 @@ impl<'a> Check<'a> {
             cpus: BTreeMap::new(),
             newest: Vec::new(),
             times: None,
+            numbers: numbers.map(|sequence| Numbers { sequence, origins: Vec::new(), by_cpu: BTreeMap::new() }),
             doubts: Vec::new(),
             more: 0,
         };
@@ -273,6 +326,9 @@ impl<'a> Check<'a> {
         if let Some(time) = time.filter(|time| *time > 0) {
             let [oldest, newest] = self.times.unwrap_or([time; 2]);
             self.times = Some([oldest.min(time), newest.max(time)]);
+        }
+        if let (Some(numbers), Some(place)) = (&mut self.numbers, place) {
+            numbers.add(record, counted.whose(), place, sorting);
         }
         self.tally.add(counted);
     }
@@ -499,6 +555,19 @@ impl<'a> Check<'a> {
                 (found.times, found.back) = (Some([oldest, newest]), back);
             }
         }
+        let mut missing = 0;
+        for (cpu, counter) in self.numbers.iter().flat_map(|numbers| &numbers.by_cpu) {
+            let found = self.cpus.entry(*cpu).or_default();
+            found.missing = counter.missing();
+            missing += found.missing;
+        }
+        let last = of_file.as_ref().or(self.last.as_ref());
+        if self.numbers.is_some()
+            && self.doubts.is_empty()
+            && last.is_some_and(|last| last.seal.sums.missing != missing)
+        {
+            self.doubt(DoubtKind::Counts, start..end, self.times, Vec::new());
+        }
         // No CPU has more records than the ledger, and no losses that the ledger does not know.
         let is_wrong = |found: &Found| {
             found.account.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
@@ -508,7 +577,7 @@ impl<'a> Check<'a> {
             self.doubt(DoubtKind::Counts, start..end, self.times, wrong);
         }
         let Sums { records, lost, back, .. } = self.tally.sums;
-        let found = Found { cpu: None, records, lost, back, times: self.times, account: None };
+        let found = Found { cpu: None, records, lost, back, missing, times: self.times, account: None };
         let last = of_file.or(self.last);
         let claims = last.as_ref().map(|Sealed { seal, .. }| {
             let Sums { proven, assumed, late, missing, left_out, frontier, .. } = seal.sums;
