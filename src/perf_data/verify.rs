@@ -22,8 +22,9 @@ use std::path::Path;
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
-/// The function reads the file once, and blocks meanwhile. It holds half a MiB, the events with their ids (64 MiB at most), some 100 bytes for each CPU and the first
-/// 1000 doubts. If a seal does not fit the bytes before it, it reads the block of that seal a second time.
+/// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB, some 200 bytes for each CPU, the
+/// events with their ids (16 MiB of the file at most), and the first 1000 doubts. If a seal does not fit the bytes before it, it reads the block of
+/// that seal a second time. For records that perf compressed it also holds a window of 32 MiB at most.
 ///
 /// A recording of perf itself has no certificate. Then order and losses are counted, and [`Verdict::hash`] is `None`: nothing vouches for its
 /// bytes. The same is true of one whose seals were all cut out.

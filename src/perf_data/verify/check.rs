@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 /// How much is read and hashed at once.
 const PART: usize = 1 << 18;
-/// How many bytes of events and ids are kept.
-const EVENTS: u64 = 64 << 20;
+/// How many bytes of events and ids are kept. Each CPU has an id of each event: that is 2,000 events on 1,000 CPUs.
+const EVENTS: u64 = 16 << 20;
 /// How many doubts are kept.
 const DOUBTS: usize = 1000;
 
