@@ -138,16 +138,7 @@ impl Format {
 
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
-    let rings = if path == Path::new("-") {
-        // Recordings are read twice, so what comes through a pipe is kept in a file without a name.
-        let mut kept =
-            nameless().map_err(|error| Failure::new(format_args!("cannot make a temporary file: {error}")))?;
-        io::copy(&mut io::stdin().lock(), &mut kept)
-            .map_err(|error| Failure::new(format_args!("cannot read standard input: {error}")))?;
-        perf_data::open(format!("/proc/self/fd/{}", kept.as_raw_fd()))?
-    } else {
-        perf_data::open(path)?
-    };
+    let rings = read(path, perf_data::open)?;
     if rings.is_empty() {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
@@ -157,6 +148,17 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     }
     let view = View::new(&rings, path);
     Ok((view, Reader::new(rings, Order::new())?))
+}
+
+/// Reads a recording, or what comes through standard input: it is read twice, so that is kept in a file without a name.
+pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perfweave::Error>) -> Result<T, Failure> {
+    if path != Path::new("-") {
+        return Ok(read(path.to_owned())?);
+    }
+    let mut kept = nameless().map_err(|error| Failure::new(format_args!("cannot make a temporary file: {error}")))?;
+    io::copy(&mut io::stdin().lock(), &mut kept)
+        .map_err(|error| Failure::new(format_args!("cannot read standard input: {error}")))?;
+    Ok(read(format!("/proc/self/fd/{}", kept.as_raw_fd()).into())?)
 }
 
 fn nameless() -> io::Result<File> {

@@ -27,6 +27,7 @@ mod session;
 mod stamp;
 mod times;
 mod trace;
+mod verify;
 mod waits;
 mod wakeups;
 mod why;
@@ -62,6 +63,7 @@ enum Command {
     Profile(profile::Args),
     Record(Box<record::Args>),
     Convert(convert::Args),
+    Verify(verify::Args),
     Read(read::Args),
     Check(check::Args),
     Selftest(selftest::Args),
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Command::Profile(args) => profile::run(args),
         Command::Record(args) => record::run(*args),
         Command::Convert(args) => convert::run(args),
+        Command::Verify(args) => verify::run(&args),
         Command::Read(args) => read::run(args),
         Command::Check(args) => check::run(args),
         Command::Selftest(args) => selftest::run(args),

@@ -9,6 +9,7 @@ use crate::child::Child;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
+use crate::verify::hex;
 use perfweave::perf_data::{Writer, Written};
 use perfweave::{Clock, Event, Kind, RingOptions, Rings, Sample};
 use serde_json::json;
@@ -234,7 +235,7 @@ fn tell(args: &Args, written: &Written, summary: &str, outside: [u64; 3]) -> io:
     if args.common.json {
         let mut out = Out::new();
         writeln!(out, "{summary}")?;
-        let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out, "before": outside[0], "after": outside[1] });
+        let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out, "before": outside[0], "after": outside[1], "hash": hex(&written.hash) });
         line(&mut out, format_args!("{object}"))?;
         return out.flush();
     }
@@ -246,6 +247,7 @@ fn tell(args: &Args, written: &Written, summary: &str, outside: [u64; 3]) -> io:
     let left_out = left_out.map(|(count, why)| format!("{count} {why}")).collect::<Vec<_>>().join(", ");
     let left_out = if left_out.is_empty() { left_out } else { format!("; left out: {left_out}") };
     say(format_args!("{file}: {records} records{bytes}{left_out}"));
+    say(format_args!("{file}: hash {}", hex(&written.hash)));
     Ok(())
 }
 

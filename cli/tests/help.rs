@@ -4,8 +4,10 @@ mod common;
 
 use common::Run;
 
-const COMMANDS: [&str; 11] =
-    ["trace", "wakeups", "offcpu", "latency", "why", "profile", "record", "convert", "read", "check", "selftest"];
+const COMMANDS: [&str; 12] = [
+    "trace", "wakeups", "offcpu", "latency", "why", "profile", "record", "convert", "verify", "read", "check",
+    "selftest",
+];
 
 #[test]
 fn every_command_has_help_and_refuses_what_it_does_not_know() {

@@ -25,13 +25,24 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_with(path, memory::available)
+    }
+
+    fn open_with(path: &Path, available: impl FnOnce() -> Option<u64>) -> Result<Self, Error> {
         match file::open(path).map_err(io)? {
-            Found::File(file, len) => Ok(Self { file, len, budget: len, available: memory::available() }),
+            Found::File(file, len) => Ok(Self { file, len, budget: len, available: available() }),
             Found::Directory => Err(unreadable("it is a directory", "")),
             Found::Other => {
                 Err(unreadable("it is no regular file", "write what comes through a pipe into a file first"))
             }
         }
+    }
+
+    /// A file of which no more than so many bytes are kept.
+    pub(super) fn bounded(path: &Path, budget: u64) -> Result<Self, Error> {
+        let mut input = Self::open_with(path, || None)?;
+        input.budget = input.budget.min(budget);
+        Ok(input)
     }
 
     /// Fills a buffer from an offset in the file.

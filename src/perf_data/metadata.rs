@@ -197,7 +197,7 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
 }
 
 /// A sequence of `struct perf_file_attr`: an attribute, and the offset of its ids.
-fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Error> {
+pub(super) fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Error> {
     let section = input.section("events", at, size)?;
     let mut events = Vec::new();
     for entry in section.chunks_exact(each) {
@@ -210,7 +210,7 @@ fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Ve
 }
 
 /// `struct perf_record_header_attr`: an attribute, followed by its ids.
-fn piped_attr(words: Words<'_>) -> Option<Described> {
+pub(super) fn piped_attr(words: Words<'_>) -> Option<Described> {
     let (attr, ids) = words.0.split_at_checked(attr_size(words.0)?)?;
     Some(Described { attr: perf::attr_from(attr), ids: all_u64(ids), name: None })
 }

@@ -45,10 +45,17 @@
 //! proven, unless a key is smaller than more records before it than fit into the bound. In that case [`EarlyRelease`](crate::EarlyRelease)
 //! comes first.
 //!
+//! # Certificates
+//!
+//! A written recording has a chain of hashes among its records, and says in it what is proven and what is missing
+//! ([`Writer`](Writer#the-certificate)). [`verify`] computes all of that anew from the records, compares, and names the bytes and times that nothing
+//! vouches for.
+//!
 //! # Room
 //!
 //! This room takes files and gives rings in memory. It also takes events and gives files. It knows the format of `perf.data`
-//! (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing about order. Begin with `open.rs` and `writer.rs`.
+//! (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing about order. Begin with `open.rs` and `writer.rs`, and with `seal.rs` for
+//! certificates.
 //!
 //! This room parses the format itself, and checks bytes before it allocates memory for them. Tests compare it with the crate
 //! linux-perf-data. That crate sorts records itself, stops at the first bad record, and allocates memory by counts in the file.
@@ -63,14 +70,17 @@ mod open;
 mod output;
 mod pieces;
 mod procfs;
+mod seal;
 mod sections;
 mod sorting;
 mod tracing;
 #[cfg(feature = "perf-data-zstd")]
 mod unpack;
+mod verify;
 mod writer;
 
 pub use build_id::build_ids;
 pub use names::Names;
 pub use open::open;
+pub use verify::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 pub use writer::{Writer, Written};

@@ -2,8 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::perf_data::attrs;
+use crate::perf_data::seal::{Counted, NOBODY};
 use crate::record::clock::Clock;
-use crate::record::{CPU, ID, IDENTIFIER, Layout};
+use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, TIME};
+use crate::ring::Bytes;
 use crate::rings::Source;
 use perf_event_open_sys::bindings::{self, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr};
 
@@ -17,6 +19,8 @@ pub(super) struct Noted {
     pub(super) layout: Layout,
     /// The fields that are added to its records.
     pub(super) adds: u64,
+    /// Where the CPU and the time lie in a sample of the rings, if they are there: for each record they are read.
+    samples: [Option<usize>; 2],
 }
 
 pub(super) const IP: u64 = bindings::PERF_SAMPLE_IP as u64;
@@ -31,7 +35,9 @@ impl Noted {
         if lacks(IP | ADDR) && attr.type_ != PERF_TYPE_TRACEPOINT {
             added |= IP;
         }
-        Self { attr, name, ids: Vec::new(), layout, adds: added }
+        let samples = [CPU, TIME]
+            .map(|field| (layout.sample_type() & field != 0).then(|| attrs::in_samples(layout.sample_type(), field)));
+        Self { attr, name, ids: Vec::new(), layout, adds: added, samples }
     }
 
     pub(super) fn of(source: &Source, adds: bool) -> Self {
@@ -58,12 +64,31 @@ impl Noted {
         Self::new(attr, "unknown".into(), adds)
     }
 
+    /// What a record says of itself when it is in the file. `cpu` is that of its ring.
+    pub(super) fn counted(&self, kind: Kind, record: Bytes<'_>, cpu: u32) -> Counted {
+        let is_sample = kind == Kind::SAMPLE;
+        let [in_record, time] = if is_sample {
+            self.samples.map(|at| record.u64(at?))
+        } else {
+            [CPU, TIME].map(|field| attrs::field(record, &self.layout, field))
+        };
+        let added = self.adds & CPU != 0 && (is_sample || self.layout.sample_id_all());
+        let cpu = if added { Some(cpu) } else { in_record.map(cpu_of) };
+        Counted { cpu: cpu.unwrap_or(NOBODY), time, lost: None }
+    }
+
     /// The attribute as written to the file.
     pub(super) fn as_written(&self) -> perf_event_attr {
         let mut attr = self.attr;
         attr.sample_type |= self.adds;
         attr
     }
+}
+
+/// Of `struct { u32 cpu, res; }`.
+pub(super) fn cpu_of(field: u64) -> u32 {
+    let [a, b, c, d, ..] = field.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
 }
 
 /// Checks that perf can tell the events' records apart (`evlist__valid_sample_type`, `tools/perf/util/evlist.c`).

@@ -1,8 +1,10 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
 use crate::error::{Error, ErrorKind};
+use crate::perf_data::seal::{Hash, Seal};
 use crate::sys::created;
 use crate::sys::fork::Owner;
+use blake3::Hasher;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::{File, FileType};
 use std::io::{self, Write};
@@ -21,6 +23,9 @@ pub(super) struct Output {
     buffer: Vec<u8>,
     /// Bytes in the file.
     len: u64,
+    /// What is hashed since the last seal, and how much of the buffer. Whole buffers are: for a record alone it is three times as slow.
+    hasher: Hasher,
+    hashed: usize,
     owner: Owner,
     /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last writing.
     whole: u64,
@@ -55,6 +60,8 @@ impl Output {
             file,
             buffer: Vec::with_capacity(BUFFER),
             len: 0,
+            hasher: Hasher::new(),
+            hashed: 0,
             owner: Owner::new(),
             whole: 0,
             safe: [0; 2],
@@ -87,11 +94,33 @@ impl Output {
             self.flush()?;
         }
         if bytes.len() > BUFFER {
+            self.hasher.update(bytes);
             return self.append(bytes);
         }
         self.check()?;
         self.buffer.extend_from_slice(bytes);
         Ok(())
+    }
+
+    /// Appends a seal for all bytes since the last one. Gives its hash.
+    pub(super) fn seal(&mut self, seal: &Seal) -> Result<Hash, Error> {
+        self.hash();
+        let mut hasher = std::mem::take(&mut self.hasher);
+        let (bytes, hash) = seal.bytes(&mut hasher);
+        self.put(&bytes)?;
+        self.unsealed();
+        Ok(hash)
+    }
+
+    /// What was put until now belongs to no block.
+    pub(super) fn unsealed(&mut self) {
+        self.hasher.reset();
+        self.hashed = self.buffer.len();
+    }
+
+    fn hash(&mut self) {
+        self.hasher.update(&self.buffer[self.hashed..]);
+        self.hashed = self.buffer.len();
     }
 
     /// All bytes so far are whole records.
@@ -106,10 +135,12 @@ impl Output {
 
     /// Writes all buffered bytes.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
+        self.hash();
         let buffer = std::mem::take(&mut self.buffer);
         let wrote = self.append(&buffer);
         self.buffer = buffer;
         self.buffer.clear();
+        self.hashed = 0;
         wrote
     }
 

@@ -81,14 +81,14 @@ pub(super) fn walk(
 }
 
 /// The kind, the misc bits and the size of a record. 0 if it is cut off.
-fn header(record: &[u8]) -> (u32, u16, u16) {
+pub(super) fn header(record: &[u8]) -> (u32, u16, u16) {
     let mut words = Words(record);
     let (kind, sizes) = (words.u32().unwrap_or(0), words.bytes(4).unwrap_or(&[0; 4]));
     (kind, u16::from_ne_bytes([sizes[0], sizes[1]]), u16::from_ne_bytes([sizes[2], sizes[3]]))
 }
 
 /// The bytes of a record that has compressed ones. A COMPRESSED2 record says how many they are, because it is padded.
-fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
+pub(super) fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
     let mut words = Words(body);
     match kind {
         COMPRESSED => Some(body),
@@ -99,15 +99,15 @@ fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
 
 /// The compressed records of a file, where the crate is built without a decompressor.
 #[cfg(not(feature = "perf-data-zstd"))]
-struct Packed;
+pub(super) struct Packed;
 
 #[cfg(not(feature = "perf-data-zstd"))]
 impl Packed {
-    fn new(_: &Input) -> Self {
+    pub(super) fn new(_: &Input) -> Self {
         Self
     }
 
-    fn put(
+    pub(super) fn put(
         &mut self,
         _: u64,
         _: &[u8],
@@ -117,14 +117,14 @@ impl Packed {
         Err(crate::perf_data::file::unreadable("its records are compressed", hint))
     }
 
-    fn finish(self, _: u64, _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    pub(super) fn finish(self, _: u64, _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
         Ok(())
     }
 }
 
 /// The compressed records of a file.
 #[cfg(feature = "perf-data-zstd")]
-struct Packed<'a> {
+pub(super) struct Packed<'a> {
     input: &'a Input,
     unpacker: Unpacker,
     /// Bytes that were unpacked and are no whole record yet.
@@ -135,12 +135,12 @@ struct Packed<'a> {
 
 #[cfg(feature = "perf-data-zstd")]
 impl<'a> Packed<'a> {
-    fn new(input: &'a Input) -> Self {
+    pub(super) fn new(input: &'a Input) -> Self {
         Self { input, unpacker: Unpacker::new(input.available()), unpacked: Vec::new(), total: 0 }
     }
 
     /// Gives the records that compressed bytes complete. `None` if the bytes make no sense: they were given as such, and nothing can follow.
-    fn put(
+    pub(super) fn put(
         &mut self,
         at: u64,
         bytes: &[u8],
@@ -171,7 +171,11 @@ impl<'a> Packed<'a> {
     }
 
     /// Gives what was held back. What is no whole record in the end is damage.
-    fn finish(mut self, at: u64, mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    pub(super) fn finish(
+        mut self,
+        at: u64,
+        mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let finished = self.unpacker.finish(&mut self.unpacked);
         if self.records(at, &mut each)? && (finished.is_err() || !self.unpacked.is_empty()) {
             each(at, Piece::Rest(&[&[0; 8], self.unpacked.as_slice()].concat()))?;
@@ -206,7 +210,7 @@ impl<'a> Packed<'a> {
 }
 
 /// Bytes of data after a record of perf's own.
-fn behind_it(kind: u32, body: &[u8]) -> u64 {
+pub(super) fn behind_it(kind: u32, body: &[u8]) -> u64 {
     match kind {
         TRACING_DATA => Words(body).u32().map_or(0, |size| u64::from(size).next_multiple_of(8)),
         AUXTRACE => Words(body).u64().unwrap_or(0),

@@ -55,7 +55,7 @@ impl Front {
 
     /// The header of a file that is not finished.
     pub(super) fn header(&self) -> Vec<u8> {
-        header(self.used + 16, HEADER, self.rooms.len(), [self.end, 0], [0; 4])
+        unfinished(self.used + 16, self.rooms.len(), self.end)
     }
 
     /// The bytes of the front.
@@ -125,6 +125,11 @@ pub(super) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 
     }
     words(&mut out, events.iter().flat_map(|event| &event.ids).copied());
     (out, header(each, attrs, events.len(), data, bits))
+}
+
+/// The header of a file that is not finished, by the size of an event, their number, and where the first bytes end.
+pub(super) fn unfinished(each: usize, count: usize, end: u64) -> Vec<u8> {
+    header(each, HEADER, count, [end, 0], [0; 4])
 }
 
 /// `struct perf_file_header`

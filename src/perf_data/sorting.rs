@@ -20,12 +20,13 @@ pub(super) struct Place {
 pub(super) const NO_CPU: u32 = u32::MAX;
 
 /// Which event a record is of, and which ring it belongs to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sorting {
     /// Layouts that differ.
     pub(super) groups: Vec<Layout>,
     /// The layout of each event.
     group_of: Vec<usize>,
+    known: HashMap<Layout, usize>,
     by_id: HashMap<u64, usize>,
     /// Whether there are several events, so that each record must name its event.
     pub(super) several: bool,
@@ -33,26 +34,33 @@ pub(super) struct Sorting {
 
 impl Sorting {
     pub(super) fn new(events: &[Described]) -> Result<Self, Error> {
-        let mut groups: Vec<Layout> = Vec::new();
-        let (mut known, mut group_of) = (HashMap::new(), Vec::new());
-        let mut by_id = HashMap::new();
-        for (index, event) in events.iter().enumerate() {
-            let layout = attrs::layout(&event.attr);
-            group_of.push(*known.entry(layout).or_insert_with(|| {
-                groups.push(layout);
-                groups.len() - 1
-            }));
-            // No event has the id 0. Records that perf synthesized have it (`primary_event_id`, kernel/events/core.c).
-            by_id.extend(event.ids.iter().filter(|id| **id != 0).map(|id| (*id, index)));
-        }
+        let mut sorting = Self::default();
+        events.iter().try_for_each(|event| sorting.add(event))?;
+        Ok(sorting)
+    }
+
+    /// Adds an event behind those that there are.
+    pub(super) fn add(&mut self, event: &Described) -> Result<(), Error> {
+        let (layout, index) = (attrs::layout(&event.attr), self.group_of.len());
+        let groups = &mut self.groups;
+        let group = *self.known.entry(layout).or_insert_with(|| {
+            groups.push(layout);
+            groups.len() - 1
+        });
+        self.group_of.push(group);
+        // No event has the id 0. Records that perf synthesized have it (`primary_event_id`, kernel/events/core.c).
+        self.by_id.extend(event.ids.iter().filter(|id| **id != 0).map(|id| (*id, index)));
+        self.several = index > 0;
         // The id must be found before the layout is known.
-        let same = |layout: &Layout| layout.sample_id_all() == groups[0].sample_id_all();
-        if groups.len() > 1 && !groups.iter().all(|layout| layout.sample_type() & IDENTIFIER != 0 && same(layout)) {
+        let first = &self.groups[0];
+        let can_tell = |layout: &Layout| layout.sample_type() & IDENTIFIER != 0;
+        let same = layout.sample_id_all() == first.sample_id_all();
+        if group > 0 && !(can_tell(&layout) && can_tell(first) && same) {
             let message =
                 "its events have records of different layouts without PERF_SAMPLE_IDENTIFIER at the same place";
             return Err(Error::new(ErrorKind::Recording, message));
         }
-        Ok(Self { groups, group_of, by_id, several: events.len() > 1 })
+        Ok(())
     }
 
     /// The ring of a record, and the id and the event that it names. `None` if the record does not say, or is too short.

@@ -1,5 +1,6 @@
 //! Writing a stream as a recording.
 
+mod certify;
 mod pipe;
 
 use crate::account::ledger::Ledger;
@@ -12,11 +13,14 @@ use crate::perf_data::noted::{IP, Noted, check};
 use crate::perf_data::output::Output;
 use crate::perf_data::pieces::OWN_KINDS;
 use crate::perf_data::procfs::Machine;
+use crate::perf_data::seal::{Counted, FINISHED_ROUND};
 use crate::perf_data::sections::{Front, Section, behind, describe, features, size_of_all};
 use crate::record::clock::Clock;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TID, TIME, TRAILER_ORDER};
+use crate::ring::Bytes;
 use crate::rings::{Features, Rings};
 use crate::sys::machine;
+use certify::Certificate;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -88,6 +92,17 @@ use std::path::{Path, PathBuf};
 /// The writer holds up to 256 KiB of records back. perf complains of such a file, as of its own, and shows nothing.
 ///
 /// A forked child can only drop its parent's writer, and that writes nothing.
+///
+/// # The certificate
+///
+/// A recording says in itself what is proven, in a seal after each MiB of records, at each [`Writer::flush`] and at the end: a record that perf
+/// takes for a FINISHED_ROUND. It counts the records and losses, by CPU since the seal before it; the records whose order was proven, those that
+/// left early and those that were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one has
+/// the ledger of [`Writer::untold`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's hash, and of its own
+/// claims. So a byte that is changed, added, removed or moved breaks the chain, and [`verify`](crate::perf_data::verify) says where. Behind all
+/// parts of a file, a last seal stands for those that are no records. [`Written::hash`] is the end of the chain.
+///
+/// Who writes the whole chain anew is not found, unless that hash was kept elsewhere. A file that was completed on a full disk has no last seal.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -116,6 +131,7 @@ pub struct Writer {
     names: Names,
     unnamed: Vec<Error>,
     written: Written,
+    certificate: Certificate,
 }
 
 /// What a [`Writer`] has written.
@@ -128,12 +144,12 @@ pub struct Written {
     pub lost: u64,
     /// Events for which perf has no record: gaps, anomalies, damage, notices, records of kinds from 64 on, and those of BPF ring buffers.
     pub left_out: u64,
+    /// The hash at the end of the [certificate](Writer#the-certificate). It stands for all bytes of the recording.
+    pub hash: [u8; 32],
 }
 
 /// After how many bytes of records perf is told to show what it has. Otherwise it would hold the whole file.
 const ROUND: u64 = 1 << 20;
-/// `PERF_RECORD_FINISHED_ROUND`
-const FINISHED_ROUND: u32 = 68;
 /// The longest fact that fits into a record.
 const FACT: usize = u16::MAX as usize - 32;
 
@@ -211,11 +227,14 @@ impl Writer {
             names: Names::default(),
             unnamed: Vec::new(),
             written: Written::default(),
+            certificate: Certificate::default(),
         };
         if writer.file.is_pipe() {
             writer.begin_pipe()?;
         } else {
-            writer.file.put(&writer.front.bytes(&writer.events))?;
+            let front = writer.front.bytes(&writer.events);
+            writer.file.put(&front)?;
+            writer.begin_certificate(front);
         }
         writer.facts(facts)?;
         writer.file.flush()?;
@@ -256,6 +275,8 @@ impl Writer {
             self.bytes(&header(Kind(FINISHED_ROUND), 0, 16 - odd as u16))?;
             self.bytes(&[0; 8][odd..])?;
         }
+        // What follows is read on its own where the end of the file is lost.
+        self.seal(0)?;
         self.facts = self.data;
         self.file.whole();
         Ok(())
@@ -288,6 +309,8 @@ impl Writer {
         bytes.extend(body);
         bytes.resize(bytes.len() + trailer, 0);
         self.put(kind, [&bytes, &[]], 0, 0)?;
+        let counted = self.events[0].counted(kind, Bytes::from(bytes.as_slice()), 0);
+        self.certificate.tally.add(counted);
         self.file.whole();
         Ok(())
     }
@@ -315,7 +338,7 @@ impl Writer {
         self.check()?;
         let wrote = match event.item() {
             Item::Record(record) if record.kind().0 < OWN_KINDS && !record.layout().is_ring_buffer() => {
-                self.record(&record)
+                self.record(&record, event)
             }
             Item::Lost(mut lost) => {
                 // At most one loss of each CPU waits, so that the cost does not depend on how many come in a row.
@@ -326,6 +349,7 @@ impl Writer {
             // It is not about the traced machine.
             Item::Flushed => Ok(()),
             _ => {
+                self.certificate.left_out(&event.item());
                 self.written.left_out += 1;
                 Ok(())
             }
@@ -342,6 +366,7 @@ impl Writer {
             let lost = self.lost.entry(cpu).or_insert(none);
             lost.count = lost.count.saturating_add(account.untold);
         }
+        self.certificate.take_ledger(ledger);
     }
 
     /// Completes the file with all records until now, for perf and [`open`](crate::perf_data::open), and goes on. As soon as more is
@@ -362,7 +387,7 @@ impl Writer {
     /// [`ErrorKind::Output`] if the file cannot be written, or could not be written before: the first error. [`ErrorKind::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
         self.check()?;
-        let finished = self.last_losses().and_then(|()| self.complete());
+        let finished = self.last_losses().and_then(|()| self.last_seals()).and_then(|()| self.complete());
         finished.map_err(|why| self.give_up(why))?;
         Ok(self.written)
     }
@@ -372,19 +397,22 @@ impl Writer {
         if self.file.is_pipe() {
             return self.hand_over();
         }
-        if self.data == self.facts {
-            // Files that are not finished have no data.
-            self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
-            self.file.whole();
+        // Files that are not finished have no data.
+        if self.data == self.facts || self.is_unsealed() {
+            self.seal(0)?;
         }
         self.file.flush()?;
-        self.complete_to(self.front.end + self.data)
+        self.complete_to(self.front.end + self.data, true)
     }
 
     /// Makes a complete file of the records up to this place.
-    fn complete_to(&mut self, end: u64) -> Result<(), Error> {
+    fn complete_to(&mut self, end: u64, sealed: bool) -> Result<(), Error> {
         let begin = self.front.end + self.facts;
-        let (behind, header) = behind(&self.events, &self.sections, [begin, end.saturating_sub(begin)]);
+        let (mut behind, header) = behind(&self.events, &self.sections, [begin, end.saturating_sub(begin)]);
+        if sealed {
+            let seal = self.seal_of_file(&header, &behind);
+            behind.extend(seal);
+        }
         self.file.complete(end, &behind, &header, self.front.header())
     }
 
@@ -394,7 +422,7 @@ impl Writer {
         if self.file.check().is_err() && !self.file.is_pipe() {
             let begin = self.front.end + self.facts;
             let completed =
-                self.file.safe().into_iter().filter(|end| *end > begin).any(|end| self.complete_to(end).is_ok());
+                self.file.safe().into_iter().filter(|end| *end > begin).any(|end| self.complete_to(end, false).is_ok());
             // If it is not, it is a file that was not finished.
             let _ = completed || self.file.over(0, &self.front.header()).is_ok();
         }
@@ -409,7 +437,7 @@ impl Writer {
         self.file.check().map_err(|why| unwritable(&self.path, why))
     }
 
-    fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
+    fn record(&mut self, record: &Record<'_>, event: &Event<'_>) -> Result<(), Error> {
         let known = self.events.len();
         let at = self.event_of(record)?;
         let id = record.id().filter(|id| *id != 0 && (at >= self.sources || record.source().is_some()));
@@ -427,15 +455,16 @@ impl Writer {
         }
         let (first, second) = record.as_bytes().as_slices();
         self.put(record.kind(), [first, second], at, record.cpu())?;
+        let counted = self.events[at].counted(record.kind(), record.as_bytes(), record.cpu());
+        self.certificate.record(event, counted);
         self.written.records += 1;
-        if self.data - self.round >= ROUND {
-            self.round = self.data;
-            let header = header(Kind(FINISHED_ROUND), 0, 8);
-            self.bytes(&header)?;
+        if self.data - self.round >= ROUND || self.certificate.tally.is_full() {
             if std::mem::take(&mut self.is_stale) && !self.file.is_pipe() {
                 let front = self.front.bytes(&self.events);
                 self.file.over(HEADER, &front[HEADER as usize..])?;
+                self.certificate.front_is(front);
             }
+            self.seal(0)?;
         }
         self.file.whole();
         Ok(())
@@ -455,6 +484,8 @@ impl Writer {
 
     /// Writes a LOST record before a record of the same CPU. No record follows the last losses.
     fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Error> {
+        // A file tells by the id of which event a record is, and so how its fields lie.
+        let at = lost.source.filter(|source| *source < self.sources).unwrap_or(at);
         let layout = self.events[at].layout;
         // Header, id, count, and six fields of `struct sample_id` at most.
         let mut bytes = SmallVec::<[u8; 96]>::from_slice(&[0; 8]);
@@ -464,7 +495,7 @@ impl Writer {
             for field in TRAILER_ORDER.iter().filter(|field| layout.sample_type() & **field != 0) {
                 let value = match (*field, next) {
                     (ID | IDENTIFIER, _) => lost.id,
-                    (field, Some(next)) => attrs::field(next.as_bytes(), &layout, field).unwrap_or(0),
+                    (field, Some(next)) => attrs::field(next.as_bytes(), next.layout(), field).unwrap_or(0),
                     (TIME, None) => self.time,
                     (CPU, None) => cpu_field(lost.cpu),
                     _ => 0,
@@ -475,6 +506,8 @@ impl Writer {
         let header = header(Kind::LOST, 0, bytes.len() as u16);
         bytes[..8].copy_from_slice(&header);
         self.put(Kind::LOST, [&bytes, &[]], at, lost.cpu)?;
+        let counted = self.events[at].counted(Kind::LOST, Bytes::from(bytes.as_slice()), lost.cpu);
+        self.certificate.tally.add(Counted { lost: Some(lost.count), ..counted });
         self.written.lost = self.written.lost.saturating_add(lost.count);
         Ok(())
     }
@@ -528,8 +561,7 @@ impl Writer {
         let mut lost: Vec<_> = std::mem::take(&mut self.lost).into_values().collect();
         lost.sort_by_key(|lost| lost.cpu);
         for lost in lost {
-            let at = lost.source.filter(|source| *source < self.sources).unwrap_or(0);
-            self.lost_record(&lost, at, None)?;
+            self.lost_record(&lost, 0, None)?;
             self.file.whole();
         }
         Ok(())

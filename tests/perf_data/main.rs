@@ -12,4 +12,5 @@ mod peer;
 mod perf;
 mod reading;
 mod unfinished;
+mod verify;
 mod writing;

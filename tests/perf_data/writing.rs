@@ -188,8 +188,15 @@ fn piped(reader: &mut Reader) -> (File, File) {
             break;
         }
     }
-    assert_eq!(whole.finish().unwrap(), piped.finish().unwrap());
-    (file, File::with(&taken.join().unwrap()))
+    let [of_file, of_pipe] = [whole, piped].map(|writer| writer.finish().unwrap());
+    let counts = |written: &perf_data::Written| [written.records, written.lost, written.left_out];
+    assert_eq!(counts(&of_file), counts(&of_pipe));
+    let piped = File::with(&taken.join().unwrap());
+    for (file, written) in [(&file, of_file), (&piped, of_pipe)] {
+        let verdict = perf_data::verify(&file.0).unwrap();
+        assert!(verdict.holds() && verdict.hash == Some(written.hash), "{:?}", verdict.doubts);
+    }
+    (file, piped)
 }
 
 /// What comes through a pipe is what a file has, for this crate and for perf.

@@ -5,6 +5,7 @@ use super::trigger::{Told, Trigger};
 use super::{Args, DONE, skipped};
 use crate::failure::{Failure, Outcome};
 use crate::out::{Out, line, say};
+use crate::verify::hex;
 use nix::sys::signal::Signal;
 use perfweave::perf_data::Writer;
 use perfweave::{Clock, Fence, Handle, Hold, Item, Key, Recorder};
@@ -173,7 +174,7 @@ impl Flights<'_> {
         // What is missing before the first record that was asked for does not matter.
         let begin = complete_from.filter(|begin| *begin > from);
         let complete = begin.map_or(self.last, |begin| Duration::from_nanos(trigger.time.saturating_sub(begin)));
-        Ok(Flight { records: written.records, lost: written.lost, asked: self.last, complete })
+        Ok(Flight { records: written.records, lost: written.lost, asked: self.last, complete, hash: written.hash })
     }
 
     /// The name of a file of now: names of later files are larger.
@@ -237,16 +238,17 @@ struct Flight {
     asked: Duration,
     /// Before the trigger.
     complete: Duration,
+    hash: [u8; 32],
 }
 
 impl Flight {
     fn tell(&self, path: &Path, trigger: &Trigger, json: bool) -> io::Result<()> {
-        let Self { records, lost, asked, complete } = self;
+        let Self { records, lost, asked, complete, hash } = self;
         let (file, what) = (path.display().to_string(), &trigger.what);
         let mut out = Out::new();
         if json {
             let object = json!({ "file": file, "trigger": what, "time": trigger.time, "records": records, "lost": lost,
-                "asked_ns": asked.as_nanos() as u64, "complete_ns": complete.as_nanos() as u64 });
+                "asked_ns": asked.as_nanos() as u64, "complete_ns": complete.as_nanos() as u64, "hash": hex(hash) });
             line(&mut out, format_args!("{object}"))?;
             return out.flush();
         }

@@ -5,7 +5,7 @@
 //! ```
 //! Nothing is written over, so it may go through a pipe.
 
-use super::{FACT, FINISHED_ROUND, Writer, header, unwritable};
+use super::{FACT, Writer, header, unwritable};
 use crate::error::Error;
 use crate::perf_data::metadata::{HEADER_ATTR, HEADER_BUILD_ID};
 use crate::perf_data::noted::Noted;
@@ -111,9 +111,8 @@ impl Writer {
 
     /// Hands over what is held. perf shows it, as no earlier record follows.
     pub(super) fn hand_over(&mut self) -> Result<(), Error> {
-        if self.data > self.round {
-            self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
-            self.round = self.data;
+        if self.is_unsealed() {
+            self.seal(0)?;
         }
         self.file.flush()
     }

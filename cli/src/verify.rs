@@ -1,0 +1,223 @@
+//! Checks the certificate of a recording.
+
+use crate::convert;
+use crate::failure::Outcome;
+use crate::out::{Out, line};
+use perfweave::perf_data::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
+use perfweave::{Account, Sequence};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Checks what a recording says of itself: whether a record was changed, added, moved or removed
+///
+/// `perfweave record` writes a seal after each MiB of records and at the end, with the hash of all bytes before it, the counts of records and
+/// losses of each CPU, and how far the order was proven. This reads the file once, counts and hashes its records, and compares. It names the bytes and times that nothing
+/// vouches for. A recording of `perf record` has no seals: order and losses are counted, and nothing vouches for its bytes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The recording; - for standard input
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    file: PathBuf,
+    /// The hash that `perfweave record` printed. Without it, nobody finds a recording that was written anew as a whole
+    #[arg(long, value_name = "HASH", value_parser = hash)]
+    expect: Option<[u8; 32]>,
+    /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with OFFSET:32. Compares how many are
+    /// missing with the gaps that the recorder was told of
+    #[arg(long, value_name = "OFFSET[:32]", value_parser = numbers)]
+    numbers: Option<(usize, u32)>,
+    /// Print one JSON object
+    #[arg(short, long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  perfweave record -- make                           It prints the hash: keep it where nobody writes who may write the file
+  perfweave verify perf.data
+  perfweave verify perf.data --expect 3f5e...        It is the file that was recorded then
+  perfweave record -o - -- make | perfweave verify -
+Exit status: 0 if all holds, 1 if something does not, or if nothing vouches for the recording.";
+
+fn numbers(text: &str) -> Result<(usize, u32), String> {
+    let (offset, bits) = text.split_once(':').unwrap_or((text, "64"));
+    let bits = bits.parse().ok().filter(|bits| [32, 64].contains(bits));
+    offset.parse().ok().zip(bits).ok_or_else(|| "an offset in bytes is expected, such as 8 or 8:32".into())
+}
+
+/// 64 hexadecimal digits.
+fn hash(text: &str) -> Result<[u8; 32], String> {
+    let mut hash = [0; 32];
+    let is_hash = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let digits = is_hash.then_some(text).ok_or("a hash has 64 hexadecimal digits")?;
+    for (at, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|error| error.to_string())?;
+    }
+    Ok(hash)
+}
+
+/// The same, printed.
+pub fn hex(hash: &[u8; 32]) -> String {
+    hash.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let verdict = match args.numbers {
+        None => convert::read(&args.file, verify),
+        Some((offset, bits)) => {
+            let numbers = if bits == 32 { Sequence::u32(offset) } else { Sequence::u64(offset) };
+            convert::read(&args.file, |path| verify_numbered(path, &numbers))
+        }
+    }?;
+    let is_expected = args.expect.is_none() || verdict.hash == args.expect;
+    let mut out = Out::new();
+    if args.json {
+        line(&mut out, format_args!("{}", object(args, &verdict, is_expected)))?;
+    } else {
+        text(args, &verdict, is_expected, &mut out)?;
+    }
+    out.flush()?;
+    Ok(if verdict.holds() && is_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Seconds, as other commands print the times of a recording.
+fn seconds(time: u64) -> String {
+    format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000)
+}
+
+fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write) -> io::Result<()> {
+    let Found { records, lost, back, times, .. } = verdict.found;
+    let cpus = verdict.cpus.iter().filter(|found| found.cpu.is_some()).count();
+    let times =
+        times.map_or_else(String::new, |[from, until]| format!(", from {} to {}", seconds(from), seconds(until)));
+    line(out, format_args!("{}: {records} records of {cpus} CPUs{times}; {lost} lost", args.file.display()))?;
+    let order = match back {
+        0 => "none is older than one before it".to_owned(),
+        _ => format!("{back} are older than one before them"),
+    };
+    match verdict.claims {
+        Some(Claims { proven, assumed, late, frontier, by_time, missing, left_out, .. }) => {
+            let until = frontier.map_or_else(String::new, |frontier| match by_time {
+                true => format!(", up to {}", seconds(frontier)),
+                false => format!(", up to the key {frontier}"),
+            });
+            let compared = if by_time { order } else { "its keys are not times, so they are not compared".into() };
+            writeln!(out, "order: {proven} proven{until}; {assumed} left early, {late} late; in the file {compared}")?;
+            if missing + left_out > 0 {
+                writeln!(out, "told by the stream, and no records: {left_out} events, {missing} missing numbers")?;
+            }
+        }
+        None => writeln!(out, "order: in the file {order}")?,
+    }
+    for found in &verdict.cpus {
+        writeln!(out, "{}", of_cpu(found))?;
+    }
+    for doubt in &verdict.doubts {
+        writeln!(out, "IN DOUBT: {}", in_words(doubt))?;
+    }
+    if verdict.more > 0 {
+        writeln!(out, "IN DOUBT: {} more places", verdict.more)?;
+    }
+    let Some(hash) = verdict.hash else {
+        return writeln!(out, "it has no certificate: nothing vouches for its bytes, nor for what may be missing");
+    };
+    writeln!(out, "hash: {}", hex(&hash))?;
+    if !is_expected {
+        writeln!(out, "ANOTHER HASH was expected: this is not the recording that was written then")
+    } else if verdict.holds() {
+        let unless = if args.expect.is_some() { "" } else { ", unless all was written anew: --expect HASH tells" };
+        writeln!(out, "it holds: {} seals; no record was changed, added, moved or removed{unless}", verdict.seals)
+    } else {
+        writeln!(out, "the rest holds: {} seals", verdict.seals)
+    }
+}
+
+/// What is known of a CPU, in a line.
+fn of_cpu(found: &Found) -> String {
+    let name = found.cpu.map_or_else(|| "of no CPU, or names from before".to_owned(), |cpu| format!("CPU {cpu}"));
+    let mut text = format!("{name}: {} records, {} lost", found.records, found.lost);
+    if found.missing > 0 {
+        let _ = write!(text, ", {} numbers missing", found.missing);
+    }
+    if found.back > 0 {
+        let _ = write!(text, ", {} older than one before them", found.back);
+    }
+    if let Some(Account { yielded, held, lost, missing, exact, .. }) = found.account {
+        let at_least = if exact { "" } else { "at least " };
+        let left_out = yielded.saturating_sub(found.records);
+        let _ =
+            write!(text, "; the ledger: {yielded} yielded ({left_out} of them left out of the file), {held} held, ");
+        let _ = write!(text, "{at_least}{lost} lost");
+        if missing > 0 {
+            let _ = write!(text, ", {missing} numbers missing");
+        }
+    }
+    text
+}
+
+/// A doubt in a line, with times as seconds.
+fn in_words(doubt: &Doubt) -> String {
+    let text = doubt.to_string();
+    match doubt.times {
+        None => text,
+        Some([from, until]) => text.replace(
+            &format!("of the times {from} to {until}"),
+            &format!("from {} to {}", seconds(from), seconds(until)),
+        ),
+    }
+}
+
+fn object(args: &Args, verdict: &Verdict, is_expected: bool) -> Value {
+    let found = |found: &Found| {
+        let mut object = json!({ "cpu": found.cpu, "records": found.records, "lost": found.lost, "back": found.back, "missing": found.missing,
+            "from": found.times.map(|[from, _]| from), "until": found.times.map(|[_, until]| until) });
+        if let Some(Account { yielded, held, lost, missing, exact, .. }) = found.account {
+            object["ledger"] =
+                json!({ "yielded": yielded, "held": held, "lost": lost, "missing": missing, "exact": exact });
+        }
+        object
+    };
+    let claims = verdict.claims.map(|claims| {
+        json!({ "proven": claims.proven, "early": claims.assumed, "late": claims.late, "missing": claims.missing,
+            "left_out": claims.left_out, "frontier": claims.frontier, "by_time": claims.by_time })
+    });
+    let doubts = verdict.doubts.iter().map(|doubt| {
+        json!({ "what": kind(doubt.kind), "bytes": [doubt.bytes.start, doubt.bytes.end], "times": doubt.times,
+            "cpus": doubt.cpus.iter().map(|cpu| (*cpu != u32::MAX).then_some(*cpu)).collect::<Vec<_>>() })
+    });
+    json!({ "file": args.file.display().to_string(), "holds": verdict.holds() && is_expected,
+        "hash": verdict.hash.as_ref().map(hex), "expected": args.expect.map(|_| is_expected), "seals": verdict.seals,
+        "found": found(&verdict.found), "claims": claims, "cpus": verdict.cpus.iter().map(found).collect::<Vec<_>>(),
+        "doubts": doubts.collect::<Vec<_>>(), "more": verdict.more })
+}
+
+fn kind(kind: DoubtKind) -> &'static str {
+    match kind {
+        DoubtKind::Changed => "changed",
+        DoubtKind::Order => "order",
+        DoubtKind::Unsealed => "unsealed",
+        DoubtKind::Head => "head",
+        DoubtKind::Counts => "counts",
+        DoubtKind::Unfinished => "unfinished",
+        DoubtKind::Damage => "damage",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hash, hex};
+
+    #[test]
+    fn hashes_are_read_as_they_are_printed() {
+        let some: [u8; 32] = std::array::from_fn(|at| at as u8 * 9);
+        assert_eq!(hash(&hex(&some)), Ok(some));
+        assert!(["", "0", &"g".repeat(64), &"é".repeat(32), &"0".repeat(63)].iter().all(|text| hash(text).is_err()));
+    }
+}

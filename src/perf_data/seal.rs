@@ -1,0 +1,250 @@
+//! Seals: what a recording says of itself, in records among its records.
+//!
+//! ```text
+//! file:  header | events, ids | facts | seal 0 | records | seal 1 | .. | records | last seal || facts, events, ids | seal of the file
+//! pipe:  header, events, facts        | seal 0 | records | seal 1 | .. | records | last seal
+//! ```
+//! A seal is a FINISHED_ROUND record with a body, which perf takes for one without. It has the BLAKE3 hash of all bytes since the seal before it,
+//! and of its own up to the hash. The hash of the seal before it is among those, so the seals are a chain. The seal of a file stands for the
+//! bytes that are in no block: the header, the events, and what lies behind the records.
+
+use crate::perf_data::file::Words;
+use blake3::Hasher;
+
+/// `PERF_RECORD_FINISHED_ROUND`
+pub(super) const FINISHED_ROUND: u32 = 68;
+
+/// What the body of a seal begins with. It has the version of the format.
+pub(super) const MAGIC: &[u8; 16] = b"perfweave seal 1";
+
+/// BLAKE3, 32 bytes.
+pub(super) type Hash = [u8; 32];
+
+/// The record's header, and the fields before the rows.
+const FIXED: usize = 8 + MAGIC.len() + 8 + 3 * 8 + 8 * Sums::COUNT + 2 * 32;
+const ROW: usize = 40;
+/// The length of a seal without rows.
+pub(super) const SHORTEST: usize = FIXED + 32;
+/// So many rows a seal has at most: a record has no room for more than 1,600.
+pub(super) const MOST_ROWS: usize = 1024;
+
+/// No record follows: the recording was ended as its program wanted.
+pub(super) const END: u32 = 1;
+/// The seal of a file.
+pub(super) const WHOLE: u32 = 2;
+/// The keys that ordered all records until now are their times.
+pub(super) const BY_TIME: u32 = 4;
+
+/// What is counted from the first record on. The order is that of the file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Records of kinds below 64 without LOST records.
+    pub(super) records: u64,
+    /// The sum of the LOST records.
+    pub(super) lost: u64,
+    /// Records that have a smaller time than one before them.
+    pub(super) back: u64,
+    /// Records of a stream, by [`Certainty`](crate::Certainty).
+    pub(super) proven: u64,
+    pub(super) assumed: u64,
+    pub(super) late: u64,
+    /// Missing numbers that gaps told.
+    pub(super) missing: u64,
+    /// Events that a recording has no record for.
+    pub(super) left_out: u64,
+    /// The largest key of a proven record.
+    pub(super) frontier: u64,
+    /// The largest time.
+    pub(super) newest: u64,
+}
+
+impl Sums {
+    const COUNT: usize = 10;
+
+    fn words(self) -> [u64; Self::COUNT] {
+        let Self { records, lost, back, proven, assumed, late, missing, left_out, frontier, newest } = self;
+        [records, lost, back, proven, assumed, late, missing, left_out, frontier, newest]
+    }
+
+    fn read(words: &mut Words<'_>) -> Option<Self> {
+        let mut next = || words.u64();
+        let [records, lost, back] = [next()?, next()?, next()?];
+        let [proven, assumed, late, missing] = [next()?, next()?, next()?, next()?];
+        let [left_out, frontier, newest] = [next()?, next()?, next()?];
+        Some(Self { records, lost, back, proven, assumed, late, missing, left_out, frontier, newest })
+    }
+}
+
+/// Of which kind a row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// Of the block before the seal: records, the sum of LOST records, and the first and the last time in the order of the file.
+    Block = 0,
+    /// Of the ledger: yielded, held, lost, missing. All losses are counted.
+    Exact = 1,
+    /// The same, and losses may be more.
+    AtLeast = 2,
+}
+
+/// What is counted by CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) cpu: u32,
+    pub(super) of: Rows,
+    pub(super) values: [u64; 4],
+}
+
+/// What a seal says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seal {
+    pub(super) flags: u32,
+    /// Counts from 0.
+    pub(super) number: u64,
+    /// Where its block begins and ends, in bytes. In the seal of a file: where the records and the facts before them begin and end.
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) sums: Sums,
+    /// The hash of the file's bytes before the first block as they were then, with the header of a file that was not finished. 0 in a pipe.
+    pub(super) front: Hash,
+    /// The hash of the seal before it; 0 in the first.
+    pub(super) before: Hash,
+    pub(super) rows: Vec<Row>,
+}
+
+impl Seal {
+    /// How long a seal with so many rows is.
+    pub(super) fn len(rows: usize) -> usize {
+        SHORTEST + ROW * rows
+    }
+
+    /// The record. `hasher` has taken all bytes that the seal stands for. The second is the hash, which is the end of the record.
+    pub(super) fn bytes(&self, hasher: &mut Hasher) -> (Vec<u8>, Hash) {
+        let len = Self::len(self.rows.len());
+        let mut out = Vec::with_capacity(len);
+        out.extend(FINISHED_ROUND.to_ne_bytes());
+        out.extend([0, len as u16].iter().flat_map(|half| half.to_ne_bytes()));
+        out.extend(MAGIC);
+        out.extend([self.flags, self.rows.len() as u32].iter().flat_map(|half| half.to_ne_bytes()));
+        let words = [self.number, self.begin, self.end].into_iter().chain(self.sums.words());
+        out.extend(words.flat_map(u64::to_ne_bytes));
+        out.extend(self.front.iter().chain(&self.before));
+        for row in &self.rows {
+            out.extend([row.cpu, row.of as u32].iter().flat_map(|half| half.to_ne_bytes()));
+            out.extend(row.values.iter().flat_map(|word| word.to_ne_bytes()));
+        }
+        let hash = *hasher.update(&out).finalize().as_bytes();
+        out.extend(hash);
+        (out, hash)
+    }
+
+    /// Reads a record. The second is the hash that it states. `None` if the record is no seal.
+    pub(super) fn read(record: &[u8]) -> Option<(Self, Hash)> {
+        let mut words = Words(record);
+        let (kind, _misc_and_size, magic) = (words.u32()?, words.u32()?, words.bytes(MAGIC.len())?);
+        if kind != FINISHED_ROUND || magic != MAGIC {
+            return None;
+        }
+        let (flags, count) = (words.u32()?, words.u32()? as usize);
+        if count > MOST_ROWS || record.len() != Self::len(count) {
+            return None;
+        }
+        let (number, begin, end) = (words.u64()?, words.u64()?, words.u64()?);
+        let sums = Sums::read(&mut words)?;
+        let mut hash = || words.bytes(32)?.try_into().ok();
+        let (front, before) = (hash()?, hash()?);
+        let rows = (0..count).map(|_| {
+            let (cpu, of) = (words.u32()?, words.u32()?);
+            let of = [Rows::Block, Rows::Exact, Rows::AtLeast].into_iter().find(|known| *known as u32 == of)?;
+            let mut next = || words.u64();
+            Some(Row { cpu, of, values: [next()?, next()?, next()?, next()?] })
+        });
+        let rows = rows.collect::<Option<_>>()?;
+        let hash = words.bytes(32)?.try_into().ok()?;
+        Some((Self { flags, number, begin, end, sums, front, before, rows }, hash))
+    }
+
+    /// How many bytes its block has.
+    pub(super) fn covers(&self) -> Option<u64> {
+        self.end.checked_sub(self.begin)
+    }
+}
+
+/// What is counted of records, by whoever writes them and by whoever checks them: in all, and by CPU since the last seal.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) sums: Sums,
+    rows: Vec<Row>,
+    /// The place of each CPU's row, and one more.
+    by_cpu: Vec<u32>,
+}
+
+/// Records of no CPU, or of no CPU that there can be, and those of time 0, which no stream had: names.
+pub(super) const NOBODY: u32 = u32::MAX;
+/// No kernel has more CPUs (`NR_CPUS`).
+pub(super) const MOST_CPUS: u32 = 8192;
+
+/// What a record is, for the tally.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    pub(super) cpu: u32,
+    pub(super) time: Option<u64>,
+    /// The count of a LOST record.
+    pub(super) lost: Option<u64>,
+}
+
+impl Counted {
+    /// Whose it is.
+    pub(super) fn whose(&self) -> u32 {
+        if self.time == Some(0) || self.cpu >= MOST_CPUS { NOBODY } else { self.cpu }
+    }
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, counted: Counted) {
+        let Counted { time, lost, .. } = counted;
+        if let Some(time) = time {
+            self.sums.back += u64::from(lost.is_none() && time < self.sums.newest);
+            self.sums.newest = self.sums.newest.max(time);
+        }
+        let row = self.row(counted.whose(), time);
+        match lost {
+            None => row[0] += 1,
+            Some(count) => row[1] = row[1].saturating_add(count),
+        }
+        if let Some(time) = time {
+            row[3] = time;
+        }
+        match lost {
+            None => self.sums.records += 1,
+            Some(count) => self.sums.lost = self.sums.lost.saturating_add(count),
+        }
+    }
+
+    fn row(&mut self, cpu: u32, time: Option<u64>) -> &mut [u64; 4] {
+        let index = cpu.min(MOST_CPUS) as usize;
+        if index >= self.by_cpu.len() {
+            self.by_cpu.resize(index + 1, 0);
+        }
+        if self.by_cpu[index] == 0 {
+            self.rows.push(Row { cpu, of: Rows::Block, values: [0, 0, time.unwrap_or(0), 0] });
+            self.by_cpu[index] = self.rows.len() as u32;
+        }
+        let at = self.by_cpu[index] as usize - 1;
+        &mut self.rows[at].values
+    }
+
+    /// The rows since the last call, by CPU.
+    pub(super) fn take_rows(&mut self) -> Vec<Row> {
+        for row in &self.rows {
+            self.by_cpu[row.cpu.min(MOST_CPUS) as usize] = 0;
+        }
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.sort_unstable_by_key(|row| row.cpu);
+        rows
+    }
+
+    /// Whether one seal has no room for many more rows.
+    pub(super) fn is_full(&self) -> bool {
+        self.rows.len() >= MOST_ROWS / 2
+    }
+}

@@ -1,0 +1,179 @@
+//! Checking what a recording says of itself, in one pass.
+
+mod check;
+
+use crate::account::ledger::Account;
+use crate::error::Error;
+use crate::sequence::counter::Sequence;
+use check::Check;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+/// Checks the [certificate](crate::perf_data::Writer#the-certificate) of a recording: computes from its records the hashes, the order, the losses
+/// and the ledger, and compares them with what it says of itself.
+///
+/// ```no_run
+/// let verdict = perfweave::perf_data::verify("perf.data")?;
+/// for doubt in &verdict.doubts {
+///     eprintln!("{doubt}");
+/// }
+/// assert!(verdict.holds());
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB, some 200 bytes for each CPU, the
+/// events with their ids (16 MiB of the file at most), and the first 1000 doubts. If a seal does not fit the bytes before it, it reads the block of
+/// that seal a second time. For records that perf compressed it also holds a window of 32 MiB at most.
+///
+/// A recording of perf itself has no certificate. Then order and losses are counted, and [`Verdict::hash`] is `None`: nothing vouches for its
+/// bytes. The same is true of one whose seals were all cut out.
+///
+/// # Errors
+/// [`ErrorKind::Recording`](crate::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither the header of a recording nor a seal at its end.
+pub fn verify(path: impl AsRef<Path>) -> Result<Verdict, Error> {
+    all(path.as_ref(), None)
+}
+
+/// [`verify`], which also counts the numbers that programs wrote into their records, each CPU by itself ([`Order::numbers`](crate::Order::numbers)), and
+/// compares how many are missing with what the gaps of the stream told ([`Found::missing`], [`Claims::missing`]). The recording must be of a stream with the
+/// same numbers. It takes some 50 bytes more for each CPU.
+///
+/// # Errors
+/// As for [`verify`].
+pub fn verify_numbered(path: impl AsRef<Path>, numbers: &Sequence) -> Result<Verdict, Error> {
+    all(path.as_ref(), Some(numbers))
+}
+
+fn all(path: &Path, numbers: Option<&Sequence>) -> Result<Verdict, Error> {
+    Check::all(path, numbers).map_err(|why| why.during(&format!("cannot verify {}", path.display())))
+}
+
+/// What [`verify`] has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// The hash in the last seal: [`Written::hash`](crate::perf_data::Written::hash) of the recording, if nothing is in doubt. `None` if there is no seal.
+    pub hash: Option<[u8; 32]>,
+    /// How many seals there are.
+    pub seals: u64,
+    /// What was found in the records.
+    pub found: Found,
+    /// What the last seal says.
+    pub claims: Option<Claims>,
+    /// By CPU, what was found, and what the ledger says.
+    pub cpus: Vec<Found>,
+    /// What does not hold, in the order of the file: the first 1000.
+    pub doubts: Vec<Doubt>,
+    /// How many more there are.
+    pub more: u64,
+}
+
+/// What was found in the records of a recording, or in those of a CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found {
+    /// The CPU that the records name. `None` for all together, and for records that name none or have the time 0, as names of what ran before.
+    pub cpu: Option<u32>,
+    /// Records, without LOST records.
+    pub records: u64,
+    /// The sum of the LOST records.
+    pub lost: u64,
+    /// Records with a smaller time than one before them: in the file, or among those of the CPU.
+    pub back: u64,
+    /// Numbers that are missing between the first and the last of a CPU ([`verify_numbered`]).
+    pub missing: u64,
+    /// The smallest and the largest time, in the recording's unit. `None` if no record has a time but 0.
+    pub times: Option<[u64; 2]>,
+    /// What the ledger says of the CPU. Only its counts of yielded, held, lost and missing records, and whether they are exact, are in a recording.
+    pub account: Option<Account>,
+}
+
+/// What a recording says of its stream, and a verifier cannot count anew: whoever recorded it knew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claims {
+    /// Records whose order was proven.
+    pub proven: u64,
+    /// Records that left before their order was proven.
+    pub assumed: u64,
+    /// Records that came behind one with a larger key.
+    pub late: u64,
+    /// Missing sequence numbers, as gaps told them.
+    pub missing: u64,
+    /// Events for which a recording has no record ([`Written::left_out`](crate::perf_data::Written::left_out)).
+    pub left_out: u64,
+    /// The largest key of a proven record: up to it, everything had come. `None` if no record was proven.
+    pub frontier: Option<u64>,
+    /// Whether the keys are the times of the records. If not, the order cannot be compared.
+    pub by_time: bool,
+}
+
+/// A part of a recording that nothing vouches for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Doubt {
+    /// What does not hold.
+    pub kind: DoubtKind,
+    /// Where in the file, in bytes.
+    pub bytes: Range<u64>,
+    /// The times of the records that may be missing, added, moved or changed. `None` if there may be any, or none.
+    pub times: Option<[u64; 2]>,
+    /// The CPUs that have more or fewer records or losses than the seal says. Empty if their number is right, or unknown.
+    pub cpus: Vec<u32>,
+}
+
+/// What does not hold of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DoubtKind {
+    /// A block has other bytes than those that were sealed.
+    Changed,
+    /// A sealed block does not follow the one before it: blocks are missing before it, or it was added or moved.
+    Order,
+    /// Bytes that no seal stands for: they were added, their seal was changed, or they came after the last one.
+    Unsealed,
+    /// The header, the events, or what lies behind the records has other bytes than those that were sealed, or no seal.
+    Head,
+    /// The bytes are those that were sealed, and the records are not those that the seal counts. The recorder was wrong, or the seal is
+    /// not its own.
+    Counts,
+    /// The recorder did not end the recording. Later records may be missing.
+    Unfinished,
+    /// Bytes that can be no record.
+    Damage,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, bytes, times, cpus } = self;
+        write!(f, "bytes {} to {}: ", bytes.start, bytes.end)?;
+        f.write_str(match kind {
+            DoubtKind::Changed => "records are not those that were sealed",
+            DoubtKind::Order => "this block does not follow the one before it: blocks are missing, added or moved",
+            DoubtKind::Unsealed => "no seal stands for these",
+            DoubtKind::Head => "header, events or facts are not those that were sealed",
+            DoubtKind::Counts => "the seal counts other records than there are",
+            DoubtKind::Unfinished => "the recorder did not end it: later records may be missing",
+            DoubtKind::Damage => "they can be no record",
+        })?;
+        if let Some([from, until]) = times {
+            write!(f, "; records of the times {from} to {until} are in doubt")?;
+        }
+        for (index, cpu) in cpus.iter().enumerate() {
+            f.write_str(if index == 0 { "; another number of records than was sealed: " } else { ", " })?;
+            match *cpu {
+                super::seal::NOBODY => f.write_str("of no CPU")?,
+                cpu => write!(f, "CPU {cpu}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Verdict {
+    /// Whether the recording has a certificate, and everything that it says holds.
+    pub fn holds(&self) -> bool {
+        self.hash.is_some() && self.doubts.is_empty()
+    }
+}
