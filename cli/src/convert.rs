@@ -17,7 +17,8 @@ use crate::out::say;
 use crate::output;
 use crate::stamp::{self, Stamp};
 use nix::fcntl::OFlag;
-use perfweave::{Event, Order, Reader, perf_data};
+use perfweave::{Event, Order, Reader, Rings, perf_data};
+use picture::Painter;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -100,7 +101,7 @@ pub fn run(args: Args) -> Outcome {
     if args.format.has_dates() && view_and_reader.0.wall.is_none() {
         eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
     }
-    let sink = args.format.sink(out, &view_and_reader.0, stamp);
+    let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
     match convert(view_and_reader, sink) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
         Err(failure) => Err(failure),
@@ -115,24 +116,24 @@ impl Format {
         !(self.text || self.json || self.folded)
     }
 
-    fn sink(&self, out: Out, view: &View, stamp: Stamp) -> Box<dyn Sink> {
+    fn sink(&self, out: Out, rings: &Rings, stamp: Stamp) -> Result<Box<dyn Sink>, Failure> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {
-            return Box::new(perfetto::Perfetto::new(out, view));
+            return Ok(Box::new(perfetto::Perfetto::new(out, Painter::new(rings)?)));
         }
         #[cfg(feature = "firefox")]
         if self.firefox {
-            return Box::new(firefox::Firefox::new(out, view));
+            return Ok(Box::new(firefox::Firefox::new(out, Painter::new(rings)?)));
         }
-        if self.html {
-            Box::new(html::Html::new(out, view))
+        Ok(if self.html {
+            Box::new(html::Html::new(out, Painter::new(rings)?))
         } else if self.json {
             Box::new(text::Json(out, stamp))
         } else if self.folded {
             Box::new(folded::Folded::new(out))
         } else {
             Box::new(text::Text(out, stamp))
-        }
+        })
     }
 }
 

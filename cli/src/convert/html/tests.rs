@@ -1,6 +1,7 @@
 //! The page in a browser: what it draws, and what it answers.
 
-use crate::convert::picture::{Loss, Picture, Place, Point, Run, Thread, Wake};
+use crate::convert::picture::{By, Loss, Picture, Place, Point, Run, Thread, Wait, Wake};
+use crate::waits::Why;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +11,7 @@ fn no_name_ends_the_page() {
     let thread = Thread { pid: None, name: "</script><script>alert(1)".into() };
     let picture = Picture { threads: [(1, thread)].into(), ..Picture::default() };
     let mut page = Vec::new();
-    super::page(&mut page, &picture, "</title>/*SCRIPT*/", None).unwrap();
+    super::page(&mut page, &picture, "</title>/*SCRIPT*/", None, &[]).unwrap();
     let page = String::from_utf8(page).unwrap();
     assert_eq!(page.matches("</script>").count(), 2);
     assert!(!page.contains("alert(1)<") && !page.contains("/*DATA*/"));
@@ -51,8 +52,10 @@ fn large() -> Picture {
             picture.runs.push(run);
         }
         if at % 10 == 0 {
-            let (woken, ran) = (100 + ((at + 4) % 40) as u32, Some((time + 4000, cpu)));
-            picture.wakes.push(Wake { time, point: at as usize, cpu: (cpu + 1) % 4, woken, ran });
+            let (woken, ran, by) = (100 + ((at + 4) % 40) as u32, (time + 4000, cpu), By::Thread(tid));
+            picture.wakes.push(Wake { time, point: Some(at as usize), by, cpu: Some((cpu + 1) % 4), woken, ran });
+            let (why, cpu, call, by) = (Why::Ready, Some(cpu), None, None);
+            picture.waits.push(Wait { tid: woken, from: time, to: time + 4000, why, cpu, call, by });
         }
     }
     let from = picture.start + 40_000_000;
@@ -69,7 +72,7 @@ fn answers(name: &str, hash: &str) -> Option<String> {
     perfweave_support::runs(&["chromium", "--version"], "Debian's package chromium")?;
     let path = std::env::temp_dir().join(format!("perfweave-page-{}-{name}.html", std::process::id()));
     let mut page = Vec::new();
-    super::page(&mut page, &large(), "large", None).unwrap();
+    super::page(&mut page, &large(), "large", None, &[]).unwrap();
     page.extend(COUNT_COLOURS.as_bytes());
     fs::write(&path, page).unwrap();
     let profile = PathBuf::from(format!("{}.profile", path.display()));
