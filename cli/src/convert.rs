@@ -4,11 +4,11 @@
 mod firefox;
 mod folded;
 pub mod functions;
-mod html;
+pub mod html;
 pub mod names;
 #[cfg(feature = "perfetto")]
 mod perfetto;
-mod picture;
+pub mod picture;
 mod text;
 pub mod view;
 
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-type Out = Box<dyn Write>;
+pub type Out = Box<dyn Write>;
 
 impl Format {
     /// Whether it has dates without being asked for them.
@@ -175,9 +175,16 @@ fn nameless() -> io::Result<File> {
 }
 
 fn output(args: &Args) -> Result<Out, Failure> {
-    let Some(path) = &args.output else { return Ok(Box::new(crate::out::Out::new())) };
+    match &args.output {
+        Some(path) => into_file(path, Some(&args.file)),
+        None => Ok(Box::new(crate::out::Out::new())),
+    }
+}
+
+/// What is made of a recording goes into a file, which must not be the recording itself.
+pub fn into_file(path: &Path, recording: Option<&Path>) -> Result<Out, Failure> {
     let place = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    if place(path).is_some_and(|output| place(&args.file) == Some(output)) {
+    if place(path).is_some_and(|output| recording.and_then(place) == Some(output)) {
         return Err(Failure::new(format_args!("{} is the recording itself", path.display())));
     }
     let file =

@@ -225,6 +225,11 @@ impl Found {
 
     /// For programs.
     pub fn object(&self, calls: &mut Calls, stamp: &Stamp, out: &mut Out) -> io::Result<()> {
+        line(out, format_args!("{}", self.value(calls, stamp)))
+    }
+
+    /// The same as a value.
+    pub fn value(&self, calls: &mut Calls, stamp: &Stamp) -> Value {
         let culprits = self.sums().into_iter().map(|(culprit, time)| {
             let (kind, who) = match &culprit {
                 Culprit::Ran(who) => ("ran", Some(*who)),
@@ -251,7 +256,7 @@ impl Found {
         let mut object = json!({ "why": what, "from": stamp.number(self.from), "to": stamp.number(self.to), "ns": self.lasted(),
             "path": steps, "culprits": culprits });
         self.add(&mut object, self.who);
-        line(out, format_args!("{object}"))
+        object
     }
 
     /// The thread.
