@@ -120,12 +120,12 @@ const ways = data.ways.map(way => {
   };
 });
 
-const byTime = [...threadLanes.values()], top = [...cpuLanes.values()];
-if (nowhere.points.length) top.push(nowhere);
-[...top, ...byTime].forEach(lane => lane.seal());
+const byTime = [...threadLanes.values()], topLanes = [...cpuLanes.values()];
+if (nowhere.points.length) topLanes.push(nowhere);
+[...topLanes, ...byTime].forEach(lane => lane.seal());
 // The busiest threads come first.
 byTime.sort((a, b) => b.busy.at(-1) - a.busy.at(-1) || b.points.length - a.points.length || a.id - b.id);
-const lanes = [...top, ...byTime];
+const lanes = [...topLanes, ...byTime];
 const place = new Map(lanes.map(lane => [lane.kind + lane.id, lane]));
 
 // Who had a CPU meanwhile, the longest first: a thread's number, 0 for nobody, null where it is not known.
@@ -167,7 +167,7 @@ function layOut() {
     if (!fold || view.open) all.forEach(lane => add(name, { lane }, LANE));
   };
   start('top');
-  group('top', `${cpuLanes.size} CPUs`, top);
+  group('top', `${cpuLanes.size} CPUs`, topLanes);
   group('top', 'pinned', [...view.pinned]);
   start('rest');
   const ofWay = view.way ? view.way.lanes.filter(lane => !view.pinned.has(lane)) : [];

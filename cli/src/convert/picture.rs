@@ -10,7 +10,6 @@ use crate::trace::calls::Calls;
 use crate::waits::{Cause, Has, In, Stretch, Waker, What, Why};
 use perfweave::{Certainty, Event, Item, Kind, Record, Rings};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::time::Duration;
 
 /// Times are those of the recording's clock, in nanoseconds.
 #[derive(Debug, Default)]
@@ -174,12 +173,19 @@ impl Painter {
 
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
         self.names.learn(event, view);
-        match event.item() {
-            Item::Record(record) => drop(self.scheduler.record(&record, event.key().unwrap_or(0), &mut self.told)),
-            item => drop(self.scheduler.notice(&item)),
-        }
-        // What perf says of the time before the recording has the time 0.
-        let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
+        let lost = match event.item() {
+            Item::Record(record) => {
+                self.scheduler.record(&record, event.key().unwrap_or(0), &mut self.told);
+                None
+            }
+            item => self.scheduler.notice(&item),
+        };
+        let loss = lost.map(|from| {
+            let text = crate::session::notice(&event.item()).unwrap_or_default();
+            Loss { cpu: event.cpu(), from, to: 0, text }
+        });
+        // What perf says of the time before the recording has the time 0. A loss before the first record of a CPU, or behind the last, has none.
+        let Some(time) = event.key().filter(|key| *key > 0) else { return self.untimed.extend(loss) };
         if self.picture.start == 0 {
             if event.record().is_some_and(|record| NAMES.contains(&record.kind())) {
                 // A recording begins with its first event. The names of before are known then.
@@ -190,31 +196,23 @@ impl Painter {
         self.place(time, event.cpu());
         self.picture.end = self.picture.end.max(time);
         self.picture.cpus.extend(event.cpu().filter(|cpu| *cpu != u32::MAX));
-        match event.item() {
-            Item::Record(record) => self.record(time, event, &record, view),
-            Item::Flushed | Item::EarlyRelease(_) => {}
-            other => {
-                let from = after(&other, Some(time)).unwrap_or(time).max(self.picture.start);
-                let text = crate::session::notice(&other).unwrap_or_default();
-                self.picture.losses.push(Loss { cpu: event.cpu(), from, to: time, text });
-            }
+        self.lost(loss, time);
+        if let Item::Record(record) = event.item() {
+            self.record(time, event, &record, view);
         }
     }
 
-    /// A loss before the first record of a CPU, or behind the last, has no time.
-    fn without_time(&mut self, event: &Event<'_>) {
-        if let Some(text) = crate::session::notice(&event.item()) {
-            let from = after(&event.item(), None).unwrap_or(0);
-            self.untimed.push(Loss { cpu: event.cpu(), from, to: 0, text });
-        }
+    /// A loss lasts until it is told.
+    fn lost(&mut self, losses: impl IntoIterator<Item = Loss>, to: u64) {
+        let start = self.picture.start;
+        let placed = losses.into_iter().map(|loss| Loss { from: loss.from.max(start).min(to), to, ..loss });
+        self.picture.losses.extend(placed);
     }
 
-    /// Such a loss lasts until the next record of its CPU, or until the end.
+    /// One without a time lasts until the next record of its CPU, or until the end.
     fn place(&mut self, to: u64, cpu: Option<u32>) {
-        for loss in self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>() {
-            let from = loss.from.max(self.picture.start).min(to);
-            self.picture.losses.push(Loss { from, to, ..loss });
-        }
+        let placed = self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>();
+        self.lost(placed, to);
     }
 
     fn record(&mut self, time: u64, event: &Event<'_>, record: &Record<'_>, view: &View) {
@@ -406,22 +404,6 @@ fn ran_on(scheduler: &Scheduler, waker: &Waker, time: u64) -> Option<u32> {
     }
 }
 
-/// The time of the last record before a loss: 0 if it is the first that its CPU tells. `time` is when it is told.
-fn after(item: &Item<'_>, time: Option<u64>) -> Option<u64> {
-    match item {
-        Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
-        Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
-        Item::Untraced(untraced) => untraced_since(untraced.since, untraced.lasted, time),
-        _ => None,
-    }
-}
-
-/// Since when a CPU was not traced. It is told when that is over, or, as long as it lasts, when it begins.
-fn untraced_since(since: Option<u64>, lasted: Option<Duration>, time: Option<u64>) -> Option<u64> {
-    let lasted = lasted.map(|lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
-    since.or_else(|| time.zip(lasted).map(|(time, lasted)| time.saturating_sub(lasted)))
-}
-
 /// Whether a thread leaves its CPU, as a record of a switch says (`PERF_RECORD_MISC_SWITCH_OUT`).
 pub fn is_switch_out(record: &Record<'_>) -> bool {
     const OUT: u16 = 1 << 13;
@@ -430,10 +412,9 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{By, Loss, Painter, Picture, Place, Point, Run, untraced_since};
+    use super::{By, Loss, Painter, Picture, Place, Point, Run};
     use crate::scheduler::Scheduler;
     use crate::waits::{Cause, Why};
-    use std::time::Duration;
 
     const LEFT: Option<(Why, u32)> = Some((Why::Asleep, 7));
 
@@ -515,16 +496,6 @@ mod tests {
         let of = |loss: Loss| (loss.cpu, loss.from, loss.to);
         let losses: Vec<_> = painter.finish().losses.into_iter().map(of).collect();
         assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 200)]);
-    }
-
-    /// No record tells what happens on a CPU that is not traced. It is told at its end.
-    #[test]
-    fn a_cpu_that_is_not_traced_is_told_at_the_end() {
-        let lasted = Some(Duration::from_nanos(30));
-        let since =
-            [(Some(50), lasted, None), (Some(50), lasted, Some(90)), (None, lasted, Some(90)), (None, None, Some(90))];
-        let since = since.map(|(since, lasted, time)| untraced_since(since, lasted, time));
-        assert_eq!(since, [Some(50), Some(50), Some(60), None]);
     }
 
     /// One command is recorded. Thread 9 is another's: nothing says when it leaves the CPU, nor that 7 comes back. The record of its end is the
