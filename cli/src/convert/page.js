@@ -126,7 +126,6 @@ if (nowhere.points.length) topLanes.push(nowhere);
 // The busiest threads come first.
 byTime.sort((a, b) => b.busy.at(-1) - a.busy.at(-1) || b.points.length - a.points.length || a.id - b.id);
 const lanes = [...topLanes, ...byTime];
-const place = new Map(lanes.map(lane => [lane.kind + lane.id, lane]));
 
 // Who had a CPU meanwhile, the longest first: a thread's number, 0 for nobody, null where it is not known.
 function insteadOn(cpu, from, to) {
@@ -175,9 +174,9 @@ function layOut() {
   const passes = lane => !words.length || words.some(word => lane.title.toLowerCase().includes(word) || String(threads.get(lane.id)?.pid) === word);
   const others = byTime.filter(lane => !view.pinned.has(lane) && !ofWay.includes(lane) && passes(lane));
   group('rest', `${ofWay.length} threads of the way`, ofWay);
-  const sign = view.open ? '▾' : '▸', which = words.length ? 'found' : 'other';
-  if (words.length) group('rest', `${others.length} threads found`, others);
-  else group('rest', view.way ? `${sign} ${others.length} ${which} threads, the busiest first` : `${others.length} threads, the busiest first`, others, Boolean(view.way));
+  const rest = words.length ? `${others.length} threads found` : `${others.length} ${view.way ? 'other ' : ''}threads, the busiest first`;
+  const isFolder = view.way && !words.length;
+  group('rest', isFolder ? `${view.open ? '▾' : '▸'} ${rest}` : rest, others, isFolder);
   document.body.dataset.shown = lanes.filter(lane => lane.row).length;
 }
 // How much of the screen the lanes at the top have: at most half.
@@ -199,8 +198,10 @@ function redraw() {
   requestAnimationFrame(() => { queued = false; draw(); });
 }
 
+const hues = new Map();
 function colour(tid) {
-  return `hsl(${(tid * 137.508) % 360} 55% ${colours.dark ? 45 : 68}%)`;
+  if (!hues.has(tid)) hues.set(tid, `hsl(${(tid * 137.508) % 360} 55% ${colours.dark ? 45 : 68}%)`);
+  return hues.get(tid);
 }
 
 // Adjacent columns of a lane that look alike are one shape.
@@ -215,15 +216,28 @@ function flush() {
   if (!columns) return;
   const { x, y, w, h, fill, alpha } = columns;
   columns = null;
-  paint.globalAlpha = alpha;
+  if (alpha < 1) paint.globalAlpha = alpha;
   box(x, y, w, h, fill);
-  paint.globalAlpha = 1;
+  if (alpha < 1) paint.globalAlpha = 1;
 }
 
+// The canvas reads a colour from its text each time: it is told only of another.
+let brush = null;
 function box(x, y, w, h, fill) {
-  paint.fillStyle = fill;
+  if (fill !== brush) paint.fillStyle = brush = fill;
   paint.fillRect(x, y, w, h);
   shapes += 1;
+}
+
+// Draws within a part of the canvas.
+function within(x, y, w, h, inside) {
+  paint.save();
+  paint.beginPath();
+  paint.rect(x, y, w, h);
+  paint.clip();
+  inside();
+  paint.restore();
+  brush = null;
 }
 
 function drawRuns(lane, y) {
@@ -250,13 +264,10 @@ function drawRuns(lane, y) {
 }
 
 function label(text, x, y, room) {
-  paint.save();
-  paint.beginPath();
-  paint.rect(x, y, room, LANE);
-  paint.clip();
-  paint.fillStyle = colours.text;
-  paint.fillText(text, x, y + LANE / 2);
-  paint.restore();
+  within(x, y, room, LANE, () => {
+    paint.fillStyle = colours.text;
+    paint.fillText(text, x, y + LANE / 2);
+  });
 }
 
 // A mark for each pixel that has events.
@@ -355,14 +366,11 @@ function drawHad(leaf, part, left, right) {
   const lane = cpuLanes.get(leaf.step.cpu);
   if (!lane?.row || part !== lane.row.part) return;
   const y = rowY(lane.row);
-  paint.save();
-  paint.beginPath();
-  paint.rect(left, y, right - left, LANE);
-  paint.clip();
-  box(left, y, right - left, LANE, colours.back);
-  drawRuns(lane, y);
-  box(left, y + LANE - 3, right - left, 3, colours[leaf.reason]);
-  paint.restore();
+  within(left, y, right - left, LANE, () => {
+    box(left, y, right - left, LANE, colours.back);
+    drawRuns(lane, y);
+    box(left, y + LANE - 3, right - left, 3, colours[leaf.reason]);
+  });
 }
 
 // ---- arrows ----
@@ -396,20 +404,16 @@ function arrow(wake, from, to, chosen) {
 }
 
 function drawArrows() {
-  paint.save();
-  paint.beginPath();
-  paint.rect(LABEL, RULER, width - LABEL, height);
-  paint.clip();
   // The way is enough to see, beside the wake-up that is chosen.
-  for (const wake of view.way ? [view.selected?.wake].filter(Boolean) : shownWakes()) {
+  const shown = view.way ? [view.selected?.wake].filter(Boolean) : shownWakes();
+  within(LABEL, RULER, width - LABEL, height, () => shown.forEach(wake => {
     const chosen = view.selected?.wake === wake;
     paint.strokeStyle = chosen ? colours.hit : colours.arrow;
     paint.lineWidth = chosen ? 2 : 1;
     paint.globalAlpha = chosen ? 1 : 0.6;
-    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on), chosen);
-    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken), chosen);
-  }
-  paint.restore();
+    if (wake.cpu !== wake.on) arrow(wake, cpuLanes.get(wake.cpu), cpuLanes.get(wake.on), chosen);
+    arrow(wake, threadLanes.get(wake.waker), threadLanes.get(wake.woken), chosen);
+  }));
 }
 
 // ---- the frame ----
@@ -444,6 +448,7 @@ function draw() {
   paint.font = '12px system-ui, sans-serif';
   paint.textBaseline = 'middle';
   shapes = banded = 0;
+  brush = null;
   view.topScroll = Math.min(Math.max(0, view.topScroll), mostTop());
   view.scroll = Math.min(Math.max(0, view.scroll), most());
   box(0, 0, width, height, colours.back);
@@ -472,22 +477,19 @@ function readColours() {
 
 function drawPart(part, from, to) {
   const inSight = part.rows.filter(row => rowY(row) < to && rowY(row) + HEAD > from);
-  paint.save();
-  paint.beginPath();
-  paint.rect(0, from, width, to - from);
-  paint.clip();
-  inSight.forEach((row, at) => row.lane && drawLane(row.lane, at + part.rows.indexOf(inSight[0])));
-  if (view.way) {
-    // What is not on the way stands back.
-    paint.globalAlpha = 0.6;
-    box(LABEL, from, width - LABEL, to - from, colours.back);
-    paint.globalAlpha = 1;
-    drawRibbon(part);
-  }
-  for (const row of inSight) {
-    if (row.lane) drawTitle(row.lane); else label(row.title, 8, rowY(row) + 2, 400);
-  }
-  paint.restore();
+  within(0, from, width, to - from, () => {
+    inSight.forEach((row, at) => row.lane && drawLane(row.lane, at + part.rows.indexOf(inSight[0])));
+    if (view.way) {
+      // What is not on the way stands back.
+      paint.globalAlpha = 0.6;
+      box(LABEL, from, width - LABEL, to - from, colours.back);
+      paint.globalAlpha = 1;
+      drawRibbon(part);
+    }
+    for (const row of inSight) {
+      if (row.lane) drawTitle(row.lane); else label(row.title, 8, rowY(row) + 2, 400);
+    }
+  });
 }
 
 // ---- moving ----
@@ -635,7 +637,7 @@ function selectRun(run) {
 // Leads to where a wake-up came from.
 function goTo(wake) {
   return link(nameOf(wake.waker), () => {
-    reveal(place.get('thread' + wake.waker) ?? place.get('cpu' + wake.cpu), wake.time);
+    reveal(threadLanes.get(wake.waker) ?? cpuLanes.get(wake.cpu), wake.time);
     view.selected.time = wake.time;
   });
 }
@@ -772,7 +774,7 @@ function jump(by) {
   $('found').textContent = `${view.hit + 1} of ${view.hits.length}`;
   const point = data.points[view.hits[view.hit]];
   selectPoint(view.hits[view.hit]);
-  reveal(place.get('cpu' + point[CPU]), point[TIME]);
+  reveal(cpuLanes.get(point[CPU]), point[TIME]);
 }
 
 // ---- hands ----
@@ -820,7 +822,7 @@ function filter(words) {
   redraw();
 }
 $('filter').oninput = event => filter(event.target.value);
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { colours = {}; redraw(); });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { colours = {}; hues.clear(); redraw(); });
 $('before').onclick = () => jump(-1);
 $('after').onclick = () => jump(1);
 $('whole').onclick = KEYS[0];
