@@ -576,7 +576,7 @@ function summary() {
   $('record').append(HINT);
 }
 
-const CULPRITS = { ran: 'ran', 'had the CPU': 'ready', idle: 'ready', interrupt: 'blocked', waited: 'blocked', 'not followed': 'blocked', unknown: 'unknown' };
+const CULPRITS = { ran: 'ran', interrupted: 'device', 'had the CPU': 'ready', idle: 'ready', 'held back': 'ready', interrupt: 'blocked', waited: 'blocked', 'not followed': 'blocked', unknown: 'unknown' };
 const LEGEND = [['ran', 'runs'], ['ready', 'ready: it could run'], ['blocked', 'blocked'], ['disk', 'blocked, uninterruptible'], ['device', 'a device ended it'], ['unknown', 'not known']];
 
 // Shows a way, from its beginning to its end, or none.

@@ -302,7 +302,7 @@ impl Picture {
             }
         }
         self.runs.sort_by_key(|run| (run.from, run.cpu));
-        for who in account.threads().into_iter().filter(|who| who.thread > 0) {
+        for who in account.known_threads().into_iter().filter(|who| who.thread > 0) {
             let did = account.did(who, self.start, self.end);
             let (tid, known) = (scheduler.number(who), account.known(who));
             let thread = self.threads.entry(tid).or_default();

@@ -113,7 +113,7 @@ impl Account {
     }
 
     /// All threads that are kept, also those that have ended, the first one first.
-    pub fn threads(&self) -> Vec<Who> {
+    pub fn known_threads(&self) -> Vec<Who> {
         let mut all: Vec<_> = self.threads.keys().copied().collect();
         all.sort_unstable_by_key(|who| who.life);
         all
