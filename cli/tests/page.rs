@@ -214,7 +214,7 @@ fn a_way_is_a_ribbon_without_a_hole() {
     assert_eq!((&found["first"], &found["folded"]), (&true.into(), &true.into()), "{found:#}");
     assert!(real(&found["unfolded"]) > 0.0, "{found:#}");
     let ready = &found["ready"];
-    has(&ready["record"], &[&"on the way".into(), &"ran instead".into(), &ready["most"], &ready["time"]]);
+    has(&ready["record"], &[&"on the path".into(), &"ran instead".into(), &ready["most"], &ready["time"]]);
     has(&found["summary"], &[&"why".into(), &found["title"], &whys[0]["culprits"][0]["text"]]);
     assert_eq!(found["without"], serde_json::json!([true, 0, true]), "{found:#}");
 }

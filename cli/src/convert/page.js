@@ -100,7 +100,7 @@ for (const loss of data.losses) {
 const keyOf = step => step.tid ?? `${step.thread}/-`;
 function reasonOf({ what, by }) {
   if (what !== 'blocked') return what;
-  if (by?.interrupt && by.interrupt !== 'timer') return 'device';
+  if (by?.interrupt && !['timer', 'unnamed'].includes(by.interrupt)) return 'device';
   return what;
 }
 // What is for nobody else, in its order and without a hole: a wait for a thread is what that thread did.
@@ -173,7 +173,7 @@ function layOut() {
   const words = view.filter.toLowerCase().split(/[ ,]+/).filter(Boolean);
   const passes = lane => !words.length || words.some(word => lane.title.toLowerCase().includes(word) || String(threads.get(lane.id)?.pid) === word);
   const others = byTime.filter(lane => !view.pinned.has(lane) && !ofWay.includes(lane) && passes(lane));
-  group('rest', `${ofWay.length} threads of the way`, ofWay);
+  group('rest', `${ofWay.length} threads of the path`, ofWay);
   const rest = words.length ? `${others.length} threads found` : `${others.length} ${view.way ? 'other ' : ''}threads, the busiest first`;
   const isFolder = view.way && !words.length;
   group('rest', isFolder ? `${view.open ? '▾' : '▸'} ${rest}` : rest, others, isFolder);
@@ -552,9 +552,9 @@ function summary() {
   const pairs = [];
   ways.forEach((way, at) => pairs.push([at ? '' : 'why', link(way.title, () => choose(way)), way === view.way ? 'chosen' : '']));
   if (view.way) {
-    pairs.push(['', link('all events, no way', () => choose(null))]);
+    pairs.push(['', link('everything, no path', () => choose(null))]);
     for (const { ns, text, what } of view.way.culprits.slice(0, 12)) {
-      pairs.push([`${(100 * ns / Math.max(1, view.way.ns)).toFixed(0)} %`, `${span(ns)}  ${text}`, CULPRITS[what]]);
+      pairs.push([`${(100 * ns / Math.max(1, view.way.ns)).toFixed(0)} %`, `${span(ns)}  ${text}`, /: interrupt /.test(text) ? 'device' : CULPRITS[what]]);
     }
   }
   pairs.push(['threads', byTime.length], ['wake-ups', wakes.length]);
@@ -675,15 +675,15 @@ function wordsOf({ what, cpu, taken_off, call, by, cause }) {
   if (what === 'ran') return `ran on CPU ${cpu}`;
   if (what === 'unknown') return `unknown: ${cause}`;
   if (what === 'ready') return `ready${taken_off ? ', taken off its CPU' : ''}${cpu === null ? ', and has not run yet' : ` for CPU ${cpu}`}`;
-  const end = !by ? 'nothing says who ended it' : by.interrupt === 'timer' ? 'a timer ended it' : by.interrupt ? `interrupt ${by.interrupt}` : `woken by ${by.thread} ${by.tid ?? ''}`;
+  const end = !by ? 'nothing says who ended it' : by.interrupt === 'timer' ? 'a timer ended it' : by.interrupt === 'unnamed' ? 'an interrupt' : by.interrupt ? `interrupt ${by.interrupt}` : `woken by ${by.thread} ${by.tid ?? ''}`;
   return `blocked${call ? ` in ${call}` : ''}: ${end}`;
 }
 
 function selectLeaf(leaf) {
   const { from, to, step, reason, lane } = leaf;
   view.selected = { time: from };
-  const pairs = [['on the way', wordsOf(step), reason], ...when('from', from), ['for', span(to - from)]];
-  pairs.push(['of the way', `${(100 * (to - from) / Math.max(1, view.way.ns)).toFixed(1)} %`]);
+  const pairs = [['on the path', wordsOf(step), reason], ...when('from', from), ['for', span(to - from)]];
+  pairs.push(['of the path', `${(100 * (to - from) / Math.max(1, view.way.ns)).toFixed(1)} %`]);
   const instead = (step.instead || []).map(share => [share.idle ? 0 : share.unknown ? null : keyOf(share), share.ns]);
   if (instead.length) pairs.push(...shares(instead, from, to));
   const args = step.args && Object.entries(step.args).map(([name, value]) => `${name}: ${value}`).join('\n');

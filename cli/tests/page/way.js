@@ -49,7 +49,7 @@ try {
   // The sums, and the way back to all events.
   summary();
   found.summary = $('record').innerText;
-  [...$('record').querySelectorAll('a')].find(link => link.textContent === 'all events, no way').click();
+  [...$('record').querySelectorAll('a')].find(link => link.textContent === 'everything, no path').click();
   draw();
   found.without = [view.way === null, Number(document.body.dataset.ribbon), titles().length === byTime.length];
 } catch (error) {
