@@ -4,11 +4,11 @@
 mod firefox;
 mod folded;
 pub mod functions;
-mod html;
+pub mod html;
 pub mod names;
 #[cfg(feature = "perfetto")]
 mod perfetto;
-mod picture;
+pub mod picture;
 mod text;
 pub mod view;
 
@@ -17,7 +17,8 @@ use crate::out::say;
 use crate::output;
 use crate::stamp::{self, Stamp};
 use nix::fcntl::OFlag;
-use perfweave::{Event, Order, Reader, perf_data};
+use perfweave::{Event, Order, Reader, Rings, perf_data};
+use picture::Painter;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -100,14 +101,14 @@ pub fn run(args: Args) -> Outcome {
     if args.format.has_dates() && view_and_reader.0.wall.is_none() {
         eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
     }
-    let sink = args.format.sink(out, &view_and_reader.0, stamp);
+    let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
     match convert(view_and_reader, sink) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
         Err(failure) => Err(failure),
     }
 }
 
-type Out = Box<dyn Write>;
+pub type Out = Box<dyn Write>;
 
 impl Format {
     /// Whether it has dates without being asked for them.
@@ -115,24 +116,24 @@ impl Format {
         !(self.text || self.json || self.folded)
     }
 
-    fn sink(&self, out: Out, view: &View, stamp: Stamp) -> Box<dyn Sink> {
+    fn sink(&self, out: Out, rings: &Rings, stamp: Stamp) -> Result<Box<dyn Sink>, Failure> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {
-            return Box::new(perfetto::Perfetto::new(out, view));
+            return Ok(Box::new(perfetto::Perfetto::new(out, Painter::new(rings)?)));
         }
         #[cfg(feature = "firefox")]
         if self.firefox {
-            return Box::new(firefox::Firefox::new(out, view));
+            return Ok(Box::new(firefox::Firefox::new(out, Painter::new(rings)?)));
         }
-        if self.html {
-            Box::new(html::Html::new(out, view))
+        Ok(if self.html {
+            Box::new(html::Html::new(out, Painter::new(rings)?))
         } else if self.json {
             Box::new(text::Json(out, stamp))
         } else if self.folded {
             Box::new(folded::Folded::new(out))
         } else {
             Box::new(text::Text(out, stamp))
-        }
+        })
     }
 }
 
@@ -176,9 +177,16 @@ fn nameless() -> io::Result<File> {
 }
 
 fn output(args: &Args) -> Result<Out, Failure> {
-    let Some(path) = &args.output else { return Ok(Box::new(crate::out::Out::new())) };
+    match &args.output {
+        Some(path) => into_file(path, Some(&args.file)),
+        None => Ok(Box::new(crate::out::Out::new())),
+    }
+}
+
+/// What is made of a recording goes into a file, which must not be the recording itself.
+pub fn into_file(path: &Path, recording: Option<&Path>) -> Result<Out, Failure> {
     let place = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    if place(path).is_some_and(|output| place(&args.file) == Some(output)) {
+    if place(path).is_some_and(|output| recording.and_then(place) == Some(output)) {
         return Err(Failure::new(format_args!("{} is the recording itself", path.display())));
     }
     let file =

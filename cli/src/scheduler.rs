@@ -97,7 +97,19 @@ impl Scheduler {
         Self::with(rings, Numbers::now(), is_limited, most)
     }
 
-    /// Of a recording.
+    /// One that is told by hand.
+    #[cfg(test)]
+    pub fn without_sources() -> Self {
+        let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
+        Self { sources, numbers: Numbers::recorded(), account, is_limited: false, begins }
+    }
+
+    /// Of any recording, for what it tells. All stretches are kept.
+    pub fn told_by(rings: &Rings) -> Result<Self, Failure> {
+        Self::with(rings, Numbers::recorded(), false, usize::MAX)
+    }
+
+    /// Of a recording that tells who runs and who wakes whom.
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
         let scheduler = Self::with(rings, Numbers::recorded(), false, most)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
@@ -145,6 +157,12 @@ impl Scheduler {
     pub fn tid(&self, who: Who) -> Option<u32> {
         let known = self.account.known(who).and_then(|known| known.tid);
         known.or_else(|| self.numbers.here(who.thread)).filter(|tid| tid & OUTSIDE == 0)
+    }
+
+    /// The number of a thread here; one from outside of this PID namespace is told apart by [`OUTSIDE`].
+    pub fn number(&self, who: Who) -> u32 {
+        let known = self.account.known(who).and_then(|known| known.tid).or_else(|| self.numbers.here(who.thread));
+        known.unwrap_or(if self.numbers.are_others() { OUTSIDE | who.thread } else { who.thread })
     }
 
     /// The thread that has this number here.
@@ -249,6 +267,10 @@ impl Scheduler {
                 known(account, thread, tid, process?);
                 let parent = account.learn(numbers.kernels(parent?)?).map(|known| known.name.clone());
                 account.learn(thread)?.name = parent.unwrap_or_default();
+                None
+            }
+            (Kind::EXIT, _) => {
+                account.tells_its_end(time, cpu, numbers.kernels(sampled?.1)?);
                 None
             }
             // struct { u32 pid, tid; char comm[]; }

@@ -107,6 +107,11 @@ fn name(clock: Clock) -> &'static str {
 }
 
 impl Stamp {
+    /// Counts from a time of this clock.
+    pub fn since(from: u64, clock: Clock) -> Self {
+        Self { by: By::Start, clock, from, offset: SAME }
+    }
+
     /// Nanoseconds, for JSON.
     pub fn number(&self, time: u64) -> u64 {
         let from = if self.by == By::Start { self.from } else { 0 };

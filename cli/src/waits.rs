@@ -72,6 +72,20 @@ pub enum Cause {
     Gone,
 }
 
+impl Cause {
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::First => "nothing has told of it before",
+            Self::Loss => "records are lost",
+            Self::Untraced => "a CPU was not traced",
+            Self::Late => "a record came late",
+            Self::Unseen => "a switch has no record",
+            Self::Forgotten => "it is too long ago for what is kept",
+            Self::Gone => "the thread was not there",
+        }
+    }
+}
+
 /// In which system call a thread is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum In {

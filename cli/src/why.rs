@@ -8,7 +8,8 @@ mod search;
 
 use crate::args::Common;
 use crate::child::Child;
-use crate::convert;
+use crate::convert::picture::Picture;
+use crate::convert::{self, html};
 use crate::failure::{Failure, Outcome};
 use crate::family::Family;
 use crate::key;
@@ -18,14 +19,16 @@ use crate::out::Out;
 use crate::scheduler::{self, Scheduler};
 use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
+use crate::trace::calls::Calls;
 use crate::trace::events::event;
-use perfweave::{Ledger, Order, Reader, Rings, Sample, Stats};
+use found::Found;
+use perfweave::{Clock, ClockOffset, Ledger, Order, Reader, Rings, Sample, Stats};
 use quota::Quota;
 use requests::Requests;
 use search::Search;
 use serde_json::json;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -58,6 +61,9 @@ pub struct Args {
     /// Print who waited for whom with the nanoseconds, one chain a line, for flamegraph.pl or inferno-flamegraph
     #[arg(long, conflicts_with = "json")]
     folded: bool,
+    /// Write a page for any browser into this file, too: each path as one ribbon through the lanes of CPUs and threads
+    #[arg(long, value_name = "PAGE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -91,6 +97,7 @@ ready (cpu, taken_off, instead), blocked (state, call, args, by, path: the steps
   perfweave why -p 1234 -d 10               the five longest waits of a process in ten seconds
   perfweave why -p 1234 -d 10 --from syscalls:sys_exit_accept4 --to syscalls:sys_enter_close
                                             requests, each in one thread: the slowest three, and slow beside fast
+  perfweave why --html slow.html -- make    and as a page: open slow.html
   perfweave why --folded -- make | inferno-flamegraph > waits.svg
   perfweave record -a -e 'sched:sched_switch,sched:sched_waking,raw_syscalls:*' -- sleep 5
   perfweave why --comm postgres perf.data   of a recording";
@@ -107,6 +114,7 @@ pub fn run(args: Args) -> Outcome {
 
 /// Of what happens now.
 fn live(args: &Args) -> Outcome {
+    let page = args.page(None)?;
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let events = args.events()?;
     let mut options = Rings::options();
@@ -117,6 +125,7 @@ fn live(args: &Args) -> Outcome {
     let is_there = |name: &str| events.is_some_and(|events| events.into_iter().any(|event| event == name));
     let options = scheduler::all_sources(options, is_there);
     let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
+    let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });
     // After the rings were opened: what starts from now on has its records.
     let family = match (args.pid.or(child.as_ref().map(Child::pid)), args.tid) {
         (Some(pid), _) => Family::of(pid)?,
@@ -142,7 +151,7 @@ fn live(args: &Args) -> Outcome {
     })?;
     let ledger = session.ledger()?;
     let mut out = Out::new();
-    print(args, search, &ledger, &stamp, &mut out)?;
+    print(args, search, &ledger, &stamp, page, &mut out)?;
     if !args.folded {
         quota.print(args.common.json, &mut out)?;
     }
@@ -153,6 +162,7 @@ fn live(args: &Args) -> Outcome {
 /// Of a recording.
 fn recorded(args: &Args, path: &Path) -> Outcome {
     let (_, mut reader) = convert::open(path)?;
+    let page = args.page(Some(path))?;
     let stamp = args.time.stamp_recorded(reader.rings())?;
     let family = match (args.pid, args.tid) {
         (Some(pid), _) => Family::recorded(pid),
@@ -160,6 +170,7 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
         (None, None) => Family::All,
     };
     let rings = reader.rings();
+    let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });
     let place = |name: &str| {
         let mut sources = rings.sources().iter();
         sources.position(|source| source.tracepoint().unwrap_or(source.name()) == name).ok_or_else(|| {
@@ -177,7 +188,7 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
     }
     let ledger = reader.ledger()?;
     let mut out = Out::new();
-    print(args, search, &ledger, &stamp, &mut out)?;
+    print(args, search, &ledger, &stamp, page, &mut out)?;
     conclude(args, &mut reader, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -189,14 +200,56 @@ impl Args {
         events.map(|events| key::is_one(events).map(|()| events)).transpose()
     }
 
+    /// Where the page goes, if one is asked for. Before anything is traced, so that it is not in vain.
+    fn page(&self, recording: Option<&Path>) -> Result<Option<convert::Out>, Failure> {
+        self.html.as_ref().map(|path| convert::into_file(path, recording)).transpose()
+    }
+
     fn requests(&self, rings: &Rings, events: [usize; 2]) -> Result<Requests, Failure> {
         let by = self.by.as_ref().map(|by| key::fields(rings, events, by)).transpose()?;
         Ok(Requests::new(events, by))
     }
 }
 
-fn print(args: &Args, search: Search, ledger: &Ledger, stamp: &Stamp, out: &mut Out) -> Result<(), Failure> {
-    let (found, requests, mut calls) = search.finish(ledger);
+/// A page to be written.
+struct Page {
+    out: convert::Out,
+    wall: Option<ClockOffset>,
+    clock: Clock,
+}
+
+impl Page {
+    /// Writes the paths, and what is known of all threads and CPUs while they lasted and a little before and after.
+    fn write(mut self, args: &Args, found: &[Found], scheduler: &Scheduler, calls: &mut Calls) -> io::Result<()> {
+        let newest = scheduler.account.newest();
+        let from = found.iter().map(|found| found.from).min().unwrap_or(newest);
+        let to = found.iter().map(|found| found.to).max().unwrap_or(newest);
+        let around = (to - from) / 20;
+        let picture = Picture::of(scheduler, from.saturating_sub(around), to.saturating_add(around).min(newest));
+        let since = Stamp::since(picture.start, self.clock);
+        let ways: Vec<_> = found.iter().map(|found| found.value(calls, &since)).collect();
+        let words = args.command.iter().map(|word| word.to_string_lossy());
+        let title = match &args.file {
+            Some(file) => file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            None => words.fold("why".to_owned(), |title, word| format!("{title} {word}")),
+        };
+        html::page(&mut self.out, &picture, &title, self.wall.map(|wall| wall.apply(picture.start)), &ways)?;
+        self.out.flush()
+    }
+}
+
+fn print(
+    args: &Args,
+    search: Search,
+    ledger: &Ledger,
+    stamp: &Stamp,
+    page: Option<Page>,
+    out: &mut Out,
+) -> Result<(), Failure> {
+    let (found, requests, mut calls, scheduler) = search.finish(ledger);
+    if let Some(page) = page {
+        page.write(args, &found, &scheduler, &mut calls)?;
+    }
     if args.folded {
         return Ok(found::folded(&found, &mut calls, out)?);
     }

@@ -190,10 +190,15 @@ fn wake_ups_by_interrupts_are_not_those_of_the_interrupted_thread() {
         let lines = printed.lines().filter(|line| line.contains("sched_waking:") && line.ends_with(end));
         assert_eq!(lines.count(), by(kind), "{kind}");
     }
-    // The page: [time, CPU, waker, woken, ran, on].
+    // The page: an event ends with the interrupt, and a wake-up has [time, CPU, waker, woken, ran, on]. The events are those of before.
     let page = page_data(&file);
-    let of_page = page["wakes"].as_array().unwrap().iter().filter(|wake| wake[2] == "hardirq").count();
-    assert_eq!(of_page, by("hardirq"));
+    let of_page = |interrupt: &str| {
+        let points = page["points"].as_array().unwrap().iter().filter(|point| point[7] == interrupt);
+        points.filter(|point| page["events"][point[3].as_u64().unwrap() as usize] == "sched:sched_waking").count()
+    };
+    assert_eq!([of_page("hardirq"), of_page("softirq")], [by("hardirq"), by("softirq")]);
+    let mut wakes = page["wakes"].as_array().unwrap().iter();
+    assert!(wakes.any(|wake| wake[2] == "hardirq"), "{:?}", page["wakes"]);
     marks_are_on_cpus(&file, &wakings);
 }
 
@@ -274,11 +279,12 @@ fn no_wait_in_the_page_spans_a_loss() {
         let all = page[what].as_array().unwrap().iter();
         all.filter_map(|one| Some((one[from].as_u64()?, one[to].as_u64()?))).collect::<Vec<_>>()
     };
-    let (losses, waits) = (stretches("losses", 0, 1), stretches("wakes", 0, 4));
+    let (losses, mut waits) = (stretches("losses", 0, 1), stretches("wakes", 0, 4));
+    waits.extend(stretches("waits", 0, 1));
     assert!(!losses.is_empty() && !waits.is_empty(), "{} losses, {} waits", losses.len(), waits.len());
     for (woken, ran) in waits {
         let over = losses.iter().find(|(from, to)| *from < ran && *to > woken);
-        assert_eq!(over, None, "a thread that was woken at {woken} and ran at {ran}");
+        assert_eq!(over, None, "a thread that waited from {woken} to {ran}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! The page of `convert --html`, of a recording of this machine, in a browser that is driven as by a hand: wheel, drag, keys, clicks, search.
+//! The pages of `convert --html` and `why --html`, of a recording of this machine, in a browser that is driven as by a hand: wheel, drag, keys,
+//! clicks, search.
 
 mod support;
 
@@ -8,17 +9,18 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
-use support::{Place, objects, printed, recorded_with_losses};
+use support::{Place, objects, perfweave, printed, recorded_while, recorded_with_losses};
 
-/// Drives a page from its end, and writes what it found into the document.
+/// What drives a page from its end, and writes what it found into the document.
 const DRIVE: &str = include_str!("page/drive.js");
+const WAY: &str = include_str!("page/way.js");
 
 /// What the browser found in a page, or `None` where there is no browser.
 #[track_caller]
-fn driven(place: &Place, page: &str) -> Option<Value> {
+fn driven(place: &Place, page: &str, drive: &str) -> Option<Value> {
     runs(&["chromium", "--version"], "Debian's package chromium")?;
     let mut file = OpenOptions::new().append(true).open(page).unwrap();
-    write!(file, "<script>{DRIVE}</script>").unwrap();
+    write!(file, "<script>{drive}</script>").unwrap();
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1600,900", "--dump-dom"]);
     browser.arg(format!("--user-data-dir={}", place.file("profile"))).arg(format!("file://{page}"));
@@ -53,11 +55,13 @@ fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     if let Ok(kept) = std::env::var("PERFWEAVE_KEEP_PAGES") {
         fs::copy(&page, format!("{kept}/page.html")).unwrap();
     }
-    let Some(found) = driven(&place, &page) else { return };
+    let Some(found) = driven(&place, &page, DRIVE) else { return };
     assert_eq!(found["problems"], Value::Array(vec![]), "{found:#}");
     holds_everything(&found, &file);
     moves(&found);
     answers(&found);
+    waits(&found);
+    keeps_lanes(&found);
     has_dates(&found, &file);
     // A frame has at most a run, a wait and some marks for each pixel of the lanes that are seen: however many events there are.
     let most = real(&found["sweep"]["most"]);
@@ -114,6 +118,30 @@ fn moves(found: &Value) {
     assert_eq!(found["scrolled"][0], found["scrolled"][1]);
 }
 
+/// A click on a time in which a thread could run and did not says who ran instead. The shares are that time.
+#[track_caller]
+fn waits(found: &Value) {
+    let wait = &found["wait"];
+    has(&wait["record"], &[&"ready".into(), &"ran instead".into(), &wait["time"], &wait["most"]]);
+    assert_eq!(real(&wait["sum"]), real(&wait["to"]) - real(&wait["from"]), "{wait}");
+    // Each state has its colour.
+    for (what, colour) in [("wait", "ready"), ("near", "ran"), ("whole", "blocked")] {
+        assert!(real(&found["drawn"][what][colour]) > 0.0, "{what} {colour}: {}", found["drawn"]);
+    }
+}
+
+/// The CPUs stay at the top. A pinned lane comes to them, and other threads are found by a part of their name.
+#[track_caller]
+fn keeps_lanes(found: &Value) {
+    assert_eq!((&found["kept"], &found["still"]), (&vec![true, true].into(), &true.into()), "{found:#}");
+    assert_eq!((&found["pinned"], &found["unpinned"]), (&vec![true, true, true].into(), &0.into()), "{found:#}");
+    let filtered = found["filtered"].as_array().unwrap();
+    assert!(
+        !filtered.is_empty() && filtered.iter().all(|title| title.as_str().unwrap().contains("cat")),
+        "{filtered:?}"
+    );
+}
+
 #[track_caller]
 fn answers(found: &Value) {
     let (run, loss, search) = (&found["run"], &found["loss"], &found["search"]);
@@ -128,4 +156,80 @@ fn answers(found: &Value) {
     has(&search["record"], &[&"cat".into()]);
     assert_eq!((&search["second"], &search["back"]), (&format!("2 of {hits}").into(), &format!("1 of {hits}").into()));
     assert_eq!(search["shown"], true);
+}
+
+/// The leaves of a path: what is for nobody else.
+fn leaves<'a>(path: &'a Value, leaves: &mut Vec<&'a Value>) {
+    for step in path.as_array().unwrap() {
+        if step.get("path").is_some() { self::leaves(&step["path"], leaves) } else { leaves.push(step) }
+    }
+}
+
+/// A shell waits for another, which waits for its children and then for a CPU that a third one has.
+const WAITING: &str = "
+    cpu=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\\([0-9]*\\).*/\\1/p' /proc/self/status)
+    taskset -c $cpu sh -c 'while :; do :; done' & hog=$!
+    taskset -c $cpu sh -c 'for i in 1 2 3 4 5 6 7 8; do /bin/true; sleep 0.01; done; :'
+    kill $hog";
+
+/// The page has the paths that `why --json` has of the same recording, and draws them as one ribbon each.
+#[test]
+fn a_way_is_a_ribbon_without_a_hole() {
+    let place = Place::new();
+    let (file, page) = (place.file("perf.data"), place.file("way.html"));
+    let events = "sched:sched_switch,sched:sched_waking,raw_syscalls:*";
+    let Some(()) = recorded_while(&file, &["-a", "--buffer", "16M", "-e", events], WAITING) else { return };
+    printed(&["why", "--comm", "sh", "--html", &page, &file]);
+    let mut whys = objects(&["why", "--json", "--comm", "sh", &file]);
+    whys.retain(|object| object.get("why").is_some());
+    let text = fs::read_to_string(&page).unwrap();
+    let data = text.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let data: Value = serde_json::from_str(data).unwrap();
+    let (start, ways) = (data["start"].as_str().unwrap().parse::<u64>().unwrap(), data["ways"].as_array().unwrap());
+    assert_eq!(ways.len(), whys.len());
+    for (way, why) in ways.iter().zip(&whys) {
+        assert_eq!((&way["ns"], &way["tid"], &way["culprits"]), (&why["ns"], &why["tid"], &why["culprits"]));
+        let times = |value: &Value, name: &str| value[name].as_u64().unwrap();
+        assert_eq!(times(way, "from") + start, times(why, "from"));
+        let mut all = Vec::new();
+        leaves(&way["path"], &mut all);
+        let mut at = times(way, "from");
+        for leaf in all {
+            assert_eq!(times(leaf, "from"), at, "{way:#}");
+            at = times(leaf, "to");
+        }
+        assert_eq!(at, times(way, "to"));
+    }
+    if let Ok(kept) = std::env::var("PERFWEAVE_KEEP_PAGES") {
+        fs::copy(&page, format!("{kept}/way.html")).unwrap();
+    }
+    let Some(found) = driven(&place, &page, WAY) else { return };
+    assert_eq!(found["problems"], Value::Array(vec![]), "{found:#}");
+    assert_eq!((&found["holes"], &found["shown"]), (&0.into(), &vec![true, true].into()), "{found:#}");
+    assert!(real(&found["ribbon"]) > 3.0, "{found:#}");
+    // Each reason has its colour.
+    for reason in found["reasons"].as_object().unwrap().keys().filter(|reason| *reason != "unknown") {
+        assert!(real(&found["pixels"][reason]) > 0.0, "{reason}: {found:#}");
+    }
+    assert_eq!((&found["first"], &found["folded"]), (&true.into(), &true.into()), "{found:#}");
+    assert!(real(&found["unfolded"]) > 0.0, "{found:#}");
+    let ready = &found["ready"];
+    has(&ready["record"], &[&"on the path".into(), &"ran instead".into(), &ready["most"], &ready["time"]]);
+    has(&found["summary"], &[&"why".into(), &found["title"], &whys[0]["culprits"][0]["text"]]);
+    assert_eq!(found["without"], serde_json::json!([true, 0, true]), "{found:#}");
+}
+
+/// A page that would take the place of its own recording, or that nobody could write, is an error before anything is traced.
+#[test]
+fn a_page_of_why_is_not_the_recording() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded_while(&file, &["-a"], "ls | cat") else { return };
+    let before = fs::read(&file).unwrap();
+    let ran = perfweave(&["why", "--html", &file, &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(1) && said.contains("is the recording itself"), "{said}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    let ran = perfweave(&["why", "--html", "/nowhere/page.html", "--", "touch", &place.file("ran")]).output().unwrap();
+    assert!(ran.status.code() == Some(1) && !place.0.join("ran").exists(), "{ran:?}");
 }

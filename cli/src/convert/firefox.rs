@@ -19,8 +19,8 @@ pub struct Firefox {
 }
 
 impl Firefox {
-    pub fn new(out: Out, view: &View) -> Self {
-        Self { out, painter: Painter::new(view) }
+    pub fn new(out: Out, painter: Painter) -> Self {
+        Self { out, painter }
     }
 }
 
@@ -134,6 +134,12 @@ impl Tracks {
             if let Some(track) = self.threads.get(&run.tid).copied() {
                 let timing = MarkerTiming::Interval(self.time(run.from), self.time(run.to));
                 self.mark(track, timing, "running", &format!("on CPU {}", run.cpu), CategoryHandle::OTHER);
+            }
+        }
+        for wait in &picture.waits {
+            if let Some(track) = self.threads.get(&wait.tid).copied() {
+                let timing = MarkerTiming::Interval(self.time(wait.from), self.time(wait.to));
+                self.mark(track, timing, wait.words(), wait.call.as_deref().unwrap_or(""), CategoryHandle::OTHER);
             }
         }
         for loss in &picture.losses {

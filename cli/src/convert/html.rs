@@ -1,6 +1,6 @@
 //! One page with everything in it: what it shows, its script and its style. It asks for nothing from a network.
 
-use super::picture::{Painter, Picture, Place};
+use super::picture::{By, Painter, Picture, Place};
 use super::view::View;
 use super::{Out, Sink};
 use perfweave::Event;
@@ -18,8 +18,8 @@ pub struct Html {
 }
 
 impl Html {
-    pub fn new(out: Out, view: &View) -> Self {
-        Self { out, painter: Painter::new(view) }
+    pub fn new(out: Out, painter: Painter) -> Self {
+        Self { out, painter }
     }
 }
 
@@ -34,62 +34,74 @@ impl Sink for Html {
         let picture = self.painter.finish();
         // Of the first event, which is at 0 on the page.
         let wall = view.wall.map(|wall| wall.apply(picture.start));
-        page(&mut self.out, &picture, &title, wall)?;
+        page(&mut self.out, &picture, &title, wall, &[])?;
         self.out.flush()
     }
 }
 
-/// Writes a page.
-fn page(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>) -> io::Result<()> {
+/// Writes a page. `ways`: the paths of `why`, as its `--json` has them, with times since the picture's start.
+pub fn page(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>, ways: &[Value]) -> io::Result<()> {
     // The page's own parts come first, so that no text of the recording is taken for one.
     let (head, rest) = PAGE.split_once("/*STYLE*/").unwrap_or((PAGE, ""));
     let (middle, rest) = rest.split_once("/*DATA*/").unwrap_or((rest, ""));
     let (before, tail) = rest.split_once("/*SCRIPT*/").unwrap_or((rest, ""));
     write!(out, "{head}{STYLE}{middle}")?;
-    data(out, picture, title, wall)?;
+    data(out, picture, title, wall, ways)?;
     write!(out, "{before}{SCRIPT}{tail}")
 }
 
 /// The data as JSON in which no text ends the element that it lies in.
-fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>) -> io::Result<()> {
+fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>, ways: &[Value]) -> io::Result<()> {
     let Picture { start, end, cpus, threads, events, .. } = picture;
     let threads: Vec<Value> = threads.iter().map(|(tid, thread)| json!([tid, thread.pid, thread.name])).collect();
     write!(out, "{{\"title\":{},\"start\":\"{start}\",\"end\":{},", escaped(&json!(title)), end - start)?;
     // As texts: numbers of JavaScript are not so large.
     write!(out, "\"wall\":{},", json!(wall.map(|time| time.to_string())))?;
     write!(out, "\"cpus\":{},\"threads\":{},", json!(cpus), escaped(&json!(threads)))?;
-    write!(out, "\"events\":{},", escaped(&json!(events)))?;
-    runs(out, picture)?;
+    write!(out, "\"events\":{},\"ways\":{}", escaped(&json!(events)), escaped(&json!(ways)))?;
     // Many texts come again and again.
     let mut texts = Texts::default();
-    let since = |time: u64| time.saturating_sub(picture.start);
-    write!(out, "\"points\":[")?;
-    for (at, point) in picture.points.iter().enumerate() {
+    let since = |time: u64| time.saturating_sub(*start);
+    let by = |by: &By| match by {
+        By::Thread(tid) => json!(tid),
+        By::Interrupt(name) => json!(name),
+    };
+    let run = picture.runs.iter().map(|run| json!([since(run.from), since(run.to), run.cpu, run.tid]));
+    rows(out, "runs", run)?;
+    let wait = picture.waits.iter().map(|wait| {
+        let (call, by) = (wait.call.as_ref().map(|call| texts.number(call)), wait.by.as_ref().map(by));
+        json!([since(wait.from), since(wait.to), wait.tid, wait.words(), wait.cpu, call, by])
+    });
+    rows(out, "waits", wait)?;
+    let unknown = picture.unknown.iter();
+    rows(out, "unknown", unknown.map(|one| json!([since(one.from), since(one.to), one.cpu, one.cause.words()])))?;
+    let wake = picture.wakes.iter().map(|wake| {
+        let (ran, on) = wake.ran;
+        json!([since(wake.time), wake.cpu, by(&wake.by), wake.woken, since(ran), on])
+    });
+    rows(out, "wakes", wake)?;
+    let losses = picture.losses.iter();
+    rows(out, "losses", losses.map(|loss| json!([since(loss.from), since(loss.to), loss.cpu, loss.text])))?;
+    let point = picture.points.iter().map(|point| {
         let (text, chain) = (texts.number(&point.text), texts.number(&point.chain.join("\n")));
         let late = match point.place {
             Place::Proven => json!(0),
             Place::Assumed => json!(-1),
             Place::Late(by) => json!(by),
         };
-        let point = json!([since(point.time), point.cpu, point.tid, point.event, text, late, chain, point.interrupt]);
-        write!(out, "{}{point}", if at > 0 { "," } else { "" })?;
-    }
-    write!(out, "],\"texts\":{}}}", escaped(&json!(texts.all)))
+        json!([since(point.time), point.cpu, point.tid, point.event, text, late, chain, point.interrupt])
+    });
+    rows(out, "points", point)?;
+    write!(out, ",\"texts\":{}}}", escaped(&json!(texts.all)))
 }
 
-fn runs(out: &mut impl Write, picture: &Picture) -> io::Result<()> {
-    let since = |time: u64| time.saturating_sub(picture.start);
-    let runs: Vec<_> =
-        picture.runs.iter().map(|run| json!([since(run.from), since(run.to), run.cpu, run.tid])).collect();
-    let wakes = picture.wakes.iter().map(|wake| {
-        let (ran, on) = wake.ran.unzip();
-        let point = &picture.points[wake.point];
-        let waker = point.interrupt.map_or(json!(point.tid), |interrupt| json!(interrupt));
-        json!([since(wake.time), wake.cpu, waker, wake.woken, ran.map(since), on])
-    });
-    let losses = picture.losses.iter().map(|loss| json!([since(loss.from), since(loss.to), loss.cpu, loss.text]));
-    write!(out, "\"runs\":{},\"wakes\":{},", json!(runs), Value::from_iter(wakes))?;
-    write!(out, "\"losses\":{},", escaped(&Value::from_iter(losses)))
+/// A part of the data that has many rows.
+fn rows(out: &mut impl Write, name: &str, rows: impl Iterator<Item = Value>) -> io::Result<()> {
+    write!(out, ",\"{name}\":[")?;
+    for (at, row) in rows.enumerate() {
+        write!(out, "{}{}", if at > 0 { "," } else { "" }, escaped(&row))?;
+    }
+    write!(out, "]")
 }
 
 /// `</script>` and `<!--` in a thread's name would end or hide the rest of the page.

@@ -7,8 +7,10 @@ const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, MARK = 6, ARROW_ROOM = 16;
 const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6, INTERRUPT = 7;
 const END = Math.max(data.end, 1000);
 const threads = new Map(data.threads.map(([tid, pid, name]) => [tid, { pid, name }]));
-// A thread by its number, or an interrupt by its kind: hardirq, softirq or nmi.
+// A thread by its number, or an interrupt by its name or kind.
 const nameOf = tid => tid === 0 ? 'idle' : typeof tid === 'string' ? `[${tid}]` : tid === null ? '?' : `${threads.get(tid)?.name || '?'} ${tid}`;
+// The colour of each state, by the words that the data have for it.
+const STATES = { ran: 'ran', ready: 'ready', blocked: 'blocked', 'blocked, uninterruptible': 'disk', stopped: 'blocked' };
 
 // The first index of a sorted array whose value is larger.
 function after(sorted, value, from = 0) {
@@ -21,71 +23,174 @@ function after(sorted, value, from = 0) {
 }
 
 // Wake-ups by their time, and the slowest first.
-const wakes = data.wakes.map((wake, at) => ({ at, time: wake[0], cpu: wake[1], waker: wake[2], woken: wake[3], ran: wake[4], on: wake[5] }));
-wakes.sort((a, b) => a.time - b.time);
+const wakes = data.wakes.map(([time, cpu, waker, woken, ran, on], at) => ({ at, time, cpu, waker, woken, ran, on }));
 const wakeTimes = Float64Array.from(wakes, wake => wake.time);
-const slowest = wakes.filter(wake => wake.ran !== null).sort((a, b) => (b.ran - b.time) - (a.ran - a.time));
-// The wake-up that a thread's run began with.
-const wakeOfRun = new Map(slowest.map(wake => [`${wake.woken}:${wake.ran}`, wake]));
+const slowest = [...wakes].sort((a, b) => (b.ran - b.time) - (a.ran - a.time));
 
 // ---- lanes ----
+const column = (rows, value) => {
+  const all = new Float64Array(rows.length);
+  for (let at = 0; at < rows.length; at++) all[at] = value(rows[at], at);
+  return all;
+};
+const inOrder = (rows, value) => {
+  for (let at = 1; at < rows.length; at++) if (value(rows[at - 1]) > value(rows[at])) return rows.sort((a, b) => value(a) - value(b));
+  return rows;
+};
+// The sums of all before each place.
+const sums = (rows, value) => {
+  const all = new Float64Array(rows.length + 1);
+  for (let at = 0; at < rows.length; at++) all[at + 1] = all[at] + value(rows[at]);
+  return all;
+};
+const lasted = row => row[1] - row[0];
+
 class Lane {
   constructor(title, kind, id) {
-    Object.assign(this, { title, kind, id, runs: [], points: [], losses: [], waits: [] });
+    Object.assign(this, { title, kind, id, runs: [], waits: [], points: [], losses: [], wakes: [], unknown: [], row: null });
   }
   // Sorted columns, which are searched by halves.
   seal() {
-    const runs = this.runs.sort((a, b) => a[0] - b[0]);
-    this.from = Float64Array.from(runs, run => run[0]);
-    this.to = Float64Array.from(runs, run => run[1]);
-    this.busy = new Float64Array(runs.length + 1);
-    runs.forEach((run, at) => { this.busy[at + 1] = this.busy[at] + run[1] - run[0]; });
-    this.points.sort((a, b) => data.points[a][TIME] - data.points[b][TIME] || a - b);
-    this.times = Float64Array.from(this.points, at => data.points[at][TIME]);
+    const first = row => row[0], time = at => data.points[at][TIME];
+    inOrder(this.runs, first);
+    inOrder(this.waits, first);
+    inOrder(this.points, time);
+    [this.from, this.to, this.busy] = [column(this.runs, first), column(this.runs, run => run[1]), sums(this.runs, lasted)];
+    [this.waitFrom, this.waitTo, this.waited] = [column(this.waits, first), column(this.waits, wait => wait[1]), sums(this.waits, lasted)];
+    this.ready = sums(this.waits, wait => wait[3] === 'ready' ? lasted(wait) : 0);
+    this.times = column(this.points, time);
     this.late = this.points.filter(at => data.points[at][LATE] !== 0);
-    this.waits.sort((a, b) => a.ran - b.ran);
-    this.waitEnds = Float64Array.from(this.waits, wake => wake.ran);
-    this.lateTimes = Float64Array.from(this.late, at => data.points[at][TIME]);
+    this.lateTimes = column(this.late, time);
+    inOrder(this.wakes, wake => wake.ran);
+    this.ran = column(this.wakes, wake => wake.ran);
+  }
+  // The wake-up that a run began with.
+  wakeOf(run) {
+    const wake = this.wakes[after(this.ran, run[0]) - 1];
+    return wake?.ran === run[0] ? wake : undefined;
   }
 }
 
 const cpuLanes = new Map(data.cpus.map(cpu => [cpu, new Lane(`CPU ${cpu}`, 'cpu', cpu)]));
 const threadLanes = new Map();
-function threadLane(tid) {
-  if (!threadLanes.has(tid)) threadLanes.set(tid, new Lane(nameOf(tid), 'thread', tid));
+function threadLane(tid, title) {
+  if (!threadLanes.has(tid)) threadLanes.set(tid, new Lane(title ?? nameOf(tid), 'thread', tid));
   return threadLanes.get(tid);
 }
 for (const run of data.runs) {
   cpuLanes.get(run[2])?.runs.push(run);
   threadLane(run[3]).runs.push(run);
 }
+for (const wait of data.waits) threadLane(wait[2]).waits.push(wait);
+for (const one of data.unknown) cpuLanes.get(one[2])?.unknown.push(one);
 const nowhere = new Lane('no CPU', 'other', null);
-data.points.forEach((point, at) => {
+for (let at = 0; at < data.points.length; at++) {
+  const point = data.points[at];
   (cpuLanes.get(point[CPU]) || nowhere).points.push(at);
   // A thread has no part in what an interrupt does.
   if (point[TID] > 0 && !point[INTERRUPT]) threadLane(point[TID]).points.push(at);
-});
-for (const wake of slowest) if (wake.woken > 0) threadLane(wake.woken).waits.push(wake);
+}
+for (const wake of wakes) if (wake.woken > 0) threadLane(wake.woken).wakes.push(wake);
 for (const loss of data.losses) {
   if (loss[2] === null) cpuLanes.forEach(lane => lane.losses.push(loss)); else cpuLanes.get(loss[2])?.losses.push(loss);
 }
-const lanes = [...cpuLanes.values()];
-if (nowhere.points.length) lanes.push(nowhere);
-const byTime = [...threadLanes.values()];
-[...lanes, ...byTime].forEach(lane => lane.seal());
+
+// ---- ways: where a thread's time went, and through whom ----
+// A thread from outside of the PID namespace has no number.
+const keyOf = step => step.tid ?? `${step.thread}/-`;
+function reasonOf({ what, by }) {
+  if (what !== 'blocked') return what;
+  if (by?.interrupt && !['timer', 'unnamed'].includes(by.interrupt)) return 'device';
+  return what;
+}
+// What is for nobody else, in its order and without a hole: a wait for a thread is what that thread did.
+function leavesOf(path, leaves = []) {
+  for (const step of path) {
+    if (step.path?.length) leavesOf(step.path, leaves);
+    else leaves.push({ from: step.from, to: step.to, reason: reasonOf(step), lane: threadLane(keyOf(step), step.tid === null ? keyOf(step) : undefined), step });
+  }
+  return leaves;
+}
+const ways = data.ways.map(way => {
+  const did = { command: 'took', wait: 'waited', request: 'had a request that took' }[way.why], leaves = leavesOf(way.path);
+  const first = threadLane(keyOf(way), way.tid === null ? keyOf(way) : undefined);
+  return {
+    ...way, leaves, title: `${first.title} ${did} ${span(way.ns)}`, ends: column(leaves, leaf => leaf.to),
+    lanes: [...new Set([first, ...leaves.map(leaf => leaf.lane)])],
+  };
+});
+
+const byTime = [...threadLanes.values()], topLanes = [...cpuLanes.values()];
+if (nowhere.points.length) topLanes.push(nowhere);
+[...topLanes, ...byTime].forEach(lane => lane.seal());
 // The busiest threads come first.
 byTime.sort((a, b) => b.busy.at(-1) - a.busy.at(-1) || b.points.length - a.points.length || a.id - b.id);
-const cpuCount = lanes.length;
-lanes.push(...byTime);
-const place = new Map(lanes.map((lane, at) => [lane.kind + lane.id, at]));
+const lanes = [...topLanes, ...byTime];
+
+// Who had a CPU meanwhile, the longest first: a thread's number, 0 for nobody, null where it is not known.
+function insteadOn(cpu, from, to) {
+  const lane = cpuLanes.get(cpu), shares = new Map();
+  if (!lane) return [];
+  const add = (who, start, end) => {
+    const time = Math.min(end, to) - Math.max(start, from);
+    if (time > 0) shares.set(who, (shares.get(who) || 0) + time);
+    return Math.max(0, time);
+  };
+  let left = to - from;
+  for (let at = after(lane.to, from); at < lane.runs.length && lane.from[at] < to; at++) left -= add(lane.runs[at][3], lane.from[at], lane.to[at]);
+  for (const [start, end] of lane.unknown) left -= add(null, start, end);
+  if (left > 0) shares.set(0, left);
+  return [...shares].sort((a, b) => b[1] - a[1]);
+}
 
 // ---- what is shown ----
-const view = { from: 0, to: END, scroll: 0, selected: null, hits: [], hit: -1 };
+const view = { from: 0, to: END, scroll: 0, topScroll: 0, selected: null, hits: [], hit: -1, way: ways[0] || null, filter: '', open: !ways.length, pinned: new Set() };
 let shapes = 0, colours = {}, width = 0, height = 0, queued = false;
 const scale = () => (view.to - view.from) / Math.max(1, width - LABEL);
 const X = time => LABEL + (time - view.from) / scale();
-const Y = at => RULER + HEAD + at * LANE + (at >= cpuCount ? HEAD : 0) - view.scroll;
-const most = () => Math.max(0, Y(lanes.length) + view.scroll + LANE - height);
+
+// CPUs and pinned lanes stay; the others scroll below them. The threads of the way come first.
+const parts = { top: { rows: [], height: 0 }, rest: { rows: [], height: 0 } };
+function layOut() {
+  lanes.forEach(lane => { lane.row = null; });
+  const start = name => Object.assign(parts[name], { rows: [], height: 0 });
+  const add = (name, row, room) => {
+    Object.assign(row, { y: parts[name].height, part: parts[name] });
+    parts[name].rows.push(row);
+    parts[name].height += room;
+    if (row.lane) row.lane.row = row;
+  };
+  const group = (name, title, all, fold) => {
+    if (!all.length) return;
+    add(name, { title, fold }, HEAD);
+    if (!fold || view.open) all.forEach(lane => add(name, { lane }, LANE));
+  };
+  start('top');
+  group('top', `${cpuLanes.size} CPUs`, topLanes);
+  group('top', 'pinned', [...view.pinned]);
+  start('rest');
+  const ofWay = view.way ? view.way.lanes.filter(lane => !view.pinned.has(lane)) : [];
+  const words = view.filter.toLowerCase().split(/[ ,]+/).filter(Boolean);
+  const passes = lane => !words.length || words.some(word => lane.title.toLowerCase().includes(word) || String(threads.get(lane.id)?.pid) === word);
+  const others = byTime.filter(lane => !view.pinned.has(lane) && !ofWay.includes(lane) && passes(lane));
+  group('rest', `${ofWay.length} threads of the path`, ofWay);
+  const rest = words.length ? `${others.length} threads found` : `${others.length} ${view.way ? 'other ' : ''}threads, the busiest first`;
+  const isFolder = view.way && !words.length;
+  group('rest', isFolder ? `${view.open ? '▾' : '▸'} ${rest}` : rest, others, isFolder);
+  document.body.dataset.shown = lanes.filter(lane => lane.row).length;
+}
+// How much of the screen the lanes at the top have: at most half.
+const topRoom = () => Math.min(parts.top.height, Math.max(LANE, (height - RULER) / 2));
+const mostTop = () => Math.max(0, parts.top.height - topRoom());
+const most = () => Math.max(0, parts.rest.height + LANE - (height - RULER - topRoom()));
+// Where a row is, if it is shown at all.
+const Y = ({ row }) => row ? rowY(row) : undefined;
+const rowY = row => RULER + row.y + (row.part === parts.top ? -view.topScroll : topRoom() - view.scroll);
+function isSeen(lane) {
+  if (!lane?.row) return false;
+  const y = rowY(lane.row) + LANE / 2, edge = RULER + topRoom();
+  return lane.row.part === parts.top ? y > RULER && y < edge : y > edge && y < height;
+}
 
 function redraw() {
   if (queued) return;
@@ -93,25 +198,57 @@ function redraw() {
   requestAnimationFrame(() => { queued = false; draw(); });
 }
 
+const hues = new Map();
 function colour(tid) {
-  return `hsl(${(tid * 137.508) % 360} 55% ${colours.dark ? 45 : 68}%)`;
+  if (!hues.has(tid)) hues.set(tid, `hsl(${(tid * 137.508) % 360} 55% ${colours.dark ? 45 : 68}%)`);
+  return hues.get(tid);
 }
 
+// Adjacent columns of a lane that look alike are one shape.
+let columns = null;
+function put(x, y, h, fill, strength) {
+  const alpha = Math.ceil(Math.min(1, strength) * 8) / 8;
+  if (columns && columns.x + columns.w === x && columns.y === y && columns.fill === fill && columns.alpha === alpha) { columns.w += 1; return; }
+  flush();
+  columns = { x, y, w: 1, h, fill, alpha };
+}
+function flush() {
+  if (!columns) return;
+  const { x, y, w, h, fill, alpha } = columns;
+  columns = null;
+  if (alpha < 1) paint.globalAlpha = alpha;
+  box(x, y, w, h, fill);
+  if (alpha < 1) paint.globalAlpha = 1;
+}
+
+// The canvas reads a colour from its text each time: it is told only of another.
+let brush = null;
 function box(x, y, w, h, fill) {
-  paint.fillStyle = fill;
+  if (fill !== brush) paint.fillStyle = brush = fill;
   paint.fillRect(x, y, w, h);
   shapes += 1;
 }
 
+// Draws within a part of the canvas.
+function within(x, y, w, h, inside) {
+  paint.save();
+  paint.beginPath();
+  paint.rect(x, y, w, h);
+  paint.clip();
+  inside();
+  paint.restore();
+  brush = null;
+}
+
 function drawRuns(lane, y) {
-  const { from, to, busy, runs } = lane, wide = scale();
+  const { from, to, busy, runs } = lane, wide = scale(), isCpu = lane.kind === 'cpu';
   let at = after(to, view.from);
   while (at < runs.length && from[at] < view.to) {
     const left = Math.max(LABEL, X(from[at])), right = Math.min(width, X(to[at]));
-    const who = lane.kind === 'cpu' ? runs[at][3] : runs[at][2];
     if (right - left >= 1.5) {
-      box(left, y + 3, right - left, LANE - 6, lane.kind === 'cpu' ? colour(who) : colour(lane.id));
-      if (right - left > 34) label(lane.kind === 'cpu' ? nameOf(who) : `CPU ${who}`, left + 3, y, right - left - 6);
+      flush();
+      box(left, y + 3, right - left, LANE - 6, isCpu ? colour(runs[at][3]) : colours.ran);
+      if (right - left > 34) label(isCpu ? nameOf(runs[at][3]) : `CPU ${runs[at][2]}`, left + 3, y, right - left - 6);
       at += 1;
       continue;
     }
@@ -120,21 +257,17 @@ function drawRuns(lane, y) {
     const next = Math.max(at + 1, after(to, edge, at));
     // In a CPU's lane it has the colour of whoever runs in the middle of the pixel.
     const middle = runs[Math.min(next - 1, after(to, edge - wide / 2, at))];
-    paint.globalAlpha = Math.min(1, 0.3 + (busy[next] - busy[at]) / wide);
-    box(Math.floor(left), y + 3, 1, LANE - 6, colour(lane.kind === 'cpu' ? middle[3] : lane.id));
-    paint.globalAlpha = 1;
+    put(Math.floor(left), y + 3, LANE - 6, isCpu ? colour(middle[3]) : colours.ran, 0.3 + (busy[next] - busy[at]) / wide);
     at = next;
   }
+  flush();
 }
 
 function label(text, x, y, room) {
-  paint.save();
-  paint.beginPath();
-  paint.rect(x, y, room, LANE);
-  paint.clip();
-  paint.fillStyle = colours.text;
-  paint.fillText(text, x, y + LANE / 2);
-  paint.restore();
+  within(x, y, room, LANE, () => {
+    paint.fillStyle = colours.text;
+    paint.fillText(text, x, y + LANE / 2);
+  });
 }
 
 // A mark for each pixel that has events.
@@ -143,9 +276,10 @@ function drawMarks(times, y, h, fill) {
   let at = after(times, view.from - wide);
   while (at < times.length && times[at] <= view.to) {
     const x = Math.floor(X(times[at]));
-    if (x >= LABEL) box(x, y, 1, h, fill);
+    if (x >= LABEL) put(x, y, h, fill, 1);
     at = Math.max(at + 1, after(times, view.from + (x - LABEL + 1) * wide, at));
   }
+  flush();
 }
 
 let hatch = null;
@@ -158,26 +292,33 @@ function hatching() {
   return paint.createPattern(tile, 'repeat');
 }
 
-// From a thread's wake-up to its run it waits for a CPU: a line, at most one for each pixel.
-function drawWaits({ waits, waitEnds }, y) {
-  let drawn = LABEL;
-  for (let at = after(waitEnds, view.from); at < waits.length && waits[at].time < view.to; at++) {
-    const left = Math.max(drawn, X(waits[at].time)), right = Math.min(width, X(waits[at].ran));
-    if (right - left < 1) {
-      at = Math.max(at, after(waitEnds, view.from + (left + 1 - LABEL) * scale(), at) - 1);
+// What a thread waits for: a thin line, and a thick one where it could run.
+function drawWaits({ waits, waitFrom, waitTo, waited, ready }, y) {
+  const wide = scale(), middle = y + LANE / 2;
+  let at = after(waitTo, view.from);
+  while (at < waits.length && waitFrom[at] < view.to) {
+    const left = Math.max(LABEL, X(waitFrom[at])), right = Math.min(width, X(waitTo[at]));
+    const thick = waits[at][3] === 'ready' ? 6 : 2;
+    if (right - left >= 1) {
+      flush();
+      box(left, middle - thick / 2, right - left, thick, colours[STATES[waits[at][3]]]);
+      at += 1;
       continue;
     }
-    box(left, y + LANE / 2 - 1.5, right - left, 3, colours.wait);
-    drawn = right;
+    // All that end in this pixel: what most of it is.
+    const next = Math.max(at + 1, after(waitTo, view.from + (Math.floor(left - LABEL) + 1) * wide, at));
+    const could = ready[next] - ready[at], all = waited[next] - waited[at], isReady = could * 2 > all;
+    put(Math.floor(left), middle - (isReady ? 3 : 1), isReady ? 6 : 2, isReady ? colours.ready : colours[STATES[waits[at][3]]], 0.3 + all / wide);
+    at = next;
   }
+  flush();
 }
 
-function drawLane(at) {
-  const lane = lanes[at], y = Y(at);
-  if (y > height || y < RULER - LANE) return;
-  if (at % 2) box(LABEL, y, width - LABEL, LANE, colours.stripe);
-  drawRuns(lane, y);
+function drawLane(lane, index) {
+  const y = rowY(lane.row);
+  if (index % 2) box(LABEL, y, width - LABEL, LANE, colours.stripe);
   drawWaits(lane, y);
+  drawRuns(lane, y);
   drawMarks(lane.times, y + LANE - MARK, 4, colours.weak);
   if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, colours.hit);
   drawMarks(lane.lateTimes, y + 1, LANE - 2, colours.late);
@@ -186,8 +327,50 @@ function drawLane(at) {
     const left = Math.max(LABEL, X(from)), right = Math.min(width, X(to));
     box(left, y + 1, Math.max(2, right - left), LANE - 2, hatch);
   }
+}
+
+function drawTitle(lane) {
+  const y = rowY(lane.row);
   box(0, y, LABEL, LANE, colours.back);
-  label(lane.title, 8, y, LABEL - 14);
+  if (lane.kind === 'thread' && typeof lane.id === 'number') box(2, y + 5, 4, LANE - 10, colour(lane.id));
+  label(view.pinned.has(lane) ? `📌 ${lane.title}` : lane.title, 10, y, LABEL - 16);
+}
+
+// ---- the ribbon ----
+// One band through the lanes of those on whom it depended, and in the CPUs' lanes who had the CPU.
+let banded = 0;
+function drawRibbon(part) {
+  const { leaves, ends } = view.way;
+  let last = null, drawn = -1, joined = -1;
+  for (let at = after(ends, view.from); at < leaves.length && leaves[at].from < view.to; at++) {
+    const leaf = leaves[at], left = Math.max(LABEL, X(leaf.from)), right = Math.min(width, X(leaf.to)), fill = colours[leaf.reason];
+    if (right - left >= 2 && leaf.step.cpu !== null && leaf.step.cpu !== undefined) drawHad(leaf, part, left, right);
+    if (!leaf.lane.row) continue;
+    const y = rowY(leaf.lane.row), before = last;
+    last = leaf.lane;
+    if (before && before !== leaf.lane && part === parts.rest && Math.floor(left) > joined) {
+      const from = rowY(before.row) + LANE / 2;
+      box(left - 1, Math.min(from, y + LANE / 2), 2, Math.abs(y + LANE / 2 - from), fill);
+      joined = Math.floor(left);
+    }
+    if (leaf.lane.row.part !== part || y > height || y < RULER - LANE || Math.floor(right) === drawn && right - left < 1) continue;
+    drawn = Math.floor(right);
+    box(left, y + 1, Math.max(1, right - left), LANE - 2, fill);
+    banded += 1;
+    if (right - left > 60) label(wordsOf(leaf.step), left + 4, y, right - left - 8);
+  }
+}
+
+// Who had the CPU on which it ran or could have run.
+function drawHad(leaf, part, left, right) {
+  const lane = cpuLanes.get(leaf.step.cpu);
+  if (!lane?.row || part !== lane.row.part) return;
+  const y = rowY(lane.row);
+  within(left, y, right - left, LANE, () => {
+    box(left, y, right - left, LANE, colours.back);
+    drawRuns(lane, y);
+    box(left, y + LANE - 3, right - left, 3, colours[leaf.reason]);
+  });
 }
 
 // ---- arrows ----
@@ -206,9 +389,8 @@ function shownWakes() {
 
 // Both ends are in sight, or the wake-up is the chosen one: of others one would see lines without ends.
 function arrow(wake, from, to, chosen) {
-  if (from === undefined || to === undefined) return;
+  if (!from?.row || !to?.row || !chosen && !(isSeen(from) && isSeen(to))) return;
   const [x0, y0, x1, y1] = [X(wake.time), Y(from) + LANE / 2, X(wake.ran), Y(to) + LANE / 2];
-  if (!chosen && (Math.min(y0, y1) < RULER || Math.max(y0, y1) > height)) return;
   paint.beginPath();
   paint.moveTo(x0, y0);
   paint.lineTo(x1, y1);
@@ -222,19 +404,16 @@ function arrow(wake, from, to, chosen) {
 }
 
 function drawArrows() {
-  paint.save();
-  paint.beginPath();
-  paint.rect(LABEL, RULER, width - LABEL, height);
-  paint.clip();
-  for (const wake of shownWakes()) {
+  // The way is enough to see, beside the wake-up that is chosen.
+  const shown = view.way ? [view.selected?.wake].filter(Boolean) : shownWakes();
+  within(LABEL, RULER, width - LABEL, height, () => shown.forEach(wake => {
     const chosen = view.selected?.wake === wake;
     paint.strokeStyle = chosen ? colours.hit : colours.arrow;
     paint.lineWidth = chosen ? 2 : 1;
     paint.globalAlpha = chosen ? 1 : 0.6;
-    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on), chosen);
-    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken), chosen);
-  }
-  paint.restore();
+    if (wake.cpu !== wake.on) arrow(wake, cpuLanes.get(wake.cpu), cpuLanes.get(wake.on), chosen);
+    arrow(wake, threadLanes.get(wake.waker), threadLanes.get(wake.woken), chosen);
+  }));
 }
 
 // ---- the frame ----
@@ -264,29 +443,53 @@ function draw() {
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
   }
+  if (!colours.back) readColours();
+  paint.setTransform(ratio, 0, 0, ratio, 0, 0);
+  paint.font = '12px system-ui, sans-serif';
+  paint.textBaseline = 'middle';
+  shapes = banded = 0;
+  brush = null;
+  view.topScroll = Math.min(Math.max(0, view.topScroll), mostTop());
+  view.scroll = Math.min(Math.max(0, view.scroll), most());
+  box(0, 0, width, height, colours.back);
+  const edge = RULER + topRoom();
+  drawPart(parts.rest, edge, height);
+  drawPart(parts.top, RULER, edge);
+  drawArrows();
+  if (view.selected) box(X(view.selected.time), RULER, 1, height, colours.hit);
+  box(0, edge - 1, width, 1, colours.line);
+  drawRuler();
+  Object.assign(document.body.dataset, { drawn: shapes, ribbon: banded, lanes: lanes.length, from: Math.round(view.from), to: Math.round(view.to) });
+}
+
+const COLOURS = ['back', 'text', 'weak', 'line', 'stripe', 'late', 'loss', 'arrow', 'hit', 'ran', 'ready', 'blocked', 'disk', 'device', 'unknown'];
+function readColours() {
   const probe = document.createElement('i');
   document.body.append(probe);
-  for (const name of ['back', 'text', 'weak', 'line', 'stripe', 'late', 'loss', 'arrow', 'hit', 'wait']) {
+  for (const name of COLOURS) {
     probe.style.color = `var(--${name})`;
     colours[name] = getComputedStyle(probe).color;
   }
   probe.remove();
   colours.dark = matchMedia('(prefers-color-scheme: dark)').matches;
-  paint.setTransform(ratio, 0, 0, ratio, 0, 0);
-  paint.font = '12px system-ui, sans-serif';
-  paint.textBaseline = 'middle';
   hatch = hatching();
-  shapes = 0;
-  view.scroll = Math.min(Math.max(0, view.scroll), most());
-  box(0, 0, width, height, colours.back);
-  lanes.forEach((_, at) => drawLane(at));
-  drawArrows();
-  if (view.selected) box(X(view.selected.time), RULER, 1, height, colours.hit);
-  for (const [at, title] of [[0, `${cpuLanes.size} CPUs`], [cpuCount, `${byTime.length} threads, the busiest first`]]) {
-    if (at < lanes.length) label(title, 8, Y(at) - LANE, 400);
-  }
-  drawRuler();
-  Object.assign(document.body.dataset, { drawn: shapes, lanes: lanes.length, from: Math.round(view.from), to: Math.round(view.to) });
+}
+
+function drawPart(part, from, to) {
+  const inSight = part.rows.filter(row => rowY(row) < to && rowY(row) + HEAD > from);
+  within(0, from, width, to - from, () => {
+    inSight.forEach((row, at) => row.lane && drawLane(row.lane, at + part.rows.indexOf(inSight[0])));
+    if (view.way) {
+      // What is not on the way stands back.
+      paint.globalAlpha = 0.6;
+      box(LABEL, from, width - LABEL, to - from, colours.back);
+      paint.globalAlpha = 1;
+      drawRibbon(part);
+    }
+    for (const row of inSight) {
+      if (row.lane) drawTitle(row.lane); else label(row.title, 8, rowY(row) + 2, 400);
+    }
+  });
 }
 
 // ---- moving ----
@@ -303,9 +506,17 @@ function zoom(times, at = view.selected?.time) {
   show(at - (at - view.from) * times, at + (view.to - at) * times);
 }
 
-function reveal(at, time) {
-  const y = Y(at);
-  if (y < RULER + HEAD || y > height - 2 * LANE) view.scroll += y - height / 2;
+function reveal(lane, time) {
+  if (lane && !lane.row) {
+    // It is folded away or filtered out.
+    Object.assign(view, { open: true, filter: '' });
+    $('filter').value = '';
+    layOut();
+  }
+  if (lane && !isSeen(lane)) {
+    if (lane.row.part === parts.top) view.topScroll = lane.row.y - topRoom() / 2;
+    else view.scroll = lane.row.y - (height - RULER - topRoom()) / 2;
+  }
   if (time < view.from || time > view.to) {
     const half = (view.to - view.from) / 2;
     show(time - half, time + half);
@@ -336,20 +547,45 @@ function rows(title, pairs, text, chain) {
 
 const HINT = $('record').firstElementChild;
 
-// What the recording is, until something is clicked: the slowest wake-ups are where one begins to look.
+// What the recording is, until something is clicked: the way, or the slowest wake-ups, are where one begins to look.
 function summary() {
-  const pairs = [['events', data.points.length], ['threads', byTime.length], ['wake-ups', wakes.length]];
-  const late = data.points.filter(point => point[LATE] !== 0).length;
-  pairs.push(['order', late ? `${late} late or not proven` : 'all proven', late ? 'late' : '']);
+  const pairs = [];
+  ways.forEach((way, at) => pairs.push([at ? '' : 'why', link(way.title, () => choose(way)), way === view.way ? 'chosen' : '']));
+  if (view.way) {
+    pairs.push(['', link('everything, no path', () => choose(null))]);
+    for (const { ns, text, what } of view.way.culprits.slice(0, 12)) {
+      pairs.push([`${(100 * ns / Math.max(1, view.way.ns)).toFixed(0)} %`, `${span(ns)}  ${text}`, /: interrupt /.test(text) ? 'device' : CULPRITS[what]]);
+    }
+  }
+  pairs.push(['threads', byTime.length], ['wake-ups', wakes.length]);
+  if (data.points.length) {
+    const late = data.points.filter(point => point[LATE] !== 0).length;
+    pairs.push(['events', data.points.length], ['order', late ? `${late} late or not proven` : 'all proven', late ? 'late' : '']);
+  }
   data.losses.slice(0, 5).forEach((loss, at) => {
     pairs.push([at ? '' : 'losses', link(loss[3], () => selectLoss(loss)), 'lost']);
   });
   if (data.losses.length > 5) pairs.push(['', `and ${data.losses.length - 5} more`, 'lost']);
-  slowest.slice(0, 10).forEach((wake, at) => {
-    pairs.push([at ? '' : 'waited longest', link(`${span(wake.ran - wake.time)} ${nameOf(wake.woken)}`, () => selectWake(wake))]);
-  });
+  if (!view.way) {
+    slowest.slice(0, 10).forEach((wake, at) => {
+      pairs.push([at ? '' : 'waited longest', link(`${span(wake.ran - wake.time)} ${nameOf(wake.woken)}`, () => selectWake(wake))]);
+    });
+  }
+  for (const [at, [name, words]] of LEGEND.entries()) pairs.push([at ? '' : 'colours', words, name]);
   rows(data.title, pairs);
   $('record').append(HINT);
+}
+
+const CULPRITS = { ran: 'ran', interrupted: 'device', 'had the CPU': 'ready', idle: 'ready', 'held back': 'ready', interrupt: 'blocked', waited: 'blocked', 'not followed': 'blocked', unknown: 'unknown' };
+const LEGEND = [['ran', 'runs'], ['ready', 'ready: it could run'], ['blocked', 'blocked'], ['disk', 'blocked, uninterruptible'], ['device', 'a device ended it'], ['unknown', 'not known']];
+
+// Shows a way, from its beginning to its end, or none.
+function choose(way) {
+  Object.assign(view, { way, open: !way, scroll: 0, selected: null });
+  layOut();
+  if (way) show(way.from - way.ns / 20, way.to + way.ns / 20);
+  summary();
+  redraw();
 }
 
 function link(words, action) {
@@ -389,15 +625,70 @@ function selectPoint(at) {
 }
 
 function selectRun(run) {
-  const [from, to, cpu, tid] = run, wake = wakeOfRun.get(`${tid}:${from}`);
+  const [from, to, cpu, tid] = run, wake = threadLanes.get(tid)?.wakeOf(run);
   view.selected = { time: from, wake };
   const pairs = [['CPU', cpu], ...when('from', from), ['for', span(to - from)]];
-  if (wake) {
-    const go = () => { reveal(place.get('cpu' + wake.cpu), wake.time); view.selected.time = wake.time; };
-    pairs.push(['woken by', link(nameOf(wake.waker), go)], ['waited', span(wake.ran - wake.time)]);
-  }
+  if (wake) pairs.push(['woken by', goTo(wake)], ['waited', span(wake.ran - wake.time)]);
   pairs.push(['shown', link('this stretch', () => show(from - (to - from), to + (to - from)))]);
   rows(nameOf(tid), pairs);
+  redraw();
+}
+
+// Leads to where a wake-up came from.
+function goTo(wake) {
+  return link(nameOf(wake.waker), () => {
+    reveal(threadLanes.get(wake.waker) ?? cpuLanes.get(wake.cpu), wake.time);
+    view.selected.time = wake.time;
+  });
+}
+
+// Who had the CPU meanwhile, each with its share.
+function shares(instead, from, to) {
+  return instead.slice(0, 12).map(([who, time], at) => {
+    const words = `${span(time)} (${(100 * time / Math.max(1, to - from)).toFixed(0)} %)`;
+    const name = who === 0 ? 'nobody: the CPU was idle' : who === null ? 'nobody knows who' : nameOf(who);
+    const lane = threadLanes.get(who);
+    return [at ? '' : 'ran instead', lane ? link(`${name}  ${words}`, () => reveal(lane, from)) : `${name}  ${words}`, 'instead'];
+  });
+}
+
+// What a thread waited for.
+function selectWait(wait) {
+  const [from, to, tid, state, cpu, call, by] = wait, lane = threadLanes.get(tid), isReady = state === 'ready';
+  const run = lane.runs[after(lane.to, to)], wake = isReady && run?.[0] === to ? lane.wakeOf(run) : undefined;
+  view.selected = { time: from, wake };
+  const pairs = [['state', state, STATES[state]], ...when('from', from), ['for', span(to - from)]];
+  if (isReady) {
+    pairs.push(['CPU', cpu ?? 'it has not run yet'], ['woken by', wake ? goTo(wake) : 'nobody: it was taken off its CPU']);
+    if (cpu !== null) pairs.push(...shares(insteadOn(cpu, from, to), from, to));
+  } else {
+    const waker = threadLanes.get(by);
+    pairs.push([to === data.end ? 'until the end' : 'ended by', waker ? link(nameOf(by), () => reveal(waker, to)) : by === null ? 'nothing says who' : nameOf(by)]);
+  }
+  pairs.push(['shown', link('this stretch', () => show(from - (to - from), to + (to - from)))]);
+  rows(nameOf(tid), pairs, call === null ? '' : data.texts[call]);
+  redraw();
+}
+
+// A stretch of the way.
+function wordsOf({ what, cpu, taken_off, call, by, cause }) {
+  if (what === 'ran') return `ran on CPU ${cpu}`;
+  if (what === 'unknown') return `unknown: ${cause}`;
+  if (what === 'ready') return `ready${taken_off ? ', taken off its CPU' : ''}${cpu === null ? ', and has not run yet' : ` for CPU ${cpu}`}`;
+  const end = !by ? 'nothing says who ended it' : by.interrupt === 'timer' ? 'a timer ended it' : by.interrupt === 'unnamed' ? 'an interrupt' : by.interrupt ? `interrupt ${by.interrupt}` : `woken by ${by.thread} ${by.tid ?? ''}`;
+  return `blocked${call ? ` in ${call}` : ''}: ${end}`;
+}
+
+function selectLeaf(leaf) {
+  const { from, to, step, reason, lane } = leaf;
+  view.selected = { time: from };
+  const pairs = [['on the path', wordsOf(step), reason], ...when('from', from), ['for', span(to - from)]];
+  pairs.push(['of the path', `${(100 * (to - from) / Math.max(1, view.way.ns)).toFixed(1)} %`]);
+  const instead = (step.instead || []).map(share => [share.idle ? 0 : share.unknown ? null : keyOf(share), share.ns]);
+  if (instead.length) pairs.push(...shares(instead, from, to));
+  const args = step.args && Object.entries(step.args).map(([name, value]) => `${name}: ${value}`).join('\n');
+  pairs.push(['shown', link('this stretch', () => show(from - (to - from), to + (to - from)))]);
+  rows(lane.title, pairs, args);
   redraw();
 }
 
@@ -410,27 +701,42 @@ function selectLoss(loss) {
 
 // The thread's run that a wake-up led to, with the wake-up in sight.
 function selectWake(wake) {
-  const lane = lanes[place.get('thread' + wake.woken)], room = wake.ran - wake.time;
+  const lane = threadLanes.get(wake.woken), room = wake.ran - wake.time;
   show(wake.time - room, wake.ran + room);
+  reveal(lane, wake.ran);
   const run = lane.runs[after(lane.to, wake.ran)];
-  if (run && run[0] === wake.ran) {
-    selectRun(run);
-  } else {
-    view.selected = { time: wake.ran, wake };
-    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ...when('at', wake.time), ['waited', span(room)]]);
-  }
-  reveal(place.get('thread' + wake.woken), wake.ran);
+  if (run && run[0] === wake.ran) return selectRun(run);
+  view.selected = { time: wake.ran, wake };
+  rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ...when('at', wake.time), ['waited', span(room)]]);
+}
+
+function pin(lane) {
+  if (!view.pinned.delete(lane)) view.pinned.add(lane);
+  layOut();
+  redraw();
 }
 
 function click(x, y) {
-  const at = lanes.findIndex((_, at) => y >= Y(at) && y < Y(at) + LANE);
-  if (at < 0 || x < LABEL) return;
-  const lane = lanes[at], time = view.from + (x - LABEL) * scale(), near = 4 * scale();
+  const edge = RULER + topRoom(), part = y < edge ? parts.top : parts.rest;
+  const row = part.rows.find(row => y >= rowY(row) && y < rowY(row) + (row.lane ? LANE : HEAD));
+  if (!row || y < RULER) return;
+  if (!row.lane) {
+    if (row.fold) { view.open = !view.open; layOut(); redraw(); }
+    return;
+  }
+  const { lane } = row, time = view.from + (x - LABEL) * scale(), near = 4 * scale();
+  if (x < LABEL) {
+    if (lane.kind === 'thread') pin(lane);
+    return;
+  }
+  const leaf = view.way?.leaves[after(view.way.ends, time)];
+  if (leaf?.lane === lane && leaf.from <= time) return selectLeaf(leaf);
   const loss = lane.losses.find(([from, to]) => time >= from - near && time <= to + near);
-  const run = after(lane.to, time), isRun = lane.from[run] <= time, isAbove = y - Y(at) < LANE - MARK;
+  const run = after(lane.to, time), isRun = lane.from[run] <= time, isAbove = y - rowY(row) < LANE - MARK;
+  const wait = after(lane.waitTo, time), isWait = lane.waitFrom[wait] <= time;
   let best = null;
   // Above the marks there are late events alone, wherever a stretch lies.
-  for (const [times, points] of [[isAbove && (isRun || loss) ? [] : lane.times, lane.points], [lane.lateTimes, lane.late]]) {
+  for (const [times, points] of [[isAbove && (isRun || isWait || loss) ? [] : lane.times, lane.points], [lane.lateTimes, lane.late]]) {
     for (let i = Math.max(0, after(times, time) - 1); i < times.length && i <= after(times, time); i++) {
       const far = Math.abs(times[i] - time);
       if (far <= near && (best === null || far <= best[0])) best = [far, points[i]];
@@ -438,7 +744,8 @@ function click(x, y) {
   }
   if (best) return selectPoint(best[1]);
   if (loss) return selectLoss(loss);
-  if (isRun) selectRun(lane.runs[run]);
+  if (isRun) return selectRun(lane.runs[run]);
+  if (isWait) selectWait(lane.waits[wait]);
 }
 
 // ---- search ----
@@ -467,7 +774,7 @@ function jump(by) {
   $('found').textContent = `${view.hit + 1} of ${view.hits.length}`;
   const point = data.points[view.hits[view.hit]];
   selectPoint(view.hits[view.hit]);
-  reveal(place.get('cpu' + point[CPU]) ?? 0, point[TIME]);
+  reveal(cpuLanes.get(point[CPU]), point[TIME]);
 }
 
 // ---- hands ----
@@ -496,7 +803,7 @@ canvas.addEventListener('wheel', event => {
     const by = (event.deltaX || event.deltaY) * scale();
     show(view.from + by, view.to + by);
   } else {
-    view.scroll += event.deltaY;
+    if (event.offsetY < RULER + topRoom() && mostTop()) view.topScroll += event.deltaY; else view.scroll += event.deltaY;
     redraw();
   }
 }, { passive: false });
@@ -504,11 +811,18 @@ const pan = part => show(view.from + part * (view.to - view.from), view.to + par
 const KEYS = { w: () => zoom(0.7), s: () => zoom(1 / 0.7), a: () => pan(-0.2), d: () => pan(0.2), 0: () => show(0, END) };
 Object.assign(KEYS, { ArrowLeft: KEYS.a, ArrowRight: KEYS.d, '+': KEYS.w, '-': KEYS.s });
 document.onkeydown = event => {
-  if (event.target === $('search') || event.ctrlKey || event.metaKey) return;
+  if (event.target.tagName === 'INPUT' || event.ctrlKey || event.metaKey) return;
   KEYS[event.key]?.();
 };
 $('search').oninput = event => search(event.target.value);
 $('search').onkeydown = event => { if (event.key === 'Enter') jump(event.shiftKey ? -1 : 1); };
+function filter(words) {
+  Object.assign(view, { filter: words, scroll: 0 });
+  layOut();
+  redraw();
+}
+$('filter').oninput = event => filter(event.target.value);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { colours = {}; hues.clear(); redraw(); });
 $('before').onclick = () => jump(-1);
 $('after').onclick = () => jump(1);
 $('whole').onclick = KEYS[0];
@@ -516,14 +830,20 @@ $('in').onclick = KEYS.w;
 $('out').onclick = KEYS.s;
 addEventListener('resize', redraw);
 
-// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&wake=0&click=400,60
+// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&wake=0&click=400,60&way=1&filter=sh&pin=17,18&open=1
 document.title = data.title + ' – perfweave';
 $('title').textContent = data.title;
 $('began').textContent = data.wall ? `0 is ${date(0)}` : 'date not known';
-Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
+Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, waits: data.waits.length, losses: data.losses.length, ways: ways.length });
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), number = name => Number(asked.get(name));
-  if (asked.has('to')) show(number('from'), number('to'));
+  if (asked.has('way')) view.way = ways[asked.get('way')] || null;
+  view.open = !view.way || asked.has('open');
+  for (const tid of asked.has('pin') ? asked.get('pin').split(',') : []) if (threadLanes.has(Number(tid))) view.pinned.add(threadLanes.get(Number(tid)));
+  view.filter = $('filter').value = asked.get('filter') ?? '';
+  layOut();
+  if (asked.has('to')) show(number('from'), number('to')); else if (view.way) show(view.way.from - view.way.ns / 20, view.way.to + view.way.ns / 20);
+  summary();
   draw();
   if (asked.has('search')) search($('search').value = asked.get('search'));
   for (let hit = 0; hit < number('hit'); hit++) jump(1);
@@ -534,5 +854,4 @@ function follow() {
   draw();
 }
 addEventListener('hashchange', follow);
-summary();
 follow();

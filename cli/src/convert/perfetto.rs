@@ -1,6 +1,6 @@
 //! A trace for <https://ui.perfetto.dev>: a track for each CPU and each thread, wake-ups as flow arrows.
 
-use super::picture::{Painter, Picture, Place, Point, Wake};
+use super::picture::{By, Painter, Picture, Place, Wake};
 use super::view::View;
 use super::{Out, Sink};
 use perfweave::{Clock, ClockOffset, Event};
@@ -139,8 +139,8 @@ pub struct Perfetto {
 }
 
 impl Perfetto {
-    pub fn new(out: Out, view: &View) -> Self {
-        Self { out, painter: Painter::new(view) }
+    pub fn new(out: Out, painter: Painter) -> Self {
+        Self { out, painter }
     }
 }
 
@@ -253,50 +253,55 @@ fn event(kind: i32, track: u64, name: Option<String>) -> TrackEvent {
     TrackEvent { r#type: Some(kind), track_uuid: Some(track), name, ..TrackEvent::default() }
 }
 
-/// Who ran where, on the track of the CPU and on that of the thread.
+/// Who ran where, on the track of the CPU and on that of the thread; and what threads waited for.
 fn slices(picture: &Picture) -> Vec<Timed> {
-    let ran = picture.wakes.iter().filter_map(|wake| Some(((wake.woken, wake.ran?.0), wake)));
-    let woken: HashMap<_, _> = ran.collect();
+    let woken: HashMap<_, _> = picture.wakes.iter().map(|wake| ((wake.woken, wake.ran.0), wake)).collect();
     let mut packets = Vec::new();
+    let mut slice = |from, to, begin: TrackEvent| {
+        let end = event(END, begin.track_uuid.unwrap_or(0), None);
+        packets.extend([(from, begin), (to, end)]);
+    };
     for run in &picture.runs {
-        let thread = picture.threads.get(&run.tid).map_or("?", |thread| &thread.name);
-        let on_cpu = event(BEGIN, CPU + u64::from(run.cpu), Some(format!("{thread} {}", run.tid)));
+        let on_cpu = event(BEGIN, CPU + u64::from(run.cpu), Some(picture.name(run.tid)));
         let mut of_thread = event(BEGIN, THREAD + u64::from(run.tid), Some(format!("CPU {}", run.cpu)));
         if let Some(wake) = woken.get(&(run.tid, run.from)) {
-            of_thread.terminating_flow_ids.push(flow(wake));
-            of_thread.debug_annotations.push(word("woken by", waker(picture, wake)));
+            of_thread.terminating_flow_ids.extend(flow(wake));
+            of_thread.debug_annotations.push(word("woken by", by(picture, &wake.by)));
             of_thread.debug_annotations.push(count("waited_ns", run.from.saturating_sub(wake.time)));
         }
-        for begin in [on_cpu, of_thread] {
-            let end = event(END, begin.track_uuid.unwrap_or(0), None);
-            packets.extend([(run.from, begin), (run.to, end)]);
-        }
+        slice(run.from, run.to, on_cpu);
+        slice(run.from, run.to, of_thread);
+    }
+    for wait in &picture.waits {
+        let mut begin = event(BEGIN, THREAD + u64::from(wait.tid), Some(wait.words().into()));
+        begin.categories.push("wait".into());
+        begin.debug_annotations.extend(wait.call.as_ref().map(|call| word("in", call.clone())));
+        begin.debug_annotations.extend(wait.by.as_ref().map(|waker| word("woken by", by(picture, waker))));
+        slice(wait.from, wait.to, begin);
     }
     packets
 }
 
 /// The thread or the interrupt that woke a thread.
-fn waker(picture: &Picture, wake: &Wake) -> String {
-    match &picture.points[wake.point] {
-        Point { interrupt: Some(interrupt), .. } => format!("[{interrupt}]"),
-        Point { tid: Some(tid), .. } => {
-            format!("{} {tid}", picture.threads.get(tid).map_or("?", |thread| &thread.name))
-        }
-        _ => "?".into(),
+fn by(picture: &Picture, by: &By) -> String {
+    match by {
+        By::Thread(tid) => picture.name(*tid),
+        By::Interrupt(interrupt) => format!("[{interrupt}]"),
     }
 }
 
-/// The flow of a wake-up: any number that no other has.
-fn flow(wake: &Wake) -> u64 {
-    wake.point as u64 + 1
+/// The flow of a wake-up: any number that no other has. `None`: no event tells of it.
+fn flow(wake: &Wake) -> Option<u64> {
+    wake.point.map(|point| point as u64 + 1)
 }
 
 /// All events, on the track of the thread that caused them. What the idle thread and interrupts cause is on the CPU's track.
 fn instants(picture: &Picture) -> impl Iterator<Item = Timed> {
     // A thread that begins to run with the last event has no slice that an arrow could lead to.
     let runs: HashSet<_> = picture.runs.iter().map(|run| (run.tid, run.from)).collect();
-    let arrives = |wake: &&Wake| wake.ran.is_some_and(|(time, _)| runs.contains(&(wake.woken, time)));
-    let flows: HashMap<_, _> = picture.wakes.iter().filter(arrives).map(|wake| (wake.point, flow(wake))).collect();
+    let arrives = |wake: &&Wake| runs.contains(&(wake.woken, wake.ran.0));
+    let flows = picture.wakes.iter().filter(arrives).filter_map(|wake| wake.point.zip(flow(wake)));
+    let flows: HashMap<_, _> = flows.collect();
     picture.points.iter().enumerate().map(move |(at, point)| {
         let track = match (point.by(), point.cpu) {
             (Some(tid @ 1..), _) => THREAD + u64::from(tid),
@@ -352,7 +357,7 @@ fn count(name: &str, value: u64) -> DebugAnnotation {
 #[cfg(test)]
 mod tests {
     use super::{CPU, INSTANT, THREAD, instants, slices};
-    use crate::convert::picture::{Picture, Place, Point, Run, Wake};
+    use crate::convert::picture::{By, Picture, Place, Point, Run, Wake};
 
     fn point() -> Point {
         let (place, text) = (Place::Proven, "x".into());
@@ -363,7 +368,10 @@ mod tests {
     #[test]
     fn what_an_interrupt_does_is_on_its_cpus_track() {
         let points = [None, Some("softirq")].map(|interrupt| Point { interrupt, ..point() }).to_vec();
-        let wakes = [0, 1].map(|point| Wake { time: 7, point, cpu: 1, woken: 3, ran: Some((8 + point as u64, 0)) });
+        let wakes = [(0, By::Thread(9)), (1, By::Interrupt("softirq".into()))].map(|(point, by)| {
+            let ran = (8 + point as u64, 0);
+            Wake { time: 7, point: Some(point), by, cpu: Some(1), woken: 3, ran }
+        });
         let runs = [8, 9].map(|from| Run { cpu: 0, tid: 3, from, to: from + 1 }).to_vec();
         let events = vec!["sched:sched_waking".into()];
         let picture = Picture { events, points, wakes: wakes.to_vec(), runs, ..Picture::default() };

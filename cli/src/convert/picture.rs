@@ -1,11 +1,15 @@
-//! A recording as lanes: which thread ran where and when, who woke whom, what is lost. The page and the traces are made of it.
+//! What happened as lanes: which thread ran where and when, what it waited for, who woke it, what is lost. The page and the traces are made of
+//! it. Who ran and who waited is what the [account](crate::waits) says.
 
 use super::names::{Names, frames};
-use super::view::{Scheduled, View};
-use crate::numbers::OUTSIDE;
-use perfweave::{Certainty, Event, Item, Kind, Record};
+use super::view::View;
+use crate::failure::Failure;
+use crate::numbers::ENDED;
+use crate::scheduler::Scheduler;
+use crate::trace::calls::Calls;
+use crate::waits::{Cause, Has, In, Stretch, Waker, What, Why};
+use perfweave::{Certainty, Event, Item, Kind, Record, Rings};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::time::Duration;
 
 /// Times are those of the recording's clock, in nanoseconds.
 #[derive(Debug, Default)]
@@ -17,6 +21,8 @@ pub struct Picture {
     pub events: Vec<String>,
     pub points: Vec<Point>,
     pub runs: Vec<Run>,
+    pub waits: Vec<Wait>,
+    pub unknown: Vec<Unknown>,
     pub wakes: Vec<Wake>,
     pub losses: Vec<Loss>,
 }
@@ -70,16 +76,61 @@ pub struct Run {
     pub to: u64,
 }
 
-/// A thread or an interrupt made a thread runnable.
+/// A thread that could run, or that was blocked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    pub tid: u32,
+    pub from: u64,
+    pub to: u64,
+    pub why: Why,
+    /// Where it ran then, if it could run and has run.
+    pub cpu: Option<u32>,
+    /// In which system call it was blocked, with its arguments.
+    pub call: Option<String>,
+    /// What ended it, if that is known: it was blocked and was woken.
+    pub by: Option<By>,
+}
+
+impl Wait {
+    pub fn words(&self) -> &'static str {
+        match self.why {
+            Why::Ready => "ready",
+            Why::Asleep => "blocked",
+            Why::Disk => "blocked, uninterruptible",
+            Why::Other => "stopped",
+        }
+    }
+}
+
+/// What wakes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum By {
+    Thread(u32),
+    /// Its name, or its kind.
+    Interrupt(String),
+}
+
+/// A time in which it is not known who had a CPU, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unknown {
+    pub cpu: u32,
+    pub from: u64,
+    pub to: u64,
+    pub cause: Cause,
+}
+
+/// A thread or an interrupt made a thread run.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wake {
     pub time: u64,
-    /// The event that says so, and who caused it: an index of [`Picture::points`].
-    pub point: usize,
-    pub cpu: u32,
+    /// The event that says so: an index of [`Picture::points`].
+    pub point: Option<usize>,
+    pub by: By,
+    /// Where, if it is known.
+    pub cpu: Option<u32>,
     pub woken: u32,
-    /// When it ran after that, and where. `None` if that is not known: where records are missing, it may have run and waited again.
-    pub ran: Option<(u64, u32)>,
+    /// When it ran after that, and where.
+    pub ran: (u64, u32),
 }
 
 /// Records that are missing, and in which stretch.
@@ -95,102 +146,46 @@ pub struct Loss {
 const NAMES: [Kind; 4] = [Kind::COMM, Kind::MMAP, Kind::MMAP2, Kind::FORK];
 
 /// Makes a picture, event by event.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Painter {
     picture: Picture,
     numbers: HashMap<String, usize>,
     names: Names,
-    /// Whether wakers themselves say whom they wake. If so, what the woken thread's CPU says of it is left out.
-    has_waking: bool,
-    /// By `sched:sched_switch`.
-    switched: Running,
-    /// By the kernel's records of switches into and out of the recorded threads. If there are any, runs are made of them: where only some
-    /// threads are recorded, nobody else's `sched:sched_switch` is, and so neither the beginning of their runs nor the end of another's.
-    scheduled: Running,
-    /// The wake-ups whose runs the kernel's own records of switches tell.
-    joined: HashSet<usize>,
+    scheduler: Scheduler,
+    /// The scheduler's names. Those in the picture are the view's.
+    told: crate::names::Names,
+    wakings: Wakings,
+    /// Whether threads say themselves that they are on a CPU. Then those that do not are not recorded: nobody knows when they run.
+    has_switches: bool,
     /// Losses whose time is not known yet.
     untimed: Vec<Loss>,
-    /// The last wake-up of each thread, and whether `sched:sched_switch` says that it ran after it.
-    woken: HashMap<u32, (usize, bool)>,
-    /// Threads that left a CPU and could run on. No wake-up makes them run.
-    ready: HashSet<u32>,
-    /// In a PID namespace: the numbers of threads that were not known when tracepoints first named them.
-    renamed: HashMap<u32, u32>,
-    /// What the view had learned of them.
-    learned: usize,
-}
-
-/// Who runs where, and has run.
-#[derive(Debug, Default)]
-struct Running {
-    runs: Vec<Run>,
-    /// Who runs on each CPU, and since when. `None`: unknown since then.
-    on: HashMap<u32, (Option<u32>, u64)>,
-}
-
-impl Running {
-    /// Before its first event a CPU may not have been traced yet.
-    fn begin(&mut self, cpu: u32, time: u64) {
-        self.on.entry(cpu).or_insert((None, time));
-    }
-
-    fn switch(&mut self, time: u64, cpu: u32, prev: u32, next: Option<u32>) {
-        let (running, since) = self.on.get(&cpu).copied().unwrap_or((None, time));
-        // The idle thread runs where nothing is drawn. After a loss it is unknown who ran until then.
-        if prev != 0 && running.is_none_or(|running| running == prev) && since < time {
-            self.runs.push(Run { cpu, tid: prev, from: since, to: time });
-        }
-        self.on.insert(cpu, (next, time));
-    }
-
-    fn rename(&mut self, from: u32, to: u32) {
-        for (running, _) in self.on.values_mut().filter(|(running, _)| *running == Some(from)) {
-            *running = Some(to);
-        }
-    }
-
-    fn lost(&mut self, loss: &Loss) {
-        for (cpu, running) in &mut self.on {
-            if loss.cpu.is_none_or(|of| of == *cpu) {
-                if let (Some(tid @ 1..), from) = *running
-                    && from < loss.from
-                {
-                    self.runs.push(Run { cpu: *cpu, tid, from, to: loss.from });
-                }
-                *running = (None, loss.to);
-            }
-        }
-    }
-
-    /// All runs until the end of the recording.
-    fn finish(mut self, end: u64) -> Vec<Run> {
-        for (cpu, (tid, from)) in self.on {
-            if let Some(tid @ 1..) = tid
-                && from < end
-            {
-                self.runs.push(Run { cpu, tid, from, to: end });
-            }
-        }
-        self.runs.sort_by_key(|run| (run.from, run.cpu));
-        self.runs
-    }
 }
 
 impl Painter {
-    pub fn new(view: &View) -> Self {
-        let has_waking = view.events().any(|name| name == "sched:sched_waking");
-        Self { has_waking, ..Self::default() }
+    pub fn new(rings: &Rings) -> Result<Self, Failure> {
+        Ok(Self::of(Scheduler::told_by(rings)?))
+    }
+
+    fn of(scheduler: Scheduler) -> Self {
+        let (picture, numbers, names, told, wakings, untimed) = Default::default();
+        Self { picture, numbers, names, scheduler, told, wakings, has_switches: false, untimed }
     }
 
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
         self.names.learn(event, view);
-        if self.learned != view.learned() {
-            self.learned = view.learned();
-            self.rename(|thread| view.here(thread));
-        }
-        // What perf says of the time before the recording has the time 0.
-        let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
+        let lost = match event.item() {
+            Item::Record(record) => {
+                self.scheduler.record(&record, event.key().unwrap_or(0), &mut self.told);
+                None
+            }
+            item => self.scheduler.notice(&item),
+        };
+        let loss = lost.map(|from| {
+            let text = crate::session::notice(&event.item()).unwrap_or_default();
+            Loss { cpu: event.cpu(), from, to: 0, text }
+        });
+        // What perf says of the time before the recording has the time 0. A loss before the first record of a CPU, or behind the last, has none.
+        let Some(time) = event.key().filter(|key| *key > 0) else { return self.untimed.extend(loss) };
         if self.picture.start == 0 {
             if event.record().is_some_and(|record| NAMES.contains(&record.kind())) {
                 // A recording begins with its first event. The names of before are known then.
@@ -200,35 +195,24 @@ impl Painter {
         }
         self.place(time, event.cpu());
         self.picture.end = self.picture.end.max(time);
-        if let Some(cpu) = event.cpu().filter(|cpu| *cpu != u32::MAX) {
-            self.picture.cpus.insert(cpu);
-            self.switched.begin(cpu, time);
-        }
-        match event.item() {
-            Item::Record(record) => self.record(time, event, &record, view),
-            Item::Flushed | Item::EarlyRelease(_) => {}
-            other => {
-                let from = after(&other, Some(time)).unwrap_or(time).max(self.picture.start);
-                let text = crate::session::notice(&other).unwrap_or_default();
-                self.lost(Loss { cpu: event.cpu(), from, to: time, text });
-            }
+        self.picture.cpus.extend(event.cpu().filter(|cpu| *cpu != u32::MAX));
+        self.lost(loss, time);
+        if let Item::Record(record) = event.item() {
+            self.record(time, event, &record, view);
         }
     }
 
-    /// A loss before the first record of a CPU, or behind the last, has no time.
-    fn without_time(&mut self, event: &Event<'_>) {
-        if let Some(text) = crate::session::notice(&event.item()) {
-            let from = after(&event.item(), None).unwrap_or(0);
-            self.untimed.push(Loss { cpu: event.cpu(), from, to: 0, text });
-        }
+    /// A loss lasts until it is told.
+    fn lost(&mut self, losses: impl IntoIterator<Item = Loss>, to: u64) {
+        let start = self.picture.start;
+        let placed = losses.into_iter().map(|loss| Loss { from: loss.from.max(start).min(to), to, ..loss });
+        self.picture.losses.extend(placed);
     }
 
-    /// Such a loss lasts until the next record of its CPU, or until the end.
+    /// One without a time lasts until the next record of its CPU, or until the end.
     fn place(&mut self, to: u64, cpu: Option<u32>) {
-        for loss in self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>() {
-            let from = loss.from.max(self.picture.start).min(to);
-            self.lost(Loss { from, to, ..loss });
-        }
+        let placed = self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>();
+        self.lost(placed, to);
     }
 
     fn record(&mut self, time: u64, event: &Event<'_>, record: &Record<'_>, view: &View) {
@@ -251,77 +235,9 @@ impl Painter {
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
-        match (record.kind(), tid, cpu) {
-            (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, Some(tid), Some(cpu)) => {
-                self.in_or_out(time, cpu, tid, is_switch_out(record));
-            }
-            // Its last switch is not recorded any more.
-            (Kind::EXIT, Some(tid), Some(cpu)) if self.scheduled.on.contains_key(&cpu) => {
-                self.in_or_out(time, cpu, tid, true);
-            }
-            _ => {}
-        }
-        match (view.scheduled(record), cpu) {
-            (Some(Scheduled::Switch { prev, could_run, next }), Some(cpu)) => {
-                self.thread(prev, view);
-                self.thread(next, view);
-                self.switched.switch(time, cpu, prev, Some(next));
-                self.leaves(prev, could_run);
-                self.runs(time, cpu, next);
-            }
-            (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
-                self.thread(woken, view);
-                self.wakes(Wake { time, point: self.picture.points.len() - 1, cpu, woken, ran: None });
-            }
-            _ => {}
-        }
-    }
-
-    fn wakes(&mut self, wake: Wake) {
-        if !self.ready.contains(&wake.woken) {
-            self.woken.insert(wake.woken, (self.picture.wakes.len(), false));
-        }
-        self.picture.wakes.push(wake);
-    }
-
-    /// A thread leaves its CPU. If it could run on, it was not asleep, and no wake-up makes it run (`try_to_wake_up`, kernel/sched/core.c, has the
-    /// tracepoint before it looks).
-    fn leaves(&mut self, tid: u32, could_run: bool) {
-        if could_run && tid != 0 {
-            self.woken.remove(&tid);
-            self.ready.insert(tid);
-        } else {
-            self.ready.remove(&tid);
-        }
-    }
-
-    /// The numbers of some threads are known now.
-    fn rename(&mut self, known: impl Fn(u32) -> u32) {
-        let unknown = self.picture.threads.range(OUTSIDE..).map(|(tid, _)| *tid);
-        let known = unknown.map(|tid| (tid, known(tid & !OUTSIDE))).filter(|(from, to)| from != to);
-        for (from, to) in known.collect::<Vec<_>>() {
-            let unknown = self.picture.threads.remove(&from).unwrap_or_default();
-            let thread = self.picture.threads.entry(to).or_default();
-            if thread.name.is_empty() {
-                thread.name = unknown.name;
-            }
-            self.renamed.insert(from, to);
-            self.switched.rename(from, to);
-            if let Some(wake) = self.woken.remove(&from) {
-                self.woken.insert(to, wake);
-            }
-            if self.ready.remove(&from) {
-                self.ready.insert(to);
-            }
-        }
-    }
-
-    /// A thread runs, as `sched:sched_switch` says.
-    fn runs(&mut self, time: u64, cpu: u32, tid: u32) {
-        self.ready.remove(&tid);
-        if let Some((wake, has_run @ false)) = self.woken.get_mut(&tid) {
-            self.picture.wakes[*wake].ran = Some((time, cpu));
-            *has_run = true;
+        self.has_switches |= matches!(record.kind(), Kind::SWITCH | Kind::SWITCH_CPU_WIDE);
+        if let Some(woken) = view.wakes(record) {
+            self.wakings.entry(woken).or_default().push((time, self.picture.points.len() - 1));
         }
     }
 
@@ -345,92 +261,147 @@ impl Painter {
         thread.pid = view.pid(tid).or(thread.pid);
     }
 
-    /// The kernel's own record of a switch.
-    fn in_or_out(&mut self, time: u64, cpu: u32, tid: u32, is_out: bool) {
-        if is_out {
-            // Nobody is known to run now: another thread may be one that is not recorded.
-            self.scheduled.switch(time, cpu, tid, Some(0));
-        } else {
-            self.scheduled.on.insert(cpu, (Some(tid), time));
-            self.ready.remove(&tid);
-            // The run begins here, not where another thread's `sched:sched_switch` announces it.
-            if let Some((wake, _)) = self.woken.remove(&tid) {
-                self.picture.wakes[wake].ran = Some((time, cpu));
-                self.joined.insert(wake);
-            }
-        }
-    }
-
-    fn lost(&mut self, loss: Loss) {
-        self.switched.lost(&loss);
-        self.scheduled.lost(&loss);
-        self.ready.clear();
-        self.picture.losses.push(loss);
-    }
-
     /// The picture, with everything in order of its beginning.
     pub fn finish(mut self) -> Picture {
         self.names.tell();
-        if self.learned == 0 {
-            // No thread was seen but idle ones.
-            self.rename(|thread| thread);
-        }
         for loss in self.untimed.clone() {
             self.place(self.picture.end, loss.cpu);
         }
-        let running = if self.scheduled.on.is_empty() {
-            self.switched
-        } else {
-            // A thread that is not recorded may have run, and waited again, before a recorded one made way for it.
-            for (_, wake) in self.picture.wakes.iter_mut().enumerate().filter(|(at, _)| !self.joined.contains(at)) {
-                wake.ran = None;
-            }
-            self.scheduled
-        };
-        self.picture.runs = running.finish(self.picture.end);
-        let renamed = |tid: &mut u32| *tid = self.renamed.get(tid).copied().unwrap_or(*tid);
-        self.picture.runs.iter_mut().for_each(|run| renamed(&mut run.tid));
-        self.picture.wakes.iter_mut().for_each(|wake| renamed(&mut wake.woken));
-        self.picture.forget_waits_across_losses();
-        self.picture.threads.entry(0).or_default().name = "swapper".into();
+        self.picture.take(&self.scheduler, &self.wakings);
+        if self.has_switches {
+            self.picture.leave_out_strangers();
+        }
         self.picture
     }
 }
 
+/// The events that tell of wake-ups, by the thread's number in the first PID namespace: when, and which of [`Picture::points`].
+type Wakings = HashMap<u32, Vec<(u64, usize)>>;
+
 impl Picture {
-    /// A thread that waits while records of any CPU are missing may run there, and wait again, without a record.
-    fn forget_waits_across_losses(&mut self) {
-        let mut stretches: Vec<_> = self.losses.iter().map(|loss| (loss.from, loss.to)).collect();
-        stretches.sort_unstable();
-        // Without overlaps, their ends are in order too.
-        stretches.dedup_by(|next, before| {
-            let overlaps = next.0 <= before.1;
-            if overlaps {
-                before.1 = before.1.max(next.1);
+    /// What an account says of a time.
+    pub fn of(scheduler: &Scheduler, start: u64, end: u64) -> Self {
+        let cpus = scheduler.account.cpus().collect();
+        let mut picture = Self { start, end, cpus, ..Self::default() };
+        picture.take(scheduler, &Wakings::new());
+        let lost = |unknown: &&Unknown| matches!(unknown.cause, Cause::Loss | Cause::Untraced);
+        let loss = |&Unknown { cpu, from, to, cause }| Loss { cpu: Some(cpu), from, to, text: cause.words().into() };
+        picture.losses = picture.unknown.iter().filter(lost).map(loss).collect();
+        picture
+    }
+
+    fn take(&mut self, scheduler: &Scheduler, wakings: &Wakings) {
+        let (account, mut calls) = (&scheduler.account, Calls::default());
+        for cpu in account.cpus() {
+            for Stretch { from, to, what } in account.turns(cpu, self.start, self.end) {
+                match what {
+                    Has::Thread(who) => self.runs.push(Run { cpu, tid: scheduler.number(who), from, to }),
+                    Has::Unknown(cause) => self.unknown.push(Unknown { cpu, from, to, cause }),
+                    Has::Idle => {}
+                }
             }
-            overlaps
-        });
-        for wake in &mut self.wakes {
-            let next = stretches.get(stretches.partition_point(|(_, to)| *to <= wake.time));
-            wake.ran = wake.ran.filter(|(ran, _)| next.is_none_or(|(from, _)| ran <= from));
+        }
+        self.runs.sort_by_key(|run| (run.from, run.cpu));
+        for who in account.known_threads().into_iter().filter(|who| who.thread > 0) {
+            let did = account.did(who, self.start, self.end);
+            let (tid, known) = (scheduler.number(who), account.known(who));
+            let thread = self.threads.entry(tid).or_default();
+            if let Some(known) = known {
+                thread.pid = thread.pid.or(known.process.filter(|process| *process != ENDED));
+                if thread.name.is_empty() {
+                    thread.name.clone_from(&known.name);
+                }
+            }
+            self.take_waits(scheduler, tid, &did, &mut calls);
+            self.take_wakes(scheduler, tid, &did, wakings.get(&who.thread).map_or(&[], Vec::as_slice));
+        }
+        self.wakes.sort_by_key(|wake| wake.time);
+        self.threads.entry(0).or_default().name = "swapper".into();
+    }
+
+    fn take_waits(&mut self, scheduler: &Scheduler, tid: u32, did: &[Stretch<What>], calls: &mut Calls) {
+        for Stretch { from, to, what } in did {
+            let (why, cpu, call, by) = match what {
+                What::Runs { .. } | What::Unknown(_) => continue,
+                What::Ready { cpu, .. } => (Why::Ready, *cpu, None, None),
+                What::Blocked { why, call, end } => {
+                    let call = if let In::Call(call) = call { Some(calls.words(call)) } else { None };
+                    (*why, None, call, end.as_ref().map(|end| By::of(scheduler, end, None)))
+                }
+            };
+            self.waits.push(Wait { tid, from: *from, to: *to, why, cpu, call, by });
+        }
+    }
+
+    /// Each wake-up after which the thread ran.
+    fn take_wakes(&mut self, scheduler: &Scheduler, tid: u32, did: &[Stretch<What>], wakings: &[(u64, usize)]) {
+        for (at, two) in did.windows(2).enumerate() {
+            let [
+                Stretch { from, what: What::Ready { taken_off: false, .. }, .. },
+                Stretch { from: ran, what: What::Runs { cpu: on }, .. },
+            ] = two
+            else {
+                continue;
+            };
+            let before = at.checked_sub(1).map(|before| &did[before]);
+            let woken = match before.map(|before| &before.what) {
+                Some(What::Blocked { end: Some(end), .. }) => Some(end),
+                _ => None,
+            };
+            // Without a time in which it was blocked, it was woken before it left its CPU, and after it came there.
+            let since = if woken.is_some() { *from } else { before.map_or(*from, |before| before.from) };
+            let last = wakings[..wakings.partition_point(|(time, _)| time <= from)].last();
+            let (time, point) =
+                last.filter(|(time, _)| *time >= since).map_or((*from, None), |(time, at)| (*time, Some(*at)));
+            let event = point.map(|point| &self.points[point]);
+            let (by, cpu) = match (woken, event) {
+                (Some(end), _) => (
+                    By::of(scheduler, end, event),
+                    event.map_or_else(|| ran_on(scheduler, end, time), |event| event.cpu),
+                ),
+                (None, Some(Point { interrupt: Some(kind), cpu, .. })) => (By::Interrupt((*kind).into()), *cpu),
+                (None, Some(Point { tid: Some(tid), cpu, .. })) => (By::Thread(*tid), *cpu),
+                (None, _) => continue,
+            };
+            self.wakes.push(Wake { time, point, by, cpu, woken: tid, ran: (*ran, *on) });
+        }
+    }
+
+    /// The name of a thread and its number.
+    #[cfg_attr(not(feature = "perfetto"), expect(dead_code, reason = "the page puts them together itself"))]
+    pub fn name(&self, tid: u32) -> String {
+        format!("{} {tid}", self.threads.get(&tid).map_or("?", |thread| &thread.name))
+    }
+
+    /// Threads that are seen when they are woken, or when another makes way for them, and tell nothing themselves.
+    fn leave_out_strangers(&mut self) {
+        let recorded: HashSet<_> = self.points.iter().filter_map(|point| point.tid).collect();
+        let strangers = self.runs.extract_if(.., |run| !recorded.contains(&run.tid));
+        let unseen = |Run { cpu, from, to, .. }| Unknown { cpu, from, to, cause: Cause::Unseen };
+        self.unknown.extend(strangers.map(unseen));
+        self.waits.retain(|wait| recorded.contains(&wait.tid));
+        self.wakes.retain(|wake| recorded.contains(&wake.woken));
+    }
+}
+
+impl By {
+    /// `event`: what tells of the wake-up.
+    fn of(scheduler: &Scheduler, waker: &Waker, event: Option<&Point>) -> Self {
+        let kind = || event.and_then(|event| event.interrupt).unwrap_or("interrupt");
+        match waker {
+            Waker::Thread(who) => Self::Thread(scheduler.number(*who)),
+            Waker::Interrupt(name) => Self::Interrupt(name.as_deref().unwrap_or_else(kind).into()),
         }
     }
 }
 
-/// The time of the last record before a loss: 0 if it is the first that its CPU tells. `time` is when it is told.
-fn after(item: &Item<'_>, time: Option<u64>) -> Option<u64> {
-    match item {
-        Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
-        Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
-        Item::Untraced(untraced) => untraced_since(untraced.since, untraced.lasted, time),
+/// Where a waker ran.
+fn ran_on(scheduler: &Scheduler, waker: &Waker, time: u64) -> Option<u32> {
+    let Waker::Thread(who) = waker else { return None };
+    match scheduler.account.did(*who, time.saturating_sub(1), time)[..] {
+        [Stretch { what: What::Runs { cpu }, .. }] => Some(cpu),
         _ => None,
     }
-}
-
-/// Since when a CPU was not traced. It is told when that is over, or, as long as it lasts, when it begins.
-fn untraced_since(since: Option<u64>, lasted: Option<Duration>, time: Option<u64>) -> Option<u64> {
-    let lasted = lasted.map(|lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
-    since.or_else(|| time.zip(lasted).map(|(time, lasted)| time.saturating_sub(lasted)))
 }
 
 /// Whether a thread leaves its CPU, as a record of a switch says (`PERF_RECORD_MISC_SWITCH_OUT`).
@@ -441,118 +412,112 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Loss, Painter, Run, Wake, untraced_since};
-    use std::time::Duration;
+    use super::{By, Loss, Painter, Picture, Place, Point, Run};
+    use crate::scheduler::Scheduler;
+    use crate::waits::{Cause, Why};
 
-    /// A wait is joined only where no record of any CPU is missing.
-    #[test]
-    fn a_wake_up_is_not_joined_across_a_loss() {
-        let mut painter = Painter::default();
+    const LEFT: Option<(Why, u32)> = Some((Why::Asleep, 7));
+
+    /// A recording from 10 to 200 of what a scheduler tells.
+    fn painter(told: impl FnOnce(&mut Scheduler)) -> Painter {
+        let mut painter = Painter::of(Scheduler::without_sources());
         (painter.picture.start, painter.picture.end) = (10, 200);
-        let wake = |time, woken| Wake { time, point: 0, cpu: 0, woken, ran: None };
-        // Each wake-up, and when the thread runs on CPU 0. CPU 1 tells at 60 what it has lost since 40, and CPU 2 nothing since 80.
-        let waits = [(20, 30), (25, 40), (30, 50), (45, 55), (50, 70), (60, 65), (70, 90), (62, 80)];
-        let mut steps = Vec::new();
-        for (tid, (woken, ran)) in (1..).zip(waits) {
-            steps.extend([(woken, Some(tid), None), (ran, None, Some(tid))]);
-        }
-        steps.push((60, None, None));
-        steps.sort_by_key(|(time, woken, ran)| (*time, woken.is_some(), ran.is_some()));
-        for (time, woken, ran) in steps {
-            match (woken, ran) {
-                (Some(tid), _) => painter.wakes(wake(time, tid)),
-                (_, Some(tid)) => painter.runs(time, 0, tid),
-                _ => painter.lost(Loss { cpu: Some(1), from: 40, to: 60, text: String::new() }),
-            }
-        }
-        painter.untimed.push(Loss { cpu: Some(2), from: 80, to: 0, text: String::new() });
+        told(&mut painter.scheduler);
+        painter
+    }
+
+    fn point(time: u64, tid: u32, interrupt: Option<&'static str>) -> Point {
+        let (place, text, chain) = (Place::Proven, String::new(), Vec::new());
+        Point { time, cpu: Some(1), tid: Some(tid), interrupt, event: 0, text, place, chain }
+    }
+
+    fn waits(picture: &Picture) -> Vec<(u32, u64, u64, Why)> {
+        picture.waits.iter().map(|wait| (wait.tid, wait.from, wait.to, wait.why)).collect()
+    }
+
+    /// A thread sleeps, is woken, and waits for a CPU on which another runs meanwhile. The event of the wake-up says where.
+    #[test]
+    fn runs_waits_and_wake_ups_are_those_of_the_account() {
+        let mut painter = painter(|scheduler| {
+            let account = &mut scheduler.account;
+            account.switches(20, 0, 0, Some((Why::Ready, 0)), 7);
+            account.switches(30, 0, 7, LEFT, 9);
+            account.wakes(50, 1, 7, 8, None, (8, Some(8)));
+            account.switches(80, 0, 9, Some((Why::Ready, 9)), 7);
+            // On its way to sleep it is woken already.
+            account.wakes(90, 1, 7, 8, Some("softirq"), (8, Some(8)));
+            account.switches(100, 0, 7, LEFT, 9);
+            account.switches(120, 0, 9, LEFT, 7);
+        });
+        painter.picture.points = vec![point(50, 8, None), point(90, 8, Some("softirq"))];
+        painter.wakings.insert(7, vec![(50, 0), (90, 1)]);
         let picture = painter.finish();
-        let joined = picture.wakes.iter().filter_map(|wake| Some((wake.time, wake.ran?.0)));
-        assert_eq!(joined.collect::<Vec<_>>(), [(20, 30), (25, 40), (60, 65), (62, 80)]);
+        let run = |cpu, tid, from, to| Run { cpu, tid, from, to };
+        let runs: Vec<_> = picture.runs.iter().copied().filter(|run| run.cpu == 0).collect();
+        assert_eq!(
+            runs,
+            [run(0, 7, 20, 30), run(0, 9, 30, 80), run(0, 7, 80, 100), run(0, 9, 100, 120), run(0, 7, 120, 200)]
+        );
+        let of_7: Vec<_> = waits(&picture).into_iter().filter(|wait| wait.0 == 7).collect();
+        assert_eq!(of_7, [(7, 30, 50, Why::Asleep), (7, 50, 80, Why::Ready), (7, 100, 120, Why::Ready)]);
+        let blocked = picture.waits.iter().find(|wait| (wait.tid, wait.from) == (7, 30)).unwrap();
+        assert_eq!((&blocked.by, picture.waits[1].cpu), (&Some(By::Thread(8)), Some(0)));
+        let wakes: Vec<_> = picture.wakes.iter().map(|wake| (wake.time, wake.point, &wake.by, wake.ran)).collect();
+        let by = By::Interrupt("softirq".into());
+        assert_eq!(wakes, [(50, Some(0), &By::Thread(8), (80, 0)), (90, Some(1), &by, (120, 0))]);
     }
 
-    /// `sched_waking` comes before the kernel looks whether the thread sleeps at all.
+    /// Where records of any CPU are missing, a thread may have run and waited again.
     #[test]
-    fn a_thread_that_could_run_is_woken_by_nobody() {
-        let mut painter = Painter::default();
-        (painter.picture.start, painter.picture.end) = (10, 100);
-        let wake = |time, woken| Wake { time, point: 0, cpu: 0, woken, ran: None };
-        // 7 is woken on its way to sleep, and is taken off its CPU. Meanwhile it is woken again.
-        painter.wakes(wake(20, 7));
-        painter.leaves(7, true);
-        painter.wakes(wake(30, 7));
-        painter.runs(40, 0, 7);
-        // 7 is woken on its way to sleep, and sleeps. 8 sleeps and is woken.
-        painter.wakes(wake(50, 7));
-        painter.leaves(7, false);
-        painter.leaves(8, false);
-        painter.wakes(wake(60, 8));
-        painter.runs(70, 0, 7);
-        painter.runs(80, 1, 8);
-        let ran: Vec<_> = painter.finish().wakes.iter().map(|wake| wake.ran).collect();
-        assert_eq!(ran, [None, None, Some((70, 0)), Some((80, 1))]);
-    }
-
-    #[test]
-    fn runs_end_where_records_are_lost() {
-        let mut painter = Painter::default();
-        (painter.picture.start, painter.picture.end) = (10, 100);
-        painter.switched.switch(20, 0, 7, Some(8));
-        painter.lost(Loss { cpu: Some(0), from: 40, to: 60, text: String::new() });
-        painter.switched.switch(70, 0, 9, Some(0));
-        painter.switched.switch(80, 0, 0, Some(7));
-        let run = |tid, from, to| Run { cpu: 0, tid, from, to };
-        assert_eq!(painter.finish().runs, [run(8, 20, 40), run(9, 60, 70), run(7, 80, 100)]);
+    fn nothing_spans_a_loss_and_who_had_the_cpu_is_unknown() {
+        let picture = painter(|scheduler| {
+            let account = &mut scheduler.account;
+            account.switches(20, 0, 7, LEFT, 9);
+            account.wakes(30, 1, 7, 8, None, (8, Some(8)));
+            account.lost(Some(0), Some(40));
+            account.switches(60, 0, 9, LEFT, 7);
+            account.switches(70, 0, 7, LEFT, 0);
+        });
+        let picture = picture.finish();
+        assert!(picture.wakes.is_empty() && waits(&picture).iter().all(|wait| wait.2 <= 40 || wait.1 >= 60));
+        let of_0 = picture.runs.iter().filter(|run| run.cpu == 0).map(|run| (run.tid, run.from, run.to));
+        assert_eq!(of_0.collect::<Vec<_>>(), [(9, 20, 40), (7, 60, 70)]);
+        let unknown = picture.unknown.iter().filter(|one| one.cpu == 0).map(|one| (one.from, one.to, one.cause));
+        assert_eq!(unknown.collect::<Vec<_>>(), [(10, 20, Cause::First), (40, 60, Cause::Loss)]);
     }
 
     #[test]
     fn losses_without_a_time_end_at_the_next_record_of_their_cpu() {
-        let mut painter = Painter::default();
-        (painter.picture.start, painter.picture.end) = (10, 100);
+        let mut painter = painter(|_| {});
         let loss = |(cpu, from)| Loss { cpu: Some(cpu), from, to: 0, text: String::new() };
         painter.untimed = [(1, 0), (2, 90), (0, 20)].map(loss).to_vec();
         painter.place(40, Some(1));
         painter.place(50, Some(0));
         let of = |loss: Loss| (loss.cpu, loss.from, loss.to);
         let losses: Vec<_> = painter.finish().losses.into_iter().map(of).collect();
-        assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 100)]);
+        assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 200)]);
     }
 
-    /// No record tells what happens on a CPU that is not traced: waits that reach into that time are forgotten, although it is told at its end.
-    #[test]
-    fn a_cpu_that_is_not_traced_is_told_at_the_end() {
-        let lasted = Some(Duration::from_nanos(30));
-        let since =
-            [(Some(50), lasted, None), (Some(50), lasted, Some(90)), (None, lasted, Some(90)), (None, None, Some(90))];
-        let since = since.map(|(since, lasted, time)| untraced_since(since, lasted, time));
-        assert_eq!(since, [Some(50), Some(50), Some(60), None]);
-        let mut painter = Painter::default();
-        (painter.picture.start, painter.picture.end) = (10, 100);
-        painter.wakes(Wake { time: 55, point: 0, cpu: 0, woken: 7, ran: None });
-        painter.runs(70, 0, 7);
-        painter.untimed.push(Loss { cpu: Some(1), from: since[0].unwrap(), to: 0, text: String::new() });
-        painter.place(80, Some(1));
-        let picture = painter.finish();
-        assert_eq!((picture.wakes[0].ran, picture.losses[0].from, picture.losses[0].to), (None, 50, 80));
-    }
-
+    /// One command is recorded. Thread 9 is another's: nothing says when it leaves the CPU, nor that 7 comes back. The record of its end is the
+    /// last one of 7.
     #[test]
     fn a_thread_that_is_not_recorded_has_no_runs() {
-        let mut painter = Painter::default();
-        (painter.picture.start, painter.picture.end) = (10, 100);
-        painter.in_or_out(10, 0, 7, false);
-        // Thread 9 is not recorded: nothing says when it leaves the CPU, nor that 7 comes back.
-        painter.switched.switch(30, 0, 7, Some(9));
-        painter.in_or_out(31, 0, 7, true);
-        painter.in_or_out(50, 0, 7, false);
-        painter.in_or_out(60, 0, 7, true);
-        let run = |from, to| Run { cpu: 0, tid: 7, from, to };
-        let wake = |woken| Wake { time: 12, point: 0, cpu: 0, woken, ran: Some((30, 0)) };
-        painter.picture.wakes = vec![wake(9), wake(7)];
-        painter.woken.insert(7, (1, true));
-        painter.in_or_out(70, 0, 7, false);
+        let mut painter = painter(|scheduler| {
+            let account = &mut scheduler.account;
+            account.comes_unseen(10, 0, 7, None);
+            account.wakes(12, 0, 9, 7, None, (7, Some(7)));
+            account.switches(30, 0, 7, LEFT, 9);
+            account.leaves_unseen(31, 0, 7, None, None);
+            account.comes_unseen(50, 0, 7, None);
+            account.tells_its_end(60, 0, 7);
+            account.switches(90, 1, 7, LEFT, 9);
+        });
+        painter.picture.points = vec![point(10, 7, None)];
+        painter.has_switches = true;
         let picture = painter.finish();
-        assert_eq!(picture.runs, [run(10, 31), run(50, 60), run(70, 100)]);
-        assert_eq!([picture.wakes[0].ran, picture.wakes[1].ran], [None, Some((70, 0))]);
+        let runs: Vec<_> =
+            picture.runs.iter().filter(|run| run.cpu == 0).map(|run| (run.tid, run.from, run.to)).collect();
+        assert_eq!(runs, [(7, 10, 30), (7, 50, 60)]);
+        assert!(picture.wakes.is_empty() && picture.waits.iter().all(|wait| wait.tid == 7));
     }
 }

@@ -51,23 +51,22 @@ struct Source {
 /// The fields of the scheduler's tracepoints that lanes and arrows are made of.
 #[derive(Debug)]
 enum Sched {
-    Switch { prev: Task, next: Task, state: Option<Field> },
-    Wake { woken: Task, is_waking: bool },
+    Switch {
+        prev: Task,
+        next: Task,
+        state: Option<Field>,
+    },
+    /// `is_waking`: said by the waker itself.
+    Wake {
+        woken: Task,
+        is_waking: bool,
+    },
 }
 
 #[derive(Debug)]
 struct Task {
     pid: Field,
     comm: Option<Field>,
-}
-
-/// What a record of the scheduler says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheduled {
-    /// The thread that left the CPU, whether it could run on, and the one that came.
-    Switch { prev: u32, could_run: bool, next: u32 },
-    /// The thread that is woken. `is_waking`: said by the waker itself.
-    Wake { woken: u32, is_waking: bool },
 }
 
 impl Source {
@@ -81,8 +80,8 @@ impl Source {
             "sched_switch" => task("prev_pid", "prev_comm")
                 .zip(task("next_pid", "next_comm"))
                 .map(|(prev, next)| Sched::Switch { prev, next, state: field("prev_state") }),
-            "sched_waking" => woken(true),
-            "sched_wakeup" | "sched_wakeup_new" => woken(false),
+            "sched_waking" | "sched_wakeup_new" => woken(true),
+            "sched_wakeup" => woken(false),
             _ => None,
         };
         let (common_pid, common_flags) = (field("common_pid"), field("common_flags"));
@@ -184,11 +183,6 @@ impl View {
         number(self.sources.get(record.source()?)?.common_pid.as_ref()?, record)
     }
 
-    /// How often something was learned of the numbers of threads.
-    pub fn learned(&self) -> usize {
-        self.learned
-    }
-
     /// Whether the recording was made in a PID namespace, as far as it has told: then tracepoints have other numbers of threads.
     pub fn is_of_namespace(&self) -> bool {
         self.numbers.are_others()
@@ -196,7 +190,7 @@ impl View {
 
     /// The number of a thread that tracepoints name by its number in the first namespace. It is told apart by [`OUTSIDE`] as long as its
     /// number is not known. A thread from outside has none.
-    pub fn here(&self, thread: u32) -> u32 {
+    fn here(&self, thread: u32) -> u32 {
         self.numbers.here(thread).unwrap_or(OUTSIDE | thread)
     }
 
@@ -220,11 +214,6 @@ impl View {
             }
             Sched::Wake { woken, .. } => learn(woken),
         }
-    }
-
-    /// The names of all events, as [`Record::source`] counts them.
-    pub fn events(&self) -> impl Iterator<Item = &str> {
-        self.sources.iter().map(|source| source.name.as_str())
     }
 
     /// The event's name; the kind of a record that is no sample.
@@ -265,19 +254,12 @@ impl View {
         self.names.get(&tid).map(String::as_str)
     }
 
-    /// What the scheduler says by this record.
-    pub fn scheduled(&self, record: &Record<'_>) -> Option<Scheduled> {
-        let here = |task: &Task| Some(self.here(number(&task.pid, record)?));
-        Some(match self.sources.get(record.source()?)?.sched.as_ref()? {
-            Sched::Switch { prev, next, state } => {
-                let [prev, next] = [here(prev)?, here(next)?];
-                // The others have bits in the first eight (include/trace/events/sched.h).
-                let could_run =
-                    state.as_ref().and_then(|state| state.uint(record)).is_some_and(|state| state & 0xff == 0);
-                Scheduled::Switch { prev, could_run, next }
-            }
-            Sched::Wake { woken, is_waking } => Scheduled::Wake { woken: here(woken)?, is_waking: *is_waking },
-        })
+    /// The thread that this record's thread wakes, by its number in the first namespace.
+    pub fn wakes(&self, record: &Record<'_>) -> Option<u32> {
+        match self.sched(record)? {
+            Sched::Wake { woken, is_waking: true } => number(&woken.pid, record),
+            _ => None,
+        }
     }
 
     /// The format of a sample of a tracepoint.

@@ -2,6 +2,7 @@
 
 use super::program::Pointers;
 use super::strings::{Bytes, Copied, quoted};
+use crate::waits;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sched::CloneFlags;
@@ -46,6 +47,12 @@ enum How {
 impl Calls {
     pub fn of(&mut self, number: i64) -> &Call {
         self.0.entry(number).or_insert_with(|| Call::new(number))
+    }
+
+    /// `flock(fd: 7, cmd: 2)`.
+    pub fn words(&mut self, call: &waits::Call) -> String {
+        let of = self.of(call.number);
+        format!("{}({})", of.name, of.args(&call.args, None))
     }
 }
 

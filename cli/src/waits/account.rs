@@ -53,6 +53,8 @@ struct Thread {
     wake: Option<Wake>,
     /// Nobody saw it begin to run, so a wake-up that nobody saw either may count.
     doubt: bool,
+    /// It has told that it ends. Its last switch may have no record.
+    ending: bool,
     call: In,
 }
 
@@ -66,6 +68,7 @@ enum Does {
 
 #[derive(Debug)]
 struct Cpu {
+    first: Cause,
     history: History<Has>,
     has: Has,
     since: u64,
@@ -107,6 +110,18 @@ impl Account {
     /// Who has this number now.
     pub fn who(&self, thread: u32) -> Option<Who> {
         self.living.get(&thread).copied()
+    }
+
+    /// All threads that are kept, also those that have ended, the first one first.
+    pub fn known_threads(&self) -> Vec<Who> {
+        let mut all: Vec<_> = self.threads.keys().copied().collect();
+        all.sort_unstable_by_key(|who| who.life);
+        all
+    }
+
+    /// All CPUs that have told something.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+        self.cpus.keys().copied()
     }
 
     /// All that have a number now.
@@ -244,6 +259,19 @@ impl Account {
         self.runs_here(time, cpu, thread);
     }
 
+    /// A thread writes the record of its end. Where only some threads are recorded it is their last one, so until here it is known to run.
+    pub fn tells_its_end(&mut self, time: u64, cpu: u32, thread: u32) {
+        self.writes(time, cpu, thread);
+        let has = self.has(time, thread);
+        self.takes(time, cpu, has);
+        if let Has::Thread(who) = has
+            && let Some(of) = self.threads.get_mut(&who)
+        {
+            of.becomes(time, What::Runs { cpu }, Does::Runs(cpu), who, &mut self.added);
+            of.ending = true;
+        }
+    }
+
     /// A thread enters a system call, or returns from it.
     pub fn calls(&mut self, time: u64, cpu: u32, thread: u32, call: In) {
         self.writes(time, cpu, thread);
@@ -296,22 +324,32 @@ impl Account {
     /// Who had a CPU from a time to another, and how long each of them.
     pub fn had(&self, cpu: u32, from: u64, to: u64) -> Vec<(Has, u64)> {
         let mut had = HashMap::<Has, u64>::new();
-        let mut add = |has, from: u64, to: u64| {
-            if from < to {
-                *had.entry(has).or_default() += to - from;
-            }
-        };
-        match self.cpus.get(&cpu) {
-            None => add(Has::Unknown(Cause::First), from, to),
-            Some(cpu) => {
-                add(Has::Unknown(Cause::Forgotten), from, to.min(cpu.history.kept_from));
-                cpu.history.between(from, to).for_each(|part| add(part.what, part.from, part.to));
-                add(cpu.has, cpu.since.max(from), to);
-            }
+        for part in self.turns(cpu, from, to) {
+            *had.entry(part.what).or_default() += part.to - part.from;
         }
         let mut had: Vec<_> = had.into_iter().collect();
         had.sort_by_key(|(has, time)| (std::cmp::Reverse(*time), matches!(has, Has::Thread(_))));
         had
+    }
+
+    /// Who had a CPU from a time to another, one after the other, without overlap or hole.
+    pub fn turns(&self, cpu: u32, from: u64, to: u64) -> Vec<Stretch<Has>> {
+        let mut turns = History::new(from);
+        let Some(cpu) = self.cpus.get(&cpu) else {
+            return vec![Stretch { from, to, what: Has::Unknown(Cause::First) }];
+        };
+        turns.push(from, to.min(cpu.history.kept_from), Has::Unknown(cpu.first));
+        for part in cpu.history.between(from, to) {
+            turns.push(part.from, part.to, part.what);
+        }
+        let has = match cpu.has {
+            Has::Thread(who) if self.threads.get(&who).is_some_and(|thread| thread.ending) => {
+                Has::Unknown(Cause::Unseen)
+            }
+            has => has,
+        };
+        turns.push(cpu.since.max(from), to, has);
+        turns.between(from, to).collect()
     }
 
     /// A fact comes at this time. One that comes late makes void what was concluded without it.
@@ -328,7 +366,11 @@ impl Account {
 
     fn drop_oldest(&mut self) {
         match self.added.pop_front() {
-            Some(Of::Cpu(cpu)) => drop(self.cpus.get_mut(&cpu).map(|cpu| cpu.history.forget())),
+            Some(Of::Cpu(cpu)) => {
+                let Some(cpu) = self.cpus.get_mut(&cpu) else { return };
+                cpu.history.forget();
+                cpu.first = Cause::Forgotten;
+            }
             Some(Of::Thread(who)) => {
                 let Some(thread) = self.threads.get_mut(&who) else { return };
                 thread.history.forget();
@@ -376,6 +418,7 @@ impl Account {
     fn cpu(&mut self, time: u64, cpu: u32) -> &mut Cpu {
         let has = Has::Unknown(self.unknown);
         self.cpus.entry(cpu).or_insert_with(|| Cpu {
+            first: Cause::First,
             history: History::new(time),
             has,
             since: time,
@@ -550,6 +593,7 @@ impl Thread {
             since: time,
             wake: None,
             doubt: true,
+            ending: false,
             call: In::Unknown,
         }
     }
@@ -559,6 +603,7 @@ impl Thread {
         let woken = self.wake.as_ref().filter(|wake| wake.time <= to && !matches!(self.does, Does::Runs(_)));
         let what = match self.does {
             Does::Unknown(cause) => What::Unknown(cause),
+            Does::Runs(_) if self.ending => What::Unknown(Cause::Unseen),
             Does::Runs(cpu) => What::Runs { cpu },
             Does::Left(Left { why: Why::Ready, .. }) => What::Ready { cpu: None, taken_off: true },
             // It may sleep nevertheless, until another wakes it.

@@ -6,7 +6,7 @@ use crate::scheduler::Scheduler;
 use crate::stamp::Stamp;
 use crate::times::short;
 use crate::trace::calls::Calls;
-use crate::waits::{Cause, Has, In, Waker, What as Does, Who, Why};
+use crate::waits::{Has, In, Waker, What as Does, Who, Why};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -149,7 +149,7 @@ impl Found {
         let who = if named { self.name(step.who) + " " } else { String::new() };
         match &step.what {
             Does::Runs { cpu } => format!("{who}ran on CPU {cpu}"),
-            Does::Unknown(cause) => format!("{who}unknown: {}", unknown(*cause)),
+            Does::Unknown(cause) => format!("{who}unknown: {}", cause.words()),
             Does::Ready { cpu: None, .. } => format!("{who}ready, and has not run yet"),
             Does::Ready { cpu: Some(cpu), taken_off } => {
                 let why = if *taken_off { "ready, taken off its CPU" } else { "ready" };
@@ -164,10 +164,7 @@ impl Found {
                 let call = match call {
                     In::Unknown => String::new(),
                     In::Nothing => " outside of a system call".into(),
-                    In::Call(call) => {
-                        let of = calls.of(call.number);
-                        format!(" in {}({})", of.name, of.args(&call.args, None))
-                    }
+                    In::Call(call) => format!(" in {}", calls.words(call)),
                 };
                 let end = match end {
                     Some(Waker::Thread(waker)) => format!("woken by {}", self.name(*waker)),
@@ -222,12 +219,17 @@ impl Found {
                 format!("{} was blocked{inside}: nothing says who ended it", name(who))
             }
             Culprit::Waker(who) => format!("{}, which is not followed further", name(who)),
-            Culprit::Unknown(cause) => format!("unknown: {}", unknown(*cause)),
+            Culprit::Unknown(cause) => format!("unknown: {}", cause.words()),
         }
     }
 
     /// For programs.
     pub fn object(&self, calls: &mut Calls, stamp: &Stamp, out: &mut Out) -> io::Result<()> {
+        line(out, format_args!("{}", self.value(calls, stamp)))
+    }
+
+    /// The same as a value.
+    pub fn value(&self, calls: &mut Calls, stamp: &Stamp) -> Value {
         let culprits = self.sums().into_iter().map(|(culprit, time)| {
             let (kind, who) = match &culprit {
                 Culprit::Ran(who) => ("ran", Some(*who)),
@@ -254,7 +256,7 @@ impl Found {
         let mut object = json!({ "why": what, "from": stamp.number(self.from), "to": stamp.number(self.to), "ns": self.lasted(),
             "path": steps, "culprits": culprits });
         self.add(&mut object, self.who);
-        line(out, format_args!("{object}"))
+        object
     }
 
     /// The thread.
@@ -276,7 +278,7 @@ impl Found {
             }
             Does::Unknown(cause) => {
                 set("what", "unknown".into());
-                set("cause", unknown(*cause).into());
+                set("cause", cause.words().into());
             }
             Does::Ready { cpu, taken_off } => {
                 set("what", "ready".into());
@@ -287,7 +289,7 @@ impl Found {
                     match has {
                         Has::Thread(who) => self.add(&mut share, *who),
                         Has::Idle => share["idle"] = true.into(),
-                        Has::Unknown(cause) => share["unknown"] = unknown(*cause).into(),
+                        Has::Unknown(cause) => share["unknown"] = cause.words().into(),
                     }
                     share
                 });
@@ -342,7 +344,7 @@ impl Found {
         let mut add = |chain: String, time| *chains.entry(chain).or_default() += time;
         match &step.what {
             Does::Runs { .. } => add(format!("{before};ran"), step.lasted()),
-            Does::Unknown(cause) => add(format!("{before};unknown: {}", unknown(*cause)), step.lasted()),
+            Does::Unknown(cause) => add(format!("{before};unknown: {}", cause.words()), step.lasted()),
             Does::Ready { .. } => step.instead.iter().for_each(|(has, time)| {
                 let has = match has {
                     Has::Thread(who) => frame(&self.name(*who)),
@@ -396,17 +398,5 @@ fn interrupt(name: Option<&str>) -> String {
         Some("timer") => "a timer ended it".into(),
         Some(name) => format!("interrupt {name}"),
         None => "an interrupt".into(),
-    }
-}
-
-fn unknown(cause: Cause) -> &'static str {
-    match cause {
-        Cause::First => "nothing has told of it before",
-        Cause::Loss => "records are lost",
-        Cause::Untraced => "a CPU was not traced",
-        Cause::Late => "a record came late",
-        Cause::Unseen => "a switch has no record",
-        Cause::Forgotten => "it is too long ago for what is kept",
-        Cause::Gone => "the thread was not there",
     }
 }

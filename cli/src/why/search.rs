@@ -129,8 +129,8 @@ impl Search {
         is_of && self.comm.as_ref().is_none_or(|comm| known.name == *comm) && known.process != Some(std::process::id())
     }
 
-    /// Ends it, and gives the paths that were asked for, the longest first; and the requests.
-    pub fn finish(mut self, ledger: &Ledger) -> (Vec<Found>, Option<Requests>, Calls) {
+    /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are made of.
+    pub fn finish(mut self, ledger: &Ledger) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         let since = self.scheduler.untold(ledger);
         self.void(since);
         let account = &self.scheduler.account;
@@ -144,6 +144,6 @@ impl Search {
             waiting.sort_by_key(|(who, since)| (*since, *who));
             waiting.into_iter().for_each(|(who, since)| self.waited(who, since, end));
         }
-        (self.longest, self.requests, self.calls)
+        (self.longest, self.requests, self.calls, self.scheduler)
     }
 }

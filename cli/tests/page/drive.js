@@ -22,7 +22,7 @@ function frame(name) {
   calls = strokes = 0;
   draw();
   const image = paint.getImageData(0, 0, canvas.width, canvas.height).data, pixels = {};
-  for (const colour of ['loss', 'hit', 'wait']) {
+  for (const colour of ['loss', 'hit', 'ran', 'ready', 'blocked']) {
     const [red, green, blue] = colours[colour].match(/[0-9]+/g).map(Number);
     pixels[colour] = 0;
     for (let at = 0; at < image.length; at += 4) {
@@ -55,8 +55,8 @@ function zoomAndPan() {
 
 // The run of the thread that waited longest: a click on it names its waker, and the link shows the wake-up.
 function clicks() {
-  const wake = slowest.find(wake => wake.waker !== 0 && lanes[place.get('cpu' + wake.on)].from.includes(wake.ran));
-  const lane = place.get('cpu' + wake.on), index = lanes[lane].from.indexOf(wake.ran), run = lanes[lane].runs[index];
+  const wake = slowest.find(wake => wake.waker !== 0 && cpuLanes.get(wake.on).from.includes(wake.ran));
+  const lane = cpuLanes.get(wake.on), run = lane.runs[lane.from.indexOf(wake.ran)];
   show(run[0] - 2 * (run[1] - run[0]), run[1] + 2 * (run[1] - run[0]));
   draw();
   tap(X((run[0] + run[1]) / 2), Y(lane) + 2);
@@ -76,8 +76,46 @@ function clicks() {
   show(loss[0] - 1000, loss[1] + 1000);
   draw();
   frame('loss');
-  tap(X((loss[0] + loss[1]) / 2), Y(place.get('cpu' + (loss[2] ?? data.cpus[0]))) + 2);
+  tap(X((loss[0] + loss[1]) / 2), Y(cpuLanes.get(loss[2] ?? data.cpus[0])) + 2);
   found.loss = { record: shown().record, text: loss[3] };
+}
+
+// The longest time in which a thread could run and did not: a click on it says who ran instead.
+function waits() {
+  const ready = data.waits.filter(wait => wait[3] === 'ready' && wait[4] !== null);
+  const wait = ready.reduce((one, other) => other[1] - other[0] > one[1] - one[0] ? other : one), [from, to, tid, , cpu] = wait;
+  const lane = threadLanes.get(tid);
+  show(from - (to - from), to + (to - from));
+  reveal(lane, from);
+  draw();
+  frame('wait');
+  tap(X((from + to) / 2), Y(lane) + LANE / 2);
+  const shares = insteadOn(cpu, from, to), [[who, time]] = shares;
+  found.wait = { record: shown().record, from, to, cpu, sum: shares.reduce((sum, [, time]) => sum + time, 0), most: who === null ? '' : who ? nameOf(who) : 'idle', time: span(time) };
+}
+
+// Lanes that a hand pins, filters and finds again; the CPUs stay where they are.
+function lanesOf() {
+  const name = lane => lane.title, seen = () => lanes.filter(isSeen).map(name), last = byTime.at(-1), [cpu] = cpuLanes.values();
+  const at = Y(cpu);
+  view.scroll = most();
+  draw();
+  found.kept = [Y(cpu) === at, isSeen(cpu)];
+  const before = isSeen(last);
+  tap(20, Y(last) + 4);
+  view.scroll = 0;
+  draw();
+  found.pinned = [before, isSeen(last), last.row.part === parts.top];
+  $('filter').value = 'cat';
+  $('filter').dispatchEvent(new Event('input', { bubbles: true }));
+  draw();
+  found.filtered = parts.rest.rows.filter(row => row.lane).map(row => row.lane.title);
+  found.still = seen().filter(title => title.startsWith('CPU ')).length === Math.min(cpuLanes.size, 10);
+  $('filter').value = '';
+  $('filter').dispatchEvent(new Event('input', { bubbles: true }));
+  tap(20, Y(last) + 4);
+  draw();
+  found.unpinned = view.pinned.size;
 }
 
 function searches() {
@@ -120,9 +158,11 @@ try {
   found.began = $('began').innerText;
   found.lanes = lanes.map(lane => lane.title);
   const recorded = new Set(data.points.map(point => point[TID]));
-  found.strangers = data.runs.filter(run => !recorded.has(run[3])).length;
+  found.strangers = data.runs.filter(run => !recorded.has(run[3])).length + data.waits.filter(wait => !recorded.has(wait[2])).length;
   zoomAndPan();
   clicks();
+  waits();
+  lanesOf();
   searches();
   sweep();
 } catch (error) {
