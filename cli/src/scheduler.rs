@@ -133,7 +133,18 @@ impl Scheduler {
             // It is no tracepoint.
             Err(_) => Ok(Source::Other),
         });
-        let (sources, account, begins) = (sources.collect::<Result<_, _>>()?, Account::new(most), HashMap::new());
+        let (mut sources, account, begins) =
+            (sources.collect::<Result<Vec<_>, _>>()?, Account::new(most), HashMap::new());
+        let has = |is: fn(&Source) -> bool| sources.iter().any(is);
+        // Without all of them nothing says where the delivery of a packet ends.
+        if !has(|source| matches!(source, Source::Sends { .. }))
+            || !has(|source| matches!(source, Source::HasDelivered))
+        {
+            sources
+                .iter_mut()
+                .filter(|source| matches!(source, Source::Delivers(_)))
+                .for_each(|source| *source = Source::Other);
+        }
         Ok(Self { sources, numbers, account, is_limited, begins })
     }
 

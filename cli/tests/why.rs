@@ -273,7 +273,7 @@ fn a_recording_tells_it_too() {
     let is_told = (0..10).any(|_| {
         let events = "sched:sched_switch,sched:sched_waking,raw_syscalls:*";
         let script = "echo $$; sleep 0.03; :";
-        let record = ["record", "-a", "--buffer", "16M", "-e", events, "-o", file, "--", "sh", "-c", script];
+        let record = ["record", "-a", "--call-graph", "--buffer", "16M", "-e", events, "-o", file, "--", "sh", "-c", script];
         let ran = run(perfweave().args(record), "");
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let ran = run(perfweave().args(["why", "--json", "-n", "9", "-p", ran.out.trim(), file]), "");
@@ -291,6 +291,9 @@ fn a_recording_tells_it_too() {
     }
     let text = run(perfweave().args(["why", "-n", "1", "--comm", "sleep", file]), "");
     assert!(text.code == Some(0) && text.out.contains(" waited ") && text.out.contains("whose doing:"), "{text:?}");
+    let stacks = run(perfweave().args(["why", "--json", "--stacks", "-n", "1", "--comm", "sleep", file]), "");
+    let path: Value = serde_json::from_str(stacks.out.lines().next().unwrap()).unwrap();
+    assert!(list(&path, "path").iter().any(|step| !list(step, "asleep_at").is_empty()), "{path:#}");
     let folded = run(perfweave().args(["why", "--folded", "--comm", "sleep", file]), "");
     assert!(folded.out.lines().any(|line| line.contains(";blocked in clock_nanosleep;")), "{folded:?}");
     std::fs::remove_file(file).unwrap();
