@@ -1,7 +1,7 @@
 //! Where CPU time goes: stacks of programs and of the kernel, sampled.
 
 mod compiled;
-mod names;
+pub mod names;
 
 use crate::args::{Common, Target};
 use crate::convert::names::frames;

@@ -45,9 +45,22 @@ enum Source {
         by: Field,
     },
     Begins(Kinds, Named),
-    Ends,
+    Ends(Kinds),
+    /// `netif_rx`: a packet to this machine.
+    Sends {
+        by: Field,
+        flags: Field,
+        packet: Field,
+    },
+    Delivers(Field),
+    HasDelivered,
     Other,
 }
+
+/// [`interrupt::kind`] of what begins and ends.
+const HARD: Kinds = &["hardirq"];
+const SOFT: Kinds = &["softirq"];
+const TIMER: Kinds = &["hardirq", "softirq"];
 
 /// How an interrupt is called.
 #[derive(Debug)]
@@ -73,7 +86,7 @@ pub fn sources(options: RingOptions) -> RingOptions {
 
 /// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them. `but`: without some.
 pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 14] = [
         "sched:sched_waking",
         "sched:sched_switch",
         "sched:sched_wakeup_new",
@@ -85,6 +98,9 @@ pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOpti
         "irq:softirq_exit",
         "timer:hrtimer_expire_entry",
         "timer:hrtimer_expire_exit",
+        "net:netif_rx",
+        "net:netif_receive_skb",
+        "napi:napi_poll",
     ];
     let names = NAMES.into_iter().filter(|name| !but(name));
     names.fold(options, RingOptions::tracepoint).records([Kind::SWITCH])
@@ -129,7 +145,18 @@ impl Scheduler {
             // It is no tracepoint.
             Err(_) => Ok(Source::Other),
         });
-        let (sources, account, begins) = (sources.collect::<Result<_, _>>()?, Account::new(most), HashMap::new());
+        let (mut sources, account, begins) =
+            (sources.collect::<Result<Vec<_>, _>>()?, Account::new(most), HashMap::new());
+        let has = |is: fn(&Source) -> bool| sources.iter().any(is);
+        // Without all of them nothing says where the delivery of a packet ends.
+        if !has(|source| matches!(source, Source::Sends { .. }))
+            || !has(|source| matches!(source, Source::HasDelivered))
+        {
+            sources
+                .iter_mut()
+                .filter(|source| matches!(source, Source::Delivers(_)))
+                .for_each(|source| *source = Source::Other);
+        }
         Ok(Self { sources, numbers, account, is_limited, begins })
     }
 
@@ -230,11 +257,24 @@ impl Scheduler {
                 None
             }
             (Kind::SAMPLE, Source::Begins(kinds, named)) => {
-                account.interrupts(time, cpu, Some((*kinds, named.name(record)?)));
+                account.interrupts(time, cpu, kinds, named.name(record)?);
                 None
             }
-            (Kind::SAMPLE, Source::Ends) => {
-                account.interrupts(time, cpu, None);
+            (Kind::SAMPLE, Source::Ends(kinds)) => {
+                account.returns(time, cpu, kinds);
+                None
+            }
+            (Kind::SAMPLE, Source::Sends { by, flags, packet }) => {
+                let in_interrupt = flags.uint(record).and_then(interrupt::kind).is_some();
+                account.sends(time, cpu, number(by, record)?, in_interrupt, packet.uint(record)?);
+                None
+            }
+            (Kind::SAMPLE, Source::Delivers(packet)) => {
+                account.delivers(time, cpu, packet.uint(record));
+                None
+            }
+            (Kind::SAMPLE, Source::HasDelivered) => {
+                account.delivers(time, cpu, None);
                 None
             }
             (kind @ (Kind::SWITCH | Kind::SWITCH_CPU_WIDE), _) => {
@@ -304,10 +344,17 @@ impl Source {
             },
             "sys_enter" => Self::Enters { by: by()?, number: format.field("id")?, args: format.field("args")? },
             "sys_exit" => Self::Returns { by: by()? },
-            "irq_handler_entry" => Self::Begins(&["hardirq"], Named::Device(format.field("name")?)),
-            "softirq_entry" => Self::Begins(&["softirq"], Named::Soft(format.field("vec")?)),
-            "hrtimer_expire_entry" => Self::Begins(&["hardirq", "softirq"], Named::Timer),
-            "irq_handler_exit" | "softirq_exit" | "hrtimer_expire_exit" => Self::Ends,
+            "irq_handler_entry" => Self::Begins(HARD, Named::Device(format.field("name")?)),
+            "softirq_entry" => Self::Begins(SOFT, Named::Soft(format.field("vec")?)),
+            "hrtimer_expire_entry" => Self::Begins(TIMER, Named::Timer),
+            "irq_handler_exit" => Self::Ends(HARD),
+            "softirq_exit" => Self::Ends(SOFT),
+            "hrtimer_expire_exit" => Self::Ends(TIMER),
+            "netif_rx" => {
+                Self::Sends { by: by()?, flags: format.field("common_flags")?, packet: format.field("skbaddr")? }
+            }
+            "netif_receive_skb" => Self::Delivers(format.field("skbaddr")?),
+            "napi_poll" => Self::HasDelivered,
             _ => Self::Other,
         })
     }
@@ -358,6 +405,7 @@ fn why(state: i64) -> Option<Why> {
         0 => Some(Why::Ready),
         1 | 0x80 => Some(Why::Asleep),
         2 => Some(Why::Disk),
+        4 | 8 => Some(Why::Stopped),
         0x10 | 0x20 => None,
         _ => Some(Why::Other),
     }
@@ -371,7 +419,7 @@ mod tests {
     fn the_kernels_letters_for_states() {
         // R, R+, S, D, I, T, t, P
         let states = [0, 0x100, 1, 2, 0x80, 4, 8, 0x40].map(why);
-        let [other @ .., _, _, _, _, _] = [Why::Other; 8];
+        let other = [Why::Stopped, Why::Stopped, Why::Other];
         let first = [Why::Ready, Why::Ready, Why::Asleep, Why::Disk, Why::Asleep].map(Some);
         assert_eq!((&states[..5], &states[5..]), (&first[..], &other.map(Some)[..]));
         assert_eq!([why(0x10), why(0x20)], [None, None]);

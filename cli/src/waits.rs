@@ -26,7 +26,9 @@ pub enum Why {
     Disk,
     /// It could run on.
     Ready,
-    /// It is stopped, traced or parked.
+    /// By a signal, or by a debugger.
+    Stopped,
+    /// It is parked, for example.
     Other,
 }
 
@@ -42,6 +44,8 @@ pub enum What {
         cpu: Option<u32>,
         /// It was taken off its CPU. Otherwise it was woken.
         taken_off: bool,
+        /// Its control group's quota was used up.
+        held: bool,
     },
     Blocked {
         /// Any but [`Why::Ready`].
@@ -49,6 +53,8 @@ pub enum What {
         call: In,
         /// What ended it, as far as it is known.
         end: Option<Waker>,
+        /// Where it fell asleep, and where the thread stood that woke it: what [`Account::stands`] was told, or 0.
+        stacks: [u32; 2],
     },
     Unknown(Cause),
 }
@@ -120,6 +126,8 @@ pub struct Wake {
     pub interrupt: Option<&'static str>,
     /// The process of the thread that ran, and its own number, as the recorder's namespace has them. A thread that ends may have none.
     pub numbers: (u32, Option<u32>),
+    /// Where the waker stands: [`Account::stands`].
+    pub stack: u32,
 }
 
 /// When a thread left a CPU, why, and its process.
@@ -128,6 +136,9 @@ pub struct Left {
     pub time: u64,
     pub why: Why,
     pub process: u32,
+    pub cpu: u32,
+    /// Where it stood: [`Account::stands`].
+    pub stack: u32,
 }
 
 /// A thread begins to run, as far as what was before is known.

@@ -1,10 +1,11 @@
 //! Where the time went, and through whom.
 
 mod found;
-mod path;
+pub mod path;
 mod quota;
 mod requests;
 mod search;
+mod stacks;
 
 use crate::args::Common;
 use crate::child::Child;
@@ -19,14 +20,15 @@ use crate::out::Out;
 use crate::scheduler::{self, Scheduler};
 use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
-use crate::trace::calls::Calls;
+use crate::trace::calls::{self, Calls};
 use crate::trace::events::event;
 use found::Found;
-use perfweave::{Clock, ClockOffset, Ledger, Order, Reader, Rings, Sample, Stats};
-use quota::Quota;
+use perfweave::{Clock, ClockOffset, Kind, Ledger, Order, Reader, Rings, Sample, Stats};
+use quota::{Quota, Steal};
 use requests::Requests;
 use search::Search;
 use serde_json::json;
+use stacks::Stacks;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -49,7 +51,7 @@ pub struct Args {
     /// How many waits or requests, the longest [5 waits, 3 requests]
     #[arg(short = 'n', long, value_name = "N")]
     rows: Option<usize>,
-    /// Requests instead: the event at which one begins, a tracepoint or a probe as trace -e has them
+    /// Requests instead: the event at which one begins, a system call, a tracepoint or a probe as trace -e has them
     #[arg(long, value_name = "EVENT", requires = "to")]
     from: Option<String>,
     /// The event at which it ends, in the thread whose path is printed
@@ -64,6 +66,12 @@ pub struct Args {
     /// Write a page for any browser into this file, too: each path as one ribbon through the lanes of CPUs and threads
     #[arg(long, value_name = "PAGE")]
     html: Option<PathBuf>,
+    /// Print the JSON Schema of what --json prints, and end
+    #[arg(long, exclusive = true)]
+    json_schema: bool,
+    /// Print where threads stood when they fell asleep, and when they woke others: functions of the kernel and of programs
+    #[arg(long, conflicts_with = "folded")]
+    stacks: bool,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -78,7 +86,7 @@ pub struct Args {
 
 const AFTER: &str = "\
 From the end of a wait backwards. While a thread runs, it is its own work. While it is ready, others have the CPU on which it ran then: each with its \
-share, or the CPU was idle, because it came late or because the quota of a control group was used up. While it is blocked, the path goes on with the \
+share, or the CPU was idle, because it came late. If it was taken off a CPU that went idle then, the quota of a control group was used up. While it is blocked, the path goes on with the \
 thread that woke it: what that one did in the meantime, indented, and so on. It ends at an interrupt (with its name), at a wait that nothing is known \
 to have ended, and at what is unknown, with why: after a loss nothing is concluded. The stretches have no hole and add up, and so does the sum at \
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
@@ -90,8 +98,8 @@ most; what was before is unknown. The whole machine is traced, with its system c
 With --from and --to it is each request: how long they took, the slowest, and what the slowest hundredth waits for in the mean, beside the faster half. \
 The path is that of the thread in which a request ends. It leads to others if those woke it.
 
-With --json each path is an object: thread, tid, from, to, ns, path and culprits. A step of a path has thread, tid, from, to, ns, and what: ran (cpu), \
-ready (cpu, taken_off, instead), blocked (state, call, args, by, path: the steps of the thread that woke it) or unknown (cause).
+With --json each line is an object, as the JSON Schema says that --json-schema prints: a path has thread, tid, from, to, ns, path and culprits, and \
+each of its steps thread, tid, from, to, ns, and what.
 
   perfweave why -- make                     where a command's time goes
   perfweave why -p 1234 -d 10               the five longest waits of a process in ten seconds
@@ -105,7 +113,16 @@ ready (cpu, taken_off, instead), blocked (state, call, args, by, path: the steps
 /// How many stretches the account keeps.
 const MOST: usize = 1 << 20;
 
+/// What `--json` prints.
+const SCHEMA: &str = include_str!("why/schema.json");
+
 pub fn run(args: Args) -> Outcome {
+    if args.json_schema {
+        let mut out = Out::new();
+        out.write_all(SCHEMA.as_bytes())?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match &args.file {
         Some(path) => recorded(&args, path),
         None => live(&args),
@@ -118,13 +135,17 @@ fn live(args: &Args) -> Outcome {
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let events = args.events()?;
     let mut options = Rings::options();
-    for name in events.iter().flat_map(|[from, to]| [*from, *to].into_iter().take(1 + usize::from(from != to))) {
+    for name in events.iter().flat_map(|[from, to]| [from, to].into_iter().take(1 + usize::from(from != to))) {
         options = event(options, name);
     }
     // An event that is there twice would be taken twice.
-    let is_there = |name: &str| events.is_some_and(|events| events.into_iter().any(|event| event == name));
+    let is_there = |name: &str| events.iter().flatten().any(|event| event == name);
     let options = scheduler::all_sources(options, is_there);
-    let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
+    let mut options = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer);
+    if args.stacks {
+        options = options.records([Kind::MMAP2]).sample([Sample::Callchain]);
+    }
+    let rings = options.open()?;
     let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });
     // After the rings were opened: what starts from now on has its records.
     let family = match (args.pid.or(child.as_ref().map(Child::pid)), args.tid) {
@@ -134,11 +155,13 @@ fn live(args: &Args) -> Outcome {
     };
     let stamp = args.time.stamp(&rings, By::Monotonic, args.common.json)?;
     let scheduler = Scheduler::new(&rings, false, MOST)?;
-    let requests = events.map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
-    let mut search = Search::new(scheduler, family, args, child.as_ref().map(Child::pid), requests);
+    let requests = events.as_ref().map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
+    let stacks = args.stacks.then(|| Stacks::live(&rings));
+    let mut search = Search::new(scheduler, family, args, child.as_ref().map(Child::pid), requests, stacks);
     // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake others.
     let order = Order::new().hold(args.common.hold.clone());
     let mut quota = Quota::new(args.pid.or(args.tid).or(child.as_ref().map(Child::pid)));
+    let steal = Steal::new();
     let mut session = Session::begin(rings, order, &args.common, child)?;
     session.stamped(stamp);
     session.until_the_end_of(args.pid.or(args.tid));
@@ -154,6 +177,7 @@ fn live(args: &Args) -> Outcome {
     print(args, search, &ledger, &stamp, page, &mut out)?;
     if !args.folded {
         quota.print(args.common.json, &mut out)?;
+        steal.print(args.common.json, &mut out)?;
     }
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
@@ -179,10 +203,11 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
         })
     };
     let requests = match args.events()? {
-        Some([from, to]) => Some(args.requests(rings, [place(from)?, place(to)?])?),
+        Some([from, to]) => Some(args.requests(rings, [place(&from)?, place(&to)?])?),
         None => None,
     };
-    let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests);
+    let stacks = args.stacks.then(|| Stacks::recorded(rings, path));
+    let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests, stacks);
     while let Some(batch) = reader.batch(Duration::ZERO)? {
         batch.into_iter().for_each(|event| search.event(&event));
     }
@@ -194,10 +219,15 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
 }
 
 impl Args {
-    /// The events of requests, if they are asked for.
-    fn events(&self) -> Result<Option<[&String; 2]>, Failure> {
-        let events = self.from.as_ref().zip(self.to.as_ref()).map(|(from, to)| [from, to]);
-        events.map(|events| key::is_one(events).map(|()| events)).transpose()
+    /// The events of requests, if they are asked for. A system call is its entry.
+    fn events(&self) -> Result<Option<[String; 2]>, Failure> {
+        let Some(events) = self.from.as_ref().zip(self.to.as_ref()) else { return Ok(None) };
+        let events = [events.0, events.1].map(|name| match calls::number(name) {
+            Some(_) => format!("syscalls:sys_enter_{name}"),
+            None => name.clone(),
+        });
+        key::is_one(events.each_ref())?;
+        Ok(Some(events))
     }
 
     /// Where the page goes, if one is asked for. Before anything is traced, so that it is not in vain.

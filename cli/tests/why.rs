@@ -273,7 +273,7 @@ fn a_recording_tells_it_too() {
     let is_told = (0..10).any(|_| {
         let events = "sched:sched_switch,sched:sched_waking,raw_syscalls:*";
         let script = "echo $$; sleep 0.03; :";
-        let record = ["record", "-a", "--buffer", "16M", "-e", events, "-o", file, "--", "sh", "-c", script];
+        let record = ["record", "-a", "--call-graph", "--buffer", "16M", "-e", events, "-o", file, "--", "sh", "-c", script];
         let ran = run(perfweave().args(record), "");
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let ran = run(perfweave().args(["why", "--json", "-n", "9", "-p", ran.out.trim(), file]), "");
@@ -291,6 +291,9 @@ fn a_recording_tells_it_too() {
     }
     let text = run(perfweave().args(["why", "-n", "1", "--comm", "sleep", file]), "");
     assert!(text.code == Some(0) && text.out.contains(" waited ") && text.out.contains("whose doing:"), "{text:?}");
+    let stacks = run(perfweave().args(["why", "--json", "--stacks", "-n", "1", "--comm", "sleep", file]), "");
+    let path: Value = serde_json::from_str(stacks.out.lines().next().unwrap()).unwrap();
+    assert!(list(&path, "path").iter().any(|step| !list(step, "asleep_at").is_empty()), "{path:#}");
     let folded = run(perfweave().args(["why", "--folded", "--comm", "sleep", file]), "");
     assert!(folded.out.lines().any(|line| line.contains(";blocked in clock_nanosleep;")), "{folded:?}");
     std::fs::remove_file(file).unwrap();
@@ -440,6 +443,226 @@ fn in_a_pid_namespace_numbers_are_those_that_ps_shows() {
         }
     }
     perfweave_support::lacks("the wake-up of a shell by its child, in ten runs");
+}
+
+/// Delays of all kinds that this machine has: what is known is on its cause, and with losses nothing is false.
+#[test]
+fn known_causes_are_found() {
+    if traced(&["trace", "--", "true"]).is_none() {
+        return;
+    }
+    let ran = run(perfweave().args(["selftest", "--why", "--json", "--wakeups", "2500"]), "");
+    let objects: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(ran.code == Some(0) && objects.last().unwrap()["ok"] == true, "{ran:?}");
+    let of = |losing: bool| objects.iter().filter(move |object| object["losing"] == losing);
+    for object in of(false).filter(|object| object["test"] == "why") {
+        match &object["refused"] {
+            Value::Null => assert!(number(object, "times") > 0, "{object}"),
+            why => perfweave_support::lacks(&format!("{} for selftest --why: {why}", object["kind"])),
+        }
+    }
+    let wakers: Vec<_> = objects.iter().filter(|object| object["test"] == "wakers").collect();
+    assert!(wakers.len() == 2 && wakers.iter().all(|one| number(one, "false") == 0), "{wakers:?}");
+    assert!(number(wakers[0], "found") > 0 && number(wakers[1], "lost") > 0, "{wakers:?}");
+}
+
+/// Of one recording, `perf sched timehist` and this program say the same of each wait of which both say something. Times are printed in microseconds.
+#[test]
+fn waits_are_those_of_perf_sched_timehist() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let file = std::env::temp_dir().join(format!("perfweave-why-timehist-{}", std::process::id()));
+    let file = file.to_str().unwrap();
+    let perf = |arguments: &[&str]| {
+        let ran = std::process::Command::new("perf").args(arguments).output();
+        ran.and_then(|ran| if ran.status.success() { Ok(ran) } else { Err(std::io::Error::other(format!("{ran:?}"))) })
+    };
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.003; echo $i | cat > /dev/null; done";
+    let recorded = perf(&["sched", "record", "-q", "-m", "8M", "-o", file, "--", "sh", "-c", script]);
+    if perfweave_support::kernel("perf sched record", recorded).is_none() {
+        return;
+    }
+    let theirs = perf(&["sched", "timehist", "-i", file]).unwrap();
+    let ran = run(perfweave().args(["why", "--json", "-n", "1000000", file]), "");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    std::fs::remove_file(file).unwrap();
+    // time [cpu] comm[tid/pid] wait delay run: when it leaves a CPU, and what was before. One that is alone in its process has no second number.
+    let row = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [.., wait, delay, ran] = words[..] else { return None };
+        let micros = |text: &str| text.parse::<f64>().ok().map(|number| (number * 1_000.0).round() as i64);
+        let left = (words.first()?.parse::<f64>().ok()? * 1e6).round() as i64;
+        let tid = line.rsplit_once('[')?.1.split([']', '/']).next()?.parse::<i64>().ok()?;
+        let came = left - micros(ran)?;
+        Some((tid, came, micros(wait)?, micros(delay)?))
+    };
+    let rows: Vec<_> = String::from_utf8_lossy(&theirs.stdout).lines().filter_map(row).collect();
+    let near = |one: i64, other: i64| (one - other).abs() <= 3;
+    let mut both = [0, 0];
+    for line in ran.out.lines() {
+        let why: Value = serde_json::from_str(line).unwrap();
+        let (Some(tid), true) = (why["tid"].as_i64(), why["why"] == "wait") else { continue };
+        let [from, to] = ["from", "to"].map(|name| number(&why, name) as i64 / 1_000);
+        let Some((.., wait, delay)) = rows.iter().find(|row| row.0 == tid && near(row.1, to) && row.2 > 0) else {
+            continue;
+        };
+        assert!(near(*wait, to - from), "{wait} {delay}: {why:#}");
+        both[0] += 1;
+        let steps = list(&why, "path");
+        let is_known = steps.iter().all(|step| step["what"] != "unknown" && step["taken_off"] != true);
+        let ready =
+            steps.iter().filter(|step| step["what"] == "ready").map(|step| number(step, "ns") as i64).sum::<i64>();
+        if is_known && *delay > 0 && ready > 0 {
+            assert!(near(*delay, ready / 1_000), "{wait} {delay}: {why:#}");
+            both[1] += 1;
+        }
+    }
+    assert!(both.iter().all(|count| *count > 20), "{both:?} of {} rows", rows.len());
+}
+
+/// Whether a value is as a JSON Schema has it, as far as the program's schema goes. Otherwise where it is not.
+fn is_as(schema: &Value, value: &Value, root: &Value) -> Result<(), String> {
+    let err = |what: &str| Err(format!("{what}: {value} is not {schema}"));
+    for (key, of) in schema.as_object().unwrap() {
+        match key.as_str() {
+            "$ref" => is_as(root.pointer(&of.as_str().unwrap()[1..]).unwrap(), value, root)?,
+            "oneOf" => {
+                let tried: Vec<_> = of.as_array().unwrap().iter().map(|one| is_as(one, value, root)).collect();
+                if tried.iter().filter(|one| one.is_ok()).count() != 1 {
+                    return Err(format!("{value}: {tried:?}"));
+                }
+            }
+            "type" => {
+                let is = |name: &Value| match name.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "integer" => value.is_i64() || value.is_u64(),
+                    "boolean" => value.is_boolean(),
+                    "null" => value.is_null(),
+                    other => panic!("{other}"),
+                };
+                if !of.as_array().map_or_else(|| is(of), |names| names.iter().any(is)) {
+                    return err("type");
+                }
+            }
+            "enum" if !of.as_array().unwrap().contains(value) => return err("enum"),
+            "const" if of != value => return err("const"),
+            "minimum" if value.as_i64() < of.as_i64() && !value.is_null() => return err("minimum"),
+            "required" => {
+                if !of.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some()) {
+                    return err("required");
+                }
+            }
+            "properties" => {
+                for (name, one) in value.as_object().into_iter().flatten() {
+                    match of.get(name) {
+                        Some(schema) => is_as(schema, one, root)?,
+                        None if schema["additionalProperties"] == false => return err(name),
+                        None => {}
+                    }
+                }
+            }
+            "items" => value.as_array().into_iter().flatten().try_for_each(|item| is_as(of, item, root))?,
+            "enum" | "const" | "minimum" | "additionalProperties" | "description" | "title" | "$schema" | "$defs" => {}
+            other => panic!("the test does not know {other}"),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_printed_is_as_the_schema_has_it() {
+    let schema = run(perfweave().args(["why", "--json-schema"]), "");
+    assert_eq!(schema.code, Some(0), "{schema:?}");
+    let schema: Value = serde_json::from_str(&schema.out).unwrap();
+    let check = |out: &str| {
+        for line in out.lines() {
+            let object = serde_json::from_str(line).unwrap();
+            is_as(&schema, &object, &schema).unwrap_or_else(|error| panic!("{error}"));
+        }
+    };
+    // Not anything goes.
+    assert!(is_as(&schema, &serde_json::json!({ "why": "wait" }), &schema).is_err());
+    let script = "sleep 0.01; for i in 1 2 3; do echo $i | cat > /dev/null; done; :";
+    for more in [&[][..], &["--stacks"], &["--from", "execve", "--to", "exit_group"]] {
+        let command = ["--", "sh", "-c", script];
+        let Some(ran) = traced(&[&["why", "--json", "-n", "9"][..], more, &command].concat()) else { return };
+        assert!(ran.code == Some(0) && ran.out.lines().count() > 1, "{ran:?}");
+        check(&ran.out);
+    }
+    let all = traced(&["why", "--json", "-n", "20", "-d", "0.3", "--buffer", "64K"]).unwrap();
+    check(&all.out);
+}
+
+/// Where the thread fell asleep, and where the one stood that woke it: in the kernel, and in libc if that has frame pointers or not.
+#[test]
+fn stacks_tell_where_threads_stood() {
+    let Some(python) = program::python() else { return };
+    let script = format!(
+        "{COMMON}out, into = os.pipe()
+if os.fork() == 0:
+    delay(main)
+    os.write(into, b'!')
+    os._exit(0)
+os.read(out, 1)
+os.wait()"
+    );
+    let names = |step: &Value, key: &str| {
+        list(step, key).iter().map(|name| name.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for _ in 0..10 {
+        let Some((whys, _)) = whys(&["why", "--json", "--stacks", "--buffer", "32M", "--", &python, "-c", &script])
+        else {
+            return;
+        };
+        let mut reads = list(&whys[0], "path").iter().filter(|step| step["call"] == "read");
+        let Some(read) = reads.find(|step| !list(step, "path").is_empty()) else { continue };
+        let [slept, woke] = ["asleep_at", "woken_at"].map(|key| names(read, key));
+        if slept.iter().chain(&woke).all(|name| name == "[unknown]") {
+            return perfweave_support::lacks("names of the kernel's functions");
+        }
+        // The outermost first.
+        let at = |names: &[String], wanted: &str| names.iter().position(|name| name.contains(wanted));
+        assert!(at(&slept, "read") < at(&slept, "schedule") && at(&slept, "schedule").is_some(), "{slept:?}");
+        assert!(at(&woke, "write").is_some(), "{woke:?}");
+        let text = traced(&["why", "--stacks", "--buffer", "32M", "--", &python, "-c", &script]).unwrap();
+        assert!(text.out.contains("fell asleep in ") && text.out.contains("was woken in "), "{text:?}");
+        return;
+    }
+    perfweave_support::lacks("the wake-up of a reader, in ten runs");
+}
+
+/// A request lasts from a probe of a program to another, or from a system call to another.
+#[test]
+fn requests_from_probes_and_system_calls() {
+    let Some(python) = program::python() else { return };
+    let Some(libc) = libc_of(&python) else {
+        return perfweave_support::lacks("a libc of its own for python3");
+    };
+    let script = "import os, time
+for _ in range(5):
+    os.getppid()
+    time.sleep(0.002)
+    os.getpgrp()";
+    let probes = ["getppid", "getpgrp"].map(|name| format!("uprobe:{libc}:{name}"));
+    for [from, to] in [[&probes[0], &probes[1]].map(String::as_str), ["getppid", "getpgrp"]] {
+        let arguments = ["why", "--json", "--from", from, "--to", to, "-n", "9", "--", &python, "-c", script];
+        let Some((objects, _)) = objects(&arguments) else { return };
+        assert_eq!(number(&objects[0]["requests"], "count"), 5, "{from} {to}: {objects:?}");
+        let slept = |object: &&Value| {
+            list(object, "path").iter().any(|step| step["call"] == "clock_nanosleep" || step["what"] == "unknown")
+        };
+        let requests: Vec<_> = objects.iter().filter(|object| object["why"] == "request").collect();
+        assert!(requests.len() == 5 && requests.iter().all(slept), "{requests:?}");
+    }
+}
+
+/// The libc that a program loads.
+fn libc_of(program: &str) -> Option<String> {
+    let ran = std::process::Command::new("ldd").arg(program).output().ok()?;
+    let text = String::from_utf8(ran.stdout).ok()?;
+    let line = text.lines().find(|line| line.trim_start().starts_with("libc.so"))?;
+    Some(line.split_whitespace().nth(2)?.to_owned())
 }
 
 #[test]

@@ -38,14 +38,14 @@ enum Kernel {
 }
 
 /// Who executes an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     Kernel,
     User,
 }
 
 /// A frame of a call chain.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
     pub address: u64,
     pub mode: Mode,

@@ -38,7 +38,7 @@ impl Period {
             Why::Asleep => 0,
             Why::Disk => 1,
             Why::Ready => READY,
-            Why::Other => 3,
+            Why::Stopped | Why::Other => 3,
         };
         let ready = ran.ready().map(|since| time.saturating_sub(since));
         Self { reason, lasted: time.saturating_sub(left.time), ready }

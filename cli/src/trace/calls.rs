@@ -305,6 +305,7 @@ pub fn is_sigreturn(number: i64) -> bool {
     name_of(number) == Some("rt_sigreturn")
 }
 
-fn name_of(number: i64) -> Option<&'static str> {
+/// The name of a system call by its number.
+pub fn name_of(number: i64) -> Option<&'static str> {
     usize::try_from(number).ok().and_then(Sysno::new).map(|call| call.name())
 }

@@ -30,7 +30,14 @@ pub struct Account {
     unknown: Cause,
     /// Who has waited, since when, and is seen to run: nobody saw when it began to.
     unseen: Option<(Who, u64)>,
+    /// Where the thread stands that has the next fact.
+    stack: u32,
+    /// Packets to this machine that are on their way, and who sent them.
+    sent: HashMap<u64, Who>,
 }
+
+/// Packets on their way that are kept. One that is dropped never arrives.
+const PACKETS: usize = 4_096;
 
 /// What is known of a thread beside what it does.
 #[derive(Debug, Clone, Default)]
@@ -76,15 +83,25 @@ struct Cpu {
     last: u64,
     /// Interrupts that run, the innermost last, and their names.
     interrupts: Vec<(Kinds, Arc<str>)>,
+    /// When one of them began or ended last.
+    turned: u64,
+    /// When which of them ran instead of a thread.
+    interrupted: History<Arc<str>>,
+    /// Who sent the packet that a soft interrupt delivers.
+    packet: Option<Who>,
 }
 
 /// Of which kinds an interrupt may be: [`crate::interrupt::kind`].
 pub type Kinds = &'static [&'static str];
 
+/// One of them.
+const SOFT: &str = "softirq";
+
 #[derive(Debug, Clone, Copy)]
 enum Of {
     Thread(Who),
     Cpu(u32),
+    Interrupts(u32),
 }
 
 impl Account {
@@ -92,7 +109,21 @@ impl Account {
     pub fn new(most: usize) -> Self {
         let (living, threads, cpus) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (untraced, added, unknown) = (BTreeSet::new(), VecDeque::new(), Cause::First);
-        Self { living, threads, cpus, untraced, added, most, newest: 0, lives: 0, unknown, unseen: None }
+        let sent = HashMap::new();
+        Self {
+            living,
+            threads,
+            cpus,
+            untraced,
+            added,
+            most,
+            newest: 0,
+            lives: 0,
+            unknown,
+            unseen: None,
+            stack: 0,
+            sent,
+        }
     }
 
     /// Of the newest fact.
@@ -104,7 +135,13 @@ impl Account {
     #[cfg(test)]
     pub fn kept(&self) -> usize {
         let threads = self.threads.values().map(|thread| thread.history.len());
-        threads.chain(self.cpus.values().map(|cpu| cpu.history.len())).sum()
+        threads.chain(self.cpus.values().map(|cpu| cpu.history.len() + cpu.interrupted.len())).sum()
+    }
+
+    /// Of how many threads anything is kept.
+    #[cfg(test)]
+    pub fn threads(&self) -> usize {
+        self.threads.len()
     }
 
     /// Who has this number now.
@@ -158,6 +195,11 @@ impl Account {
         self.threads.get_mut(who).map(|thread| &mut thread.known)
     }
 
+    /// Where the thread stands that has the next fact, as a number that its caller knows. 0: it is not known.
+    pub fn stands(&mut self, stack: u32) {
+        self.stack = stack;
+    }
+
     /// A thread wakes another, or an interrupt of this kind does.
     pub fn wakes(
         &mut self,
@@ -170,11 +212,17 @@ impl Account {
     ) {
         self.fact(time, cpu);
         self.runs_here(time, cpu, by);
-        let by = match interrupt {
-            Some(kind) => Waker::Interrupt(self.interrupt(cpu, kind)),
-            None => Waker::Thread(self.meet(time, by)),
-        };
         let woken = self.meet(time, woken);
+        let by = match interrupt {
+            Some(kind) => match self.sender(cpu).filter(|sender| kind == SOFT && *sender != woken) {
+                Some(sender) => Waker::Thread(sender),
+                None => Waker::Interrupt(self.interrupt(cpu, kind)),
+            },
+            None => {
+                self.is_itself(time, cpu);
+                Waker::Thread(self.meet(time, by))
+            }
+        };
         let Some(thread) = self.threads.get_mut(&woken) else { return };
         match thread.does {
             // One that was taken off its CPU may have been about to sleep. Now it does not.
@@ -189,7 +237,8 @@ impl Account {
             Does::Left(_) => thread.doubt |= thread.wake.is_some(),
             _ => {}
         }
-        thread.wake = Some(Wake { time, by, interrupt, numbers });
+        let stack = if matches!(by, Waker::Thread(_)) { self.stack } else { 0 };
+        thread.wake = Some(Wake { time, by, interrupt, numbers, stack });
     }
 
     /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it has ended.
@@ -275,20 +324,97 @@ impl Account {
     /// A thread enters a system call, or returns from it.
     pub fn calls(&mut self, time: u64, cpu: u32, thread: u32, call: In) {
         self.writes(time, cpu, thread);
+        self.is_itself(time, cpu);
         let who = self.meet(time, thread);
         if let Some(thread) = self.threads.get_mut(&who) {
             thread.call = call;
         }
     }
 
-    /// An interrupt begins. `None`: the innermost ends.
-    pub fn interrupts(&mut self, time: u64, cpu: u32, interrupt: Option<(Kinds, Arc<str>)>) {
+    /// An interrupt begins.
+    pub fn interrupts(&mut self, time: u64, cpu: u32, kinds: Kinds, name: Arc<str>) {
         self.fact(time, cpu);
-        let interrupts = &mut self.cpu(time, cpu).interrupts;
-        match interrupt {
-            Some(one) => interrupts.push(one),
-            None => drop(interrupts.pop()),
+        let of = self.cpu(time, cpu);
+        // A soft one interrupts none, and a hard one only a soft one, but timers are a part of one: what is left has an end without a record.
+        if of.interrupts.last().is_some_and(|(of, _)| kinds == [SOFT] || *of != [SOFT] && of.len() >= kinds.len()) {
+            of.interrupts.clear();
         }
+        self.turns(time, cpu);
+        self.cpu(time, cpu).interrupts.push((kinds, name));
+    }
+
+    /// The innermost interrupt ends, if it is of these kinds.
+    pub fn returns(&mut self, time: u64, cpu: u32, kinds: Kinds) {
+        self.fact(time, cpu);
+        let of = self.cpu(time, cpu);
+        if kinds == [SOFT] {
+            of.packet = None;
+        }
+        if of.interrupts.last().is_some_and(|(running, _)| *running != kinds) {
+            of.interrupts.clear();
+        }
+        self.turns(time, cpu);
+        self.cpu(time, cpu).interrupts.pop();
+    }
+
+    /// Until now the innermost interrupt has run.
+    fn turns(&mut self, time: u64, cpu: u32) {
+        let of = self.cpu(time, cpu);
+        if let (Has::Thread(_), Some((_, name))) = (of.has, of.interrupts.last()) {
+            let is_new = of.interrupted.push(of.turned, time, Arc::clone(name));
+            of.turned = time;
+            add(&mut self.added, Of::Interrupts(cpu), is_new);
+        } else {
+            of.turned = time;
+        }
+    }
+
+    /// A thread does something itself, so no interrupt is underway.
+    fn is_itself(&mut self, time: u64, cpu: u32) {
+        let of = self.cpu(time, cpu);
+        of.interrupts.clear();
+        of.packet = None;
+    }
+
+    /// Which interrupts ran on a CPU instead of its threads, and how long each.
+    pub fn interrupted(&self, cpu: u32, from: u64, to: u64) -> Vec<(Arc<str>, u64)> {
+        let mut sums = HashMap::<Arc<str>, u64>::new();
+        let parts = self.cpus.get(&cpu).into_iter().flat_map(|cpu| cpu.interrupted.between(from, to));
+        parts.for_each(|part| *sums.entry(part.what).or_default() += part.to - part.from);
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        sums
+    }
+
+    /// A packet to this machine is put where a soft interrupt delivers it: by a thread, or by a soft interrupt that delivers another.
+    pub fn sends(&mut self, time: u64, cpu: u32, by: u32, in_interrupt: bool, packet: u64) {
+        self.fact(time, cpu);
+        self.runs_here(time, cpu, by);
+        let sender = match self.has(time, by) {
+            _ if in_interrupt => self.cpu(time, cpu).packet,
+            Has::Thread(who) => Some(who),
+            _ => None,
+        };
+        if self.sent.len() >= PACKETS {
+            self.sent.clear();
+        }
+        match sender {
+            Some(who) => drop(self.sent.insert(packet, who)),
+            None => drop(self.sent.remove(&packet)),
+        }
+    }
+
+    /// A soft interrupt begins to deliver a packet, or has delivered all.
+    pub fn delivers(&mut self, time: u64, cpu: u32, packet: Option<u64>) {
+        self.fact(time, cpu);
+        let sender = packet.and_then(|packet| self.sent.remove(&packet));
+        self.cpu(time, cpu).packet = sender;
+    }
+
+    /// Who sent the packet that is delivered here, if it is the thread that has this CPU: then it delivers itself what it sends.
+    fn sender(&self, cpu: u32) -> Option<Who> {
+        let of = self.cpus.get(&cpu)?;
+        of.packet.filter(|sender| of.has == Has::Thread(*sender))
     }
 
     /// Records of a CPU, or of any, are lost after this time; if it is not known, after the last fact. Gives the time from which nothing is known.
@@ -371,6 +497,7 @@ impl Account {
                 cpu.history.forget();
                 cpu.first = Cause::Forgotten;
             }
+            Some(Of::Interrupts(cpu)) => drop(self.cpus.get_mut(&cpu).map(|cpu| cpu.interrupted.forget())),
             Some(Of::Thread(who)) => {
                 let Some(thread) = self.threads.get_mut(&who) else { return };
                 thread.history.forget();
@@ -389,8 +516,11 @@ impl Account {
     /// Nothing is known from this time on, of any thread and of one CPU or all.
     fn void(&mut self, of: Option<u32>, after: u64, cause: Cause) -> u64 {
         self.unknown = cause;
+        self.sent.clear();
         for (number, cpu) in self.cpus.iter_mut().filter(|(cpu, _)| of.is_none_or(|of| of == **cpu)) {
             cpu.interrupts.clear();
+            cpu.interrupted.cut(after);
+            cpu.packet = None;
             let since = after.max(cpu.history.kept_from);
             if !matches!(cpu.has, Has::Unknown(_)) || cpu.since > since {
                 add(&mut self.added, Of::Cpu(*number), cpu.history.push(cpu.since, since, cpu.has));
@@ -424,6 +554,9 @@ impl Account {
             since: time,
             last: time,
             interrupts: Vec::new(),
+            turned: time,
+            interrupted: History::new(time),
+            packet: None,
         })
     }
 
@@ -527,12 +660,12 @@ impl Account {
         let does = match left {
             None => Does::Ended,
             Some(_) if !self.untraced.is_empty() => Does::Unknown(Cause::Untraced),
-            Some((why, process)) => Does::Left(Left { time, why, process }),
+            Some((why, process)) => Does::Left(Left { time, why, process, cpu, stack: self.stack }),
         };
         thread.becomes(time, did, does, who, &mut self.added);
         thread.doubt |= !ran;
         // Where nothing says that it ran, the wake-up may be the one that made it run, and it has run.
-        if !ran || !matches!(does, Does::Left(Left { why: Why::Asleep | Why::Disk | Why::Other, .. })) {
+        if !ran || !matches!(does, Does::Left(Left { why: Why::Asleep | Why::Disk | Why::Stopped | Why::Other, .. })) {
             thread.wake = None;
         }
         if left.is_none() {
@@ -571,14 +704,38 @@ impl Account {
             Does::Left(left) => Some(left),
         };
         let did: Vec<_> = thread.now(time, true).collect();
-        for Stretch { to, mut what, .. } in did {
-            if let What::Ready { cpu: on, .. } = &mut what {
+        for Stretch { from, to, mut what } in did {
+            if let What::Ready { cpu: on, taken_off, held } = &mut what {
                 *on = Some(cpu);
+                // When a quota held it back.
+                let idle = left.filter(|_| *taken_off).and_then(|left| self.cpus.get(&left.cpu)?.idle(left, cpu, to));
+                if let Some([begin, end]) = idle {
+                    *held = true;
+                    let held =
+                        std::mem::replace(&mut what, What::Ready { cpu: Some(cpu), taken_off: true, held: false });
+                    thread.becomes(begin.max(from), what.clone(), thread.does, who, &mut self.added);
+                    thread.becomes(end.min(to), held, thread.does, who, &mut self.added);
+                }
             }
             thread.becomes(to, what, thread.does, who, &mut self.added);
         }
         (thread.does, thread.since, thread.doubt) = (Does::Runs(cpu), time, false);
         Some(Ran { who, left, wake: thread.wake.take() })
+    }
+}
+
+impl Cpu {
+    /// From when to when it has been idle since a thread was taken off it that runs now, on this CPU or another.
+    ///
+    /// A CPU goes idle only if it has nobody who may run (`__schedule`, kernel/sched/core.c). So who is taken off it then may not, and neither
+    /// may those of its own who were taken off before. On the way to another CPU a thread may wait there meanwhile.
+    fn idle(&self, left: Left, cpu: u32, until: u64) -> Option<[u64; 2]> {
+        let mut idle = self.history.between(left.time, until).filter(|stretch| stretch.what == Has::Idle);
+        let first = idle.next()?;
+        match idle.last().map_or(first.to, |last| last.to) {
+            last if left.cpu == cpu => Some([first.from, last]),
+            _ => (first.from == left.time).then_some([first.from, first.to]),
+        }
     }
 }
 
@@ -601,25 +758,29 @@ impl Thread {
     /// What it has done since the last stretch until this time, and whether it runs now.
     fn now(&self, to: u64, runs: bool) -> impl Iterator<Item = Stretch<What>> + use<> {
         let woken = self.wake.as_ref().filter(|wake| wake.time <= to && !matches!(self.does, Does::Runs(_)));
+        let taken_off = matches!(self.does, Does::Left(Left { why: Why::Ready, .. }));
         let what = match self.does {
             Does::Unknown(cause) => What::Unknown(cause),
             Does::Runs(_) if self.ending => What::Unknown(Cause::Unseen),
             Does::Runs(cpu) => What::Runs { cpu },
-            Does::Left(Left { why: Why::Ready, .. }) => What::Ready { cpu: None, taken_off: true },
+            Does::Left(_) if taken_off => What::Ready { cpu: None, taken_off, held: false },
             // It may sleep nevertheless, until another wakes it.
             Does::Left(left) if !runs && woken.is_some_and(|wake| wake.time < left.time) => {
                 What::Unknown(Cause::Unseen)
             }
             Does::Left(_) if self.doubt && woken.is_none() => What::Unknown(Cause::Unseen),
-            Does::Left(Left { why, .. }) => {
-                What::Blocked { why, call: self.call.clone(), end: woken.map(|wake| wake.by.clone()) }
-            }
+            Does::Left(Left { why, stack, .. }) => What::Blocked {
+                why,
+                call: self.call.clone(),
+                end: woken.map(|wake| wake.by.clone()),
+                stacks: [stack, woken.map_or(0, |wake| wake.stack)],
+            },
             Does::Ended => What::Unknown(Cause::Gone),
         };
         let since = self.since.min(to);
         let ready = woken.filter(|_| !matches!(what, What::Unknown(Cause::Unseen)) || runs);
         let ready = ready.map_or(to, |wake| wake.time.clamp(since, to));
-        let parts = [(since, ready, what), (ready, to, What::Ready { cpu: None, taken_off: false })];
+        let parts = [(since, ready, what), (ready, to, What::Ready { cpu: None, taken_off: false, held: false })];
         parts.into_iter().filter(|(from, to, _)| from < to).map(|(from, to, what)| Stretch { from, to, what })
     }
 

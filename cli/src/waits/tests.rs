@@ -121,7 +121,7 @@ fn interrupts_have_their_names() {
     let mut woken_in = |time, kind| {
         account.switches(time, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
         account.wakes(time + 1, 1, THREAD, 1, Some(kind), (1, Some(1)));
-        account.interrupts(time + 1, 1, None);
+        account.returns(time + 1, 1, &[HARD]);
         match account.switches(time + 2, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).unwrap().by {
             Waker::Interrupt(name) => name.map(|name| name.to_string()),
             Waker::Thread(_) => panic!("a thread"),
@@ -129,17 +129,125 @@ fn interrupts_have_their_names() {
     };
     assert_eq!(woken_in(10, hard), None);
     let mut account = Account::new(100);
-    account.interrupts(1, 1, Some((soft, "net_rx".into())));
-    account.interrupts(2, 1, Some((&[HARD], "vda".into())));
+    account.interrupts(1, 1, soft, "net_rx".into());
+    account.interrupts(2, 1, &[HARD], "vda".into());
     let mut by = |time, kind| {
         account.switches(time, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
         account.wakes(time + 1, 1, THREAD, 1, Some(kind), (1, Some(1)));
-        account.interrupts(time + 1, 1, None);
+        account.returns(time + 1, 1, &[HARD]);
         account.switches(time + 2, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).map(|wake| wake.by)
     };
     assert_eq!(by(10, hard), Some(Waker::Interrupt(Some("vda".into()))));
     // In an interrupt within that one, which has no name.
     assert_eq!(by(20, hard), Some(Waker::Interrupt(None)));
+}
+
+/// A CPU goes idle though a thread on it could run: so it may not, as long as that CPU goes idle again.
+#[test]
+fn a_quota_holds_a_thread_back() {
+    let of = |steps: fn(&mut Account)| {
+        let mut account = Account::new(100);
+        account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+        steps(&mut account);
+        let did = account.did(account.who(THREAD).unwrap(), 20, 60);
+        let held = |stretch: Stretch<What>| match stretch.what {
+            What::Ready { cpu: Some(_), taken_off: true, held } => (stretch.from, stretch.to, held),
+            other => panic!("{other:?}"),
+        };
+        did.into_iter().map(held).collect::<Vec<_>>()
+    };
+    let alone = of(|account| {
+        account.switches(20, 0, THREAD, Some((Why::Ready, THREAD)), 0);
+        account.switches(60, 0, 0, Some((Why::Ready, 0)), THREAD);
+    });
+    assert_eq!(alone, [(20, 60, true)]);
+    let beside_another = of(|account| {
+        account.switches(20, 0, THREAD, Some((Why::Ready, THREAD)), 0);
+        account.switches(30, 0, 0, Some((Why::Ready, 0)), 9);
+        account.switches(40, 0, 9, Some((Why::Asleep, 9)), 0);
+        account.switches(50, 0, 0, Some((Why::Ready, 0)), 9);
+        account.switches(60, 0, 9, Some((Why::Asleep, 9)), THREAD);
+    });
+    assert_eq!(beside_another, [(20, 50, true), (50, 60, false)]);
+    // Another CPU may have taken it over meanwhile.
+    let elsewhere = of(|account| {
+        account.switches(20, 0, THREAD, Some((Why::Ready, THREAD)), 0);
+        account.switches(30, 0, 0, Some((Why::Ready, 0)), 9);
+        account.switches(40, 0, 9, Some((Why::Asleep, 9)), 0);
+        account.switches(60, 1, 0, Some((Why::Ready, 0)), THREAD);
+    });
+    assert_eq!(elsewhere, [(20, 30, true), (30, 60, false)]);
+    // Another has its CPU first. Nothing says why, until that CPU is idle.
+    let behind_another = of(|account| {
+        account.switches(20, 0, THREAD, Some((Why::Ready, THREAD)), 9);
+        account.switches(30, 0, 9, Some((Why::Asleep, 9)), 0);
+        account.switches(60, 0, 0, Some((Why::Ready, 0)), THREAD);
+    });
+    assert_eq!(behind_another, [(20, 30, false), (30, 60, true)]);
+    // Another has its CPU. Nothing says why.
+    let taken_off = of(|account| {
+        account.switches(20, 0, THREAD, Some((Why::Ready, THREAD)), 9);
+        account.switches(30, 0, 9, Some((Why::Asleep, 9)), 0);
+        account.switches(60, 1, 0, Some((Why::Ready, 0)), THREAD);
+    });
+    assert_eq!(taken_off, [(20, 60, false)]);
+}
+
+/// A thread sends a packet to this machine, and the soft interrupt that delivers it runs before it goes on: so it wakes who waits for that.
+#[test]
+fn who_sends_a_packet_wakes_its_reader() {
+    const SENDER: u32 = 9;
+    let by = |steps: fn(&mut Account)| {
+        let mut account = Account::new(100);
+        account.switches(10, 1, 0, Some((Why::Ready, 0)), SENDER);
+        account.switches(10, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+        account.sends(20, 1, SENDER, false, 0xbeef);
+        account.interrupts(21, 1, &["softirq"], "net_rx".into());
+        steps(&mut account);
+        account.wakes(23, 1, THREAD, account.who(SENDER).unwrap().thread, Some("softirq"), (1, Some(1)));
+        let sender = Waker::Thread(account.who(SENDER).unwrap());
+        (account.switches(30, 0, 0, Some((Why::Ready, 0)), THREAD).and_then(|ran| ran.wake).unwrap().by, sender)
+    };
+    let (waker, sender) = by(|account| account.delivers(22, 1, Some(0xbeef)));
+    assert_eq!(waker, sender);
+    // A reply to it is its doing too.
+    let (waker, sender) = by(|account| {
+        account.delivers(22, 1, Some(0xbeef));
+        account.sends(22, 1, SENDER, true, 0xcafe);
+        account.delivers(22, 1, Some(0xcafe));
+    });
+    assert_eq!(waker, sender);
+    let interrupt = Waker::Interrupt(Some("net_rx".into()));
+    // Another packet, and one that the card has brought.
+    assert_eq!(by(|account| account.delivers(22, 1, Some(0xf00d))).0, interrupt);
+    let brought = by(|account| {
+        account.delivers(22, 1, Some(0xbeef));
+        account.delivers(22, 1, None);
+    });
+    assert_eq!(brought.0, interrupt);
+}
+
+/// Of nested interrupts the innermost runs. What has no end has no length, and an idle CPU is nobody's.
+#[test]
+fn interrupts_take_time_of_threads() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+    account.interrupts(20, 0, &["softirq"], "net_rx".into());
+    account.interrupts(22, 0, &[HARD], "vda".into());
+    account.returns(25, 0, &[HARD]);
+    account.returns(30, 0, &["softirq"]);
+    account.interrupts(40, 0, &[HARD], "vda".into());
+    account.calls(45, 0, THREAD, In::Nothing);
+    account.interrupts(50, 0, &["softirq"], "timer".into());
+    account.returns(51, 0, &[HARD]);
+    account.switches(60, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+    account.interrupts(70, 0, &[HARD], "vda".into());
+    account.returns(75, 0, &[HARD]);
+    let sums = |from, to| account.interrupted(0, from, to).into_iter().map(|(name, time)| (name.to_string(), time));
+    let all: Vec<_> = sums(0, 100).collect();
+    assert_eq!(all, [("net_rx".to_owned(), 7), ("vda".to_owned(), 3)]);
+    let part: Vec<_> = sums(24, 28).collect();
+    assert_eq!(part, [("net_rx".to_owned(), 3), ("vda".to_owned(), 1)]);
 }
 
 /// What a simulated thread does in truth.
@@ -611,4 +719,10 @@ fn memory_is_bounded() {
     assert_eq!(did[0].what, What::Unknown(Cause::Forgotten), "{did:?}");
     assert_eq!(did.last().unwrap().what, What::Runs { cpu: 0 }, "{did:?}");
     assert_eq!(account.did(account.who(5).unwrap(), 0, 10).len(), 1);
+    // A thread is kept while it lives, and after its end as long as something of it is.
+    assert_eq!(account.threads(), 10_000);
+    for thread in 1..=10_000_u32 {
+        account.switches(end + u64::from(thread) * 10, 0, thread, None, 0);
+    }
+    assert!(account.kept() <= 1_008 && account.threads() <= 1_008, "{} {}", account.kept(), account.threads());
 }

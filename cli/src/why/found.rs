@@ -1,6 +1,7 @@
 //! A path with its names, as people and programs read it.
 
 use super::path::{Culprit, Step, number, path, sums};
+use super::stacks::Stacks;
 use crate::out::{Out, frame, line};
 use crate::scheduler::Scheduler;
 use crate::stamp::Stamp;
@@ -10,11 +11,14 @@ use crate::waits::{Has, In, Waker, What as Does, Who, Why};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// Steps of a path that are printed: the longest, in their order. Of a waker's, fewer.
 const STEPS: [usize; 2] = [20, 6];
 /// Those that ran instead, in a line.
 const SHARES: usize = 3;
+/// Functions of a call chain that are printed, the innermost.
+const FRAMES: usize = 16;
 /// Culprits that are printed.
 const CULPRITS: usize = 10;
 
@@ -27,6 +31,8 @@ pub struct Found {
     what: What,
     path: Vec<Step>,
     names: HashMap<Who, (String, Option<u32>)>,
+    /// The functions of call chains by their numbers, the outermost first.
+    stacks: HashMap<u32, Vec<String>>,
 }
 
 /// What is asked for.
@@ -62,7 +68,19 @@ impl Found {
                 }
             }
         });
-        Self { who, from, to, what, path, names }
+        Self { who, from, to, what, path, names, stacks: HashMap::new() }
+    }
+
+    /// Names the functions where threads stood. Those of a process that runs are known as long as it does.
+    pub fn name_stacks(&mut self, stacks: &mut Stacks) {
+        let named = &mut self.stacks;
+        all(&self.path, &mut |step| {
+            if let Does::Blocked { stacks: numbers, .. } = step.what {
+                for number in numbers.into_iter().filter(|number| *number != 0) {
+                    named.entry(number).or_insert_with(|| stacks.names(number));
+                }
+            }
+        });
     }
 
     pub fn lasted(&self) -> u64 {
@@ -134,6 +152,14 @@ impl Found {
             shown += 1;
             let words = self.words(step, depth > 1, calls);
             line(out, format_args!("{indent}  {:>9}  {words}", short(step.lasted())))?;
+            if let Does::Blocked { stacks, .. } = &step.what {
+                for (stack, did) in stacks.iter().zip(["fell asleep in", "was woken in"]) {
+                    let Some(names) = self.stacks.get(stack) else { continue };
+                    let mut inner: Vec<_> = names.iter().rev().map(String::as_str).take(FRAMES).collect();
+                    inner.extend((names.len() > FRAMES).then_some("..."));
+                    line(out, format_args!("{indent}             {did} {}", inner.join(" < ")))?;
+                }
+            }
             self.steps(&step.within, depth + 1, calls, out)?;
         }
         if !hidden.is_empty() {
@@ -148,18 +174,22 @@ impl Found {
     fn words(&self, step: &Step, named: bool, calls: &mut Calls) -> String {
         let who = if named { self.name(step.who) + " " } else { String::new() };
         match &step.what {
-            Does::Runs { cpu } => format!("{who}ran on CPU {cpu}"),
+            Does::Runs { cpu } => format!("{who}ran on CPU {cpu}{}", taken(&step.interrupts)),
             Does::Unknown(cause) => format!("{who}unknown: {}", cause.words()),
             Does::Ready { cpu: None, .. } => format!("{who}ready, and has not run yet"),
-            Does::Ready { cpu: Some(cpu), taken_off } => {
-                let why = if *taken_off { "ready, taken off its CPU" } else { "ready" };
+            Does::Ready { cpu: Some(cpu), taken_off, held } => {
+                let why = match (held, taken_off) {
+                    (true, _) => "ready, held back by a quota",
+                    (false, true) => "ready, taken off its CPU",
+                    (false, false) => "ready",
+                };
                 format!("{who}{why}: CPU {cpu} {}", self.shares(step))
             }
-            Does::Blocked { why, call, end } => {
+            Does::Blocked { why, call, end, .. } => {
                 let state = match why {
                     Why::Disk => "blocked, uninterruptible,",
-                    Why::Other => "stopped",
-                    Why::Asleep | Why::Ready => "blocked",
+                    Why::Stopped => "stopped",
+                    Why::Other | Why::Asleep | Why::Ready => "blocked",
                 };
                 let call = match call {
                     In::Unknown => String::new(),
@@ -208,7 +238,11 @@ impl Found {
         };
         match culprit {
             Culprit::Ran(who) => format!("{} ran", name(who)),
+            Culprit::Interrupted(who, interrupt) => {
+                format!("{} ran, and interrupt {interrupt} took its CPU", name(who))
+            }
             Culprit::Had(who) => format!("{} had the CPU", name(who)),
+            Culprit::Quota(who) => format!("a quota held {} back", name(who)),
             Culprit::Idle => "the CPU was idle: a wake-up that came late, or a quota".into(),
             Culprit::Interrupt(who, call, by) => {
                 let inside = inside(call);
@@ -233,7 +267,9 @@ impl Found {
         let culprits = self.sums().into_iter().map(|(culprit, time)| {
             let (kind, who) = match &culprit {
                 Culprit::Ran(who) => ("ran", Some(*who)),
+                Culprit::Interrupted(who, _) => ("interrupted", Some(*who)),
                 Culprit::Had(who) => ("had the CPU", Some(*who)),
+                Culprit::Quota(who) => ("held back", Some(*who)),
                 Culprit::Idle => ("idle", None),
                 Culprit::Interrupt(who, ..) => ("interrupt", Some(*who)),
                 Culprit::Waited(who, ..) => ("waited", Some(*who)),
@@ -275,13 +311,21 @@ impl Found {
             Does::Runs { cpu } => {
                 set("what", "ran".into());
                 set("cpu", (*cpu).into());
+                if !step.interrupts.is_empty() {
+                    let interrupts = step.interrupts.iter();
+                    set(
+                        "interrupts",
+                        interrupts.map(|(name, time)| json!({ "interrupt": &**name, "ns": time })).collect(),
+                    );
+                }
             }
             Does::Unknown(cause) => {
                 set("what", "unknown".into());
                 set("cause", cause.words().into());
             }
-            Does::Ready { cpu, taken_off } => {
+            Does::Ready { cpu, taken_off, held } => {
                 set("what", "ready".into());
+                set("held_back", (*held).into());
                 set("cpu", (*cpu).into());
                 set("taken_off", (*taken_off).into());
                 let instead = step.instead.iter().map(|(has, time)| {
@@ -295,10 +339,11 @@ impl Found {
                 });
                 set("instead", instead.collect());
             }
-            Does::Blocked { why, call, end } => {
+            Does::Blocked { why, call, end, stacks } => {
                 set("what", "blocked".into());
                 let state = match why {
                     Why::Disk => "disk",
+                    Why::Stopped => "stopped",
                     Why::Other => "other",
                     Why::Asleep | Why::Ready => "asleep",
                 };
@@ -320,6 +365,11 @@ impl Found {
                         None => Value::Null,
                     },
                 );
+                for (stack, name) in stacks.iter().zip(["asleep_at", "woken_at"]) {
+                    if let Some(names) = self.stacks.get(stack) {
+                        fields.insert(name.into(), names.clone().into());
+                    }
+                }
                 let within: Vec<_> = step.within.iter().map(|step| self.step(step, calls, stamp)).collect();
                 if !within.is_empty() {
                     fields.insert("path".into(), within.into());
@@ -345,6 +395,7 @@ impl Found {
         match &step.what {
             Does::Runs { .. } => add(format!("{before};ran"), step.lasted()),
             Does::Unknown(cause) => add(format!("{before};unknown: {}", cause.words()), step.lasted()),
+            Does::Ready { held: true, .. } => add(format!("{before};ready;held back by a quota"), step.lasted()),
             Does::Ready { .. } => step.instead.iter().for_each(|(has, time)| {
                 let has = match has {
                     Has::Thread(who) => frame(&self.name(*who)),
@@ -385,6 +436,17 @@ fn all(path: &[Step], each: &mut impl FnMut(&Step)) {
     for step in path {
         each(step);
         all(&step.within, each);
+    }
+}
+
+/// What interrupts took of the time that a thread ran.
+fn taken(interrupts: &[(Arc<str>, u64)]) -> String {
+    let all = interrupts.iter().map(|(_, time)| time).sum();
+    let each: Vec<_> = interrupts.iter().take(SHARES).map(|(name, time)| format!("{name} {}", short(*time))).collect();
+    let rest = if interrupts.len() > SHARES { ", and others" } else { "" };
+    match each[..] {
+        [] => String::new(),
+        _ => format!(", of it {} in interrupts: {}{rest}", short(all), each.join(", ")),
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Step {
     pub what: What,
     /// Who ran where it could have run, and how long each.
     pub instead: Vec<(Has, u64)>,
+    /// Of the time it ran, what interrupts took, by name.
+    pub interrupts: Vec<(Arc<str>, u64)>,
     /// What its waker did, from when it fell asleep until it was woken: without a hole. Empty if no thread woke it, or if the waker is not
     /// followed.
     pub within: Vec<Step>,
@@ -29,8 +31,12 @@ pub struct Step {
 pub enum Culprit {
     /// It ran.
     Ran(Who),
+    /// An interrupt took its CPU.
+    Interrupted(Who, Arc<str>),
     /// It had the CPU that another could have used.
     Had(Who),
+    /// Its control group's quota was used up.
+    Quota(Who),
     /// The CPU was idle while a thread could run: it came late, or its control group had used up its quota.
     Idle,
     /// A thread waited for an interrupt: in which call, by its number.
@@ -51,8 +57,18 @@ impl Step {
     fn culprits(&self, add: &mut impl FnMut(Culprit, u64)) {
         let time = self.lasted();
         match &self.what {
-            What::Runs { .. } => add(Culprit::Ran(self.who), time),
+            What::Runs { .. } => {
+                let mut left = time;
+                for (name, took) in &self.interrupts {
+                    left = left.saturating_sub(*took);
+                    add(Culprit::Interrupted(self.who, Arc::clone(name)), *took);
+                }
+                if left > 0 {
+                    add(Culprit::Ran(self.who), left);
+                }
+            }
             What::Unknown(cause) => add(Culprit::Unknown(*cause), time),
+            What::Ready { held: true, .. } => add(Culprit::Quota(self.who), time),
             What::Ready { .. } => self.instead.iter().for_each(|(has, time)| {
                 let culprit = match has {
                     Has::Thread(who) => Culprit::Had(*who),
@@ -64,7 +80,7 @@ impl Step {
             What::Blocked { .. } if !self.within.is_empty() => {
                 self.within.iter().for_each(|step| step.culprits(add));
             }
-            What::Blocked { why, call, end } => add(
+            What::Blocked { why, call, end, .. } => add(
                 match end {
                     Some(Waker::Interrupt(name)) => Culprit::Interrupt(self.who, number(call), name.clone()),
                     Some(Waker::Thread(who)) => Culprit::Waker(*who),
@@ -99,13 +115,17 @@ fn follow(account: &Account, who: Who, [from, to]: [u64; 2], depth: usize, left:
             What::Ready { cpu: None, .. } => vec![(Has::Unknown(Cause::Unseen), to - from)],
             _ => Vec::new(),
         };
+        let interrupts = match what {
+            What::Runs { cpu } => account.interrupted(cpu, from, to),
+            _ => Vec::new(),
+        };
         let within = match what {
             What::Blocked { end: Some(Waker::Thread(waker)), .. } if depth > 0 && *left > 0 => {
                 follow(account, waker, [from, to], depth - 1, left)
             }
             _ => Vec::new(),
         };
-        Step { who, from, to, what, instead, within }
+        Step { who, from, to, what, instead, interrupts, within }
     };
     did.into_iter().map(step).collect()
 }

@@ -1,5 +1,5 @@
-//! Whether the quota of a control group held a process back, by the group's own counters. No tracepoint says so: a thread without quota is ready,
-//! and others have its CPU, or nobody.
+//! Whether the quota of a control group held a process back, by the group's own counters; and what the hypervisor had. No tracepoint says so: such a
+//! thread is ready, and others have its CPU, or nobody.
 
 use crate::out::{Out, line};
 use crate::times::short;
@@ -78,6 +78,45 @@ impl Quota {
     }
 }
 
+/// How long the hypervisor had CPUs of this machine that they wanted: of all together, for nothing says which thread waited for it.
+#[derive(Debug)]
+pub struct Steal(Option<u64>);
+
+impl Steal {
+    pub fn new() -> Self {
+        Self(stolen())
+    }
+
+    /// Says how much, if any.
+    pub fn print(&self, json: bool, out: &mut Out) -> io::Result<()> {
+        let time = self.0.zip(stolen()).map_or(0, |(before, now)| now.saturating_sub(before));
+        match time {
+            0 => Ok(()),
+            _ if json => line(out, format_args!("{}", json!({ "steal_ns": time }))),
+            _ => {
+                let time = short(time);
+                line(
+                    out,
+                    format_args!(
+                        "the hypervisor held CPUs back for {time} in all: then a thread that ran did not, and others were ready"
+                    ),
+                )
+            }
+        }
+    }
+}
+
+/// Of all CPUs since the start of the machine, in nanoseconds.
+fn stolen() -> Option<u64> {
+    steal(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The eighth number of the first line of /proc/stat, in hundredths of a second (proc_stat(5): USER_HZ is 100).
+fn steal(text: &str) -> Option<u64> {
+    let ticks: u64 = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()?;
+    Some(ticks.saturating_mul(10_000_000))
+}
+
 /// A line of /proc/PID/cgroup, `0::/a` or `4:cpu,cpuacct:/a`: where its hierarchy is mounted by convention, and the group in it.
 fn folder(line: &str) -> Option<(PathBuf, &Path)> {
     let mut parts = line.splitn(3, ':').skip(1);
@@ -103,8 +142,15 @@ fn counted(text: &str) -> Option<Counted> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counted, counted, folder};
+    use super::{Counted, counted, folder, steal};
     use std::path::Path;
+
+    #[test]
+    fn what_the_hypervisor_had() {
+        assert_eq!(steal("cpu  1 2 3 4 5 6 7 89 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n"), Some(890_000_000));
+        // Linux before 2.6.11.
+        assert_eq!(steal("cpu  1 2 3 4\n"), None);
+    }
 
     #[test]
     fn both_versions_of_control_groups() {

@@ -3,6 +3,7 @@
 use super::Args;
 use super::found::{Found, What};
 use super::requests::Requests;
+use super::stacks::Stacks;
 use crate::family::Family;
 use crate::names::Names;
 use crate::scheduler::Scheduler;
@@ -11,7 +12,6 @@ use crate::waits::Who;
 use perfweave::{Event, Item, Kind, Ledger, Record};
 
 /// The state from the stream so far.
-#[derive(Debug)]
 pub struct Search {
     scheduler: Scheduler,
     family: Family,
@@ -28,6 +28,8 @@ pub struct Search {
     /// Where they are asked for, instead of waits.
     requests: Option<Requests>,
     calls: Calls,
+    /// Where threads stand, if that is asked for.
+    stacks: Option<Stacks>,
 }
 
 impl Search {
@@ -37,10 +39,11 @@ impl Search {
         args: &Args,
         command: Option<u32>,
         requests: Option<Requests>,
+        stacks: Option<Stacks>,
     ) -> Self {
         let (comm, most) = (args.comm.clone(), args.rows.unwrap_or(if requests.is_some() { 3 } else { 5 }));
         let (names, longest, executed, calls) = (Names::default(), Vec::new(), None, Calls::default());
-        Self { scheduler, family, comm, names, longest, most, command, executed, requests, calls }
+        Self { scheduler, family, comm, names, longest, most, command, executed, requests, calls, stacks }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
@@ -63,6 +66,9 @@ impl Search {
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>) {
         self.family.take(record);
         let Some(time) = event.key() else { return };
+        if let Some(stacks) = &mut self.stacks {
+            self.scheduler.account.stands(stacks.take(event, record));
+        }
         let ran = self.scheduler.record(record, time, &mut self.names);
         if let Some(requests) = &mut self.requests {
             let since = requests.take(record, time);
@@ -113,7 +119,8 @@ impl Search {
         self.longest.len() < self.most || self.longest.last().is_some_and(|found| found.lasted() < lasted)
     }
 
-    fn keep(&mut self, found: Found) {
+    fn keep(&mut self, mut found: Found) {
+        self.stacks.iter_mut().for_each(|stacks| found.name_stacks(stacks));
         let at = self.longest.partition_point(|longer| longer.lasted() >= found.lasted());
         self.longest.insert(at, found);
         self.longest.truncate(self.most);
@@ -134,10 +141,12 @@ impl Search {
         let since = self.scheduler.untold(ledger);
         self.void(since);
         let account = &self.scheduler.account;
-        let end = account.newest();
+        let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
         if let (None, Some((from, who))) = (&self.requests, self.executed) {
-            let to = account.ended(who).unwrap_or(end);
-            self.longest = vec![Found::new(&self.scheduler, What::Command, who, [from, to])];
+            let to = ended.unwrap_or(end);
+            let mut found = Found::new(&self.scheduler, What::Command, who, [from, to]);
+            self.stacks.iter_mut().for_each(|stacks| found.name_stacks(stacks));
+            self.longest = vec![found];
         } else if self.requests.is_none() && self.command.is_none() {
             let waiting = account.living().filter_map(|who| Some((who, account.waits_since(who)?)));
             let mut waiting: Vec<_> = waiting.collect();

@@ -32,9 +32,9 @@ impl Told {
     }
 
     fn interrupt(&mut self, time: u64, cpu: u32, during: u32, name: &str, woken: u32) -> &mut Self {
-        self.0.interrupts(time, cpu, Some((&[HARD], name.into())));
+        self.0.interrupts(time, cpu, &[HARD], name.into());
         self.0.wakes(time, cpu, woken, during, Some(HARD), (during, Some(during)));
-        self.0.interrupts(time, cpu, None);
+        self.0.returns(time, cpu, &[HARD]);
         self
     }
 
@@ -78,7 +78,8 @@ fn a_lock_held_by_a_backup() {
     told.wake(950, 1, BACKUP, SERVER).switch(960, 0, 0, Some(Why::Ready), SERVER);
     let (path, sums) = told.why(50, 1_000);
     let backup = told.who(BACKUP);
-    let What::Blocked { why: Why::Asleep, call: In::Call(call), end: Some(Waker::Thread(by)) } = &path[1].what else {
+    let What::Blocked { why: Why::Asleep, call: In::Call(call), end: Some(Waker::Thread(by)), .. } = &path[1].what
+    else {
         panic!("{path:?}")
     };
     assert_eq!((call.number, *by, path[1].lasted(), path[1].within.len()), (73, backup, 850, 3));
@@ -106,7 +107,7 @@ fn a_hog_on_the_cpu() {
     told.switch(900, 0, OTHER, Some(Why::Ready), 0).switch(910, 0, 0, Some(Why::Ready), SERVER);
     let (path, sums) = told.why(100, 1_000);
     let (server, other) = (told.who(SERVER), told.who(OTHER));
-    assert_eq!(path[1].what, What::Ready { cpu: Some(0), taken_off: false });
+    assert_eq!(path[1].what, What::Ready { cpu: Some(0), taken_off: false, held: false });
     let eth0 = Culprit::Interrupt(server, None, Some("eth0".into()));
     assert_eq!(sums[..2], [(Culprit::Had(other), 700), (eth0, 100)]);
     assert_eq!((sums.len(), sums[3].clone()), (4, (Culprit::Idle, 10)));
@@ -130,8 +131,14 @@ fn a_quota_of_cpu_time() {
     let mut told = Told::new();
     told.switch(100, 0, SERVER, Some(Why::Ready), 0).switch(1_000, 0, 0, Some(Why::Ready), SERVER);
     let (path, sums) = told.why(50, 1_050);
-    assert_eq!(path[1].what, What::Ready { cpu: Some(0), taken_off: true });
-    assert_eq!(sums, [(Culprit::Idle, 900), (Culprit::Ran(told.who(SERVER)), 100)]);
+    assert_eq!(path[1].what, What::Ready { cpu: Some(0), taken_off: true, held: true });
+    assert_eq!(
+        sums,
+        [Culprit::Quota(told.who(SERVER)), Culprit::Ran(told.who(SERVER))]
+            .into_iter()
+            .zip([900, 100])
+            .collect::<Vec<_>>()
+    );
 }
 
 /// Nothing is concluded across a loss: neither who woke it, nor who ran.
@@ -143,7 +150,7 @@ fn a_path_stops_at_what_is_unknown() {
     told.wake(500, 1, BACKUP, SERVER).switch(510, 0, 0, Some(Why::Ready), SERVER);
     let (path, sums) = told.why(100, 600);
     let ready = Culprit::Idle;
-    assert_eq!(path[0].what, What::Blocked { why: Why::Asleep, call: In::Unknown, end: None });
+    assert_eq!(path[0].what, What::Blocked { why: Why::Asleep, call: In::Unknown, end: None, stacks: [0; 2] });
     assert_eq!(path[1].what, What::Unknown(Cause::Loss));
     assert!(sums.contains(&(Culprit::Unknown(Cause::Loss), 200)) && sums.contains(&(ready, 10)), "{sums:?}");
 }

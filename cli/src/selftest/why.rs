@@ -1,0 +1,168 @@
+//! Known causes: threads hand a token round, one of them is delayed, and all tell when and by whom. What `why` says of it is compared.
+
+mod judge;
+mod stage;
+
+use crate::failure::{Failure, Outcome};
+use crate::names::{NAMING, Names};
+use crate::out::{Out, line};
+use crate::scheduler::{self, Scheduler};
+use judge::{Found, Handed, judge};
+use perfweave::{Item, Order, Reader, Rings, Sample};
+use serde_json::json;
+use stage::Stage;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+/// Why a thread is delayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Lock,
+    Pipe,
+    Socket,
+    Loopback,
+    Futex,
+    Sleep,
+    Disk,
+    Hog,
+    RealTime,
+    Quota,
+    Stop,
+}
+
+pub const KINDS: [Kind; 11] = [
+    Kind::Lock,
+    Kind::Pipe,
+    Kind::Socket,
+    Kind::Loopback,
+    Kind::Futex,
+    Kind::Sleep,
+    Kind::Disk,
+    Kind::Hog,
+    Kind::RealTime,
+    Kind::Quota,
+    Kind::Stop,
+];
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "file lock",
+            Self::Pipe => "pipe",
+            Self::Socket => "Unix socket",
+            Self::Loopback => "TCP socket",
+            Self::Futex => "futex",
+            Self::Sleep => "sleep",
+            Self::Disk => "disk",
+            Self::Hog => "CPU hog",
+            Self::RealTime => "real-time hog",
+            Self::Quota => "quota",
+            Self::Stop => "stop signal",
+        }
+    }
+}
+
+/// What came of it, with rings that hold all or with such that do not.
+struct Ran {
+    found: BTreeMap<Kind, Found>,
+    handed: Handed,
+    lost: u64,
+    late: u64,
+    left_out: Vec<(Kind, String)>,
+}
+
+/// How many stretches the account keeps.
+const MOST: usize = 1 << 20;
+
+/// How often the token goes round between two looks at what was found.
+const TURNS: u64 = 300;
+
+/// Runs it with so many wake-ups, and again with rings that are too small.
+pub fn run(wakeups: u64, json: bool) -> Outcome {
+    let (mut out, mut is_well) = (Out::new(), true);
+    for (losing, wakeups) in [(false, wakeups), (true, wakeups.div_ceil(10).max(500))] {
+        is_well &= play(wakeups, losing)?.report(losing, json, &mut out)?;
+        out.flush()?;
+    }
+    if json {
+        writeln!(out, "{}", json!({ "selftest": "why", "ok": is_well }))?;
+    } else {
+        let verdict = if is_well {
+            "99 % or more of what is known is on its cause, no waker is false, and nothing is concluded across a loss"
+        } else {
+            "WHAT WHY SAYS IS NOT TRUE HERE"
+        };
+        writeln!(out, "{verdict}")?;
+    }
+    out.flush()?;
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
+    let bytes = if losing { 64 << 10 } else { 16 << 20 };
+    let options = scheduler::all_sources(Rings::options(), |_| false).records(NAMING);
+    let rings = options.sample([Sample::Tid]).bytes(bytes).open()?;
+    let stage = Stage::new()?;
+    let mut scheduler = Scheduler::new(&rings, false, MOST)?;
+    let mut reader = Reader::new(rings, Order::new())?;
+    let (mut names, mut losses) = (Names::default(), Vec::new());
+    let (mut found, mut handed) = (BTreeMap::new(), Handed::default());
+    thread::scope(|scope| {
+        let (_over, mut batches) = (stage.begin(scope)?, 0_u64);
+        while handed.made < wakeups {
+            stage.round(TURNS.min(wakeups.div_ceil(stage::HANDS)))?;
+            let mut is_asked = false;
+            'round: loop {
+                batches += 1;
+                if losing && !is_asked && batches % 4 == 0 {
+                    // Long enough for a ring to fill. If it is not, less is lost.
+                    thread::sleep(Duration::from_millis(20));
+                }
+                if !is_asked && stage.is_over()? {
+                    reader.handle().flush()?;
+                    is_asked = true;
+                }
+                let Some(batch) = reader.batch(Duration::from_millis(20))? else { break };
+                for event in batch {
+                    match event.item() {
+                        Item::Flushed => break 'round,
+                        Item::Record(record) => {
+                            let _ = event.key().and_then(|time| scheduler.record(&record, time, &mut names));
+                        }
+                        item => {
+                            let since = scheduler.notice(&item);
+                            losses.extend(since.map(|since| [since, event.key().unwrap_or(u64::MAX)]));
+                        }
+                    }
+                }
+            }
+            let since = scheduler.untold(&reader.ledger()?);
+            losses.extend(since.map(|since| [since, u64::MAX]));
+            judge(&scheduler, &stage.truth(), &losses, &mut found, &mut handed);
+            losses.clear();
+        }
+        Ok::<_, Failure>(())
+    })?;
+    let stats = reader.stats();
+    Ok(Ran { found, handed, lost: stats.lost, late: stats.late, left_out: stage.left_out() })
+}
+
+impl Ran {
+    fn report(&self, losing: bool, json: bool, out: &mut Out) -> Result<bool, Failure> {
+        let with = if losing { ", with losses" } else { "" };
+        for (kind, why) in &self.left_out {
+            if json {
+                let object = json!({ "test": "why", "kind": kind.name(), "losing": losing, "refused": why });
+                line(out, format_args!("{object}"))?;
+            } else {
+                line(out, format_args!("why    {}{with}: not tested: {why}", kind.name()))?;
+            }
+        }
+        self.found.iter().try_for_each(|(kind, found)| found.report(*kind, losing, json, out))?;
+        self.handed.report(losing, [self.lost, self.late], json, out)?;
+        Ok(self.handed.is_well() && self.found.values().all(Found::is_well))
+    }
+}
