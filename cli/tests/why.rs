@@ -273,7 +273,8 @@ fn a_recording_tells_it_too() {
     let is_told = (0..10).any(|_| {
         let events = "sched:sched_switch,sched:sched_waking,raw_syscalls:*";
         let script = "echo $$; sleep 0.03; :";
-        let record = ["record", "-a", "--call-graph", "--buffer", "16M", "-e", events, "-o", file, "--", "sh", "-c", script];
+        let record =
+            ["record", "-a", "--call-graph", "--buffer", "16M", "-e", events, "-o", file, "--", "sh", "-c", script];
         let ran = run(perfweave().args(record), "");
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let ran = run(perfweave().args(["why", "--json", "-n", "9", "-p", ran.out.trim(), file]), "");
