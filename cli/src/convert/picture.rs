@@ -293,7 +293,7 @@ impl Picture {
     fn take(&mut self, scheduler: &Scheduler, wakings: &Wakings) {
         let (account, mut calls) = (&scheduler.account, Calls::default());
         for cpu in account.cpus() {
-            for Stretch { from, to, what } in account.turns(cpu, self.start, self.end) {
+            for Stretch { from, to, what } in account.owners(cpu, self.start, self.end) {
                 match what {
                     Has::Thread(who) => self.runs.push(Run { cpu, tid: scheduler.number(who), from, to }),
                     Has::Unknown(cause) => self.unknown.push(Unknown { cpu, from, to, cause }),

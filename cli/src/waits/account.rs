@@ -450,7 +450,7 @@ impl Account {
     /// Who had a CPU from a time to another, and how long each of them.
     pub fn had(&self, cpu: u32, from: u64, to: u64) -> Vec<(Has, u64)> {
         let mut had = HashMap::<Has, u64>::new();
-        for part in self.turns(cpu, from, to) {
+        for part in self.owners(cpu, from, to) {
             *had.entry(part.what).or_default() += part.to - part.from;
         }
         let mut had: Vec<_> = had.into_iter().collect();
@@ -459,14 +459,14 @@ impl Account {
     }
 
     /// Who had a CPU from a time to another, one after the other, without overlap or hole.
-    pub fn turns(&self, cpu: u32, from: u64, to: u64) -> Vec<Stretch<Has>> {
-        let mut turns = History::new(from);
+    pub fn owners(&self, cpu: u32, from: u64, to: u64) -> Vec<Stretch<Has>> {
+        let mut owners = History::new(from);
         let Some(cpu) = self.cpus.get(&cpu) else {
             return vec![Stretch { from, to, what: Has::Unknown(Cause::First) }];
         };
-        turns.push(from, to.min(cpu.history.kept_from), Has::Unknown(cpu.first));
+        owners.push(from, to.min(cpu.history.kept_from), Has::Unknown(cpu.first));
         for part in cpu.history.between(from, to) {
-            turns.push(part.from, part.to, part.what);
+            owners.push(part.from, part.to, part.what);
         }
         let has = match cpu.has {
             Has::Thread(who) if self.threads.get(&who).is_some_and(|thread| thread.ending) => {
@@ -474,8 +474,8 @@ impl Account {
             }
             has => has,
         };
-        turns.push(cpu.since.max(from), to, has);
-        turns.between(from, to).collect()
+        owners.push(cpu.since.max(from), to, has);
+        owners.between(from, to).collect()
     }
 
     /// A fact comes at this time. One that comes late makes void what was concluded without it.
