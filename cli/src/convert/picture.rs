@@ -95,9 +95,9 @@ impl Wait {
     pub fn words(&self) -> &'static str {
         match self.why {
             Why::Ready => "ready",
-            Why::Asleep => "blocked",
+            Why::Asleep | Why::Other => "blocked",
             Why::Disk => "blocked, uninterruptible",
-            Why::Other => "stopped",
+            Why::Stopped => "stopped",
         }
     }
 }
@@ -324,7 +324,7 @@ impl Picture {
             let (why, cpu, call, by) = match what {
                 What::Runs { .. } | What::Unknown(_) => continue,
                 What::Ready { cpu, .. } => (Why::Ready, *cpu, None, None),
-                What::Blocked { why, call, end } => {
+                What::Blocked { why, call, end, .. } => {
                     let call = if let In::Call(call) = call { Some(calls.words(call)) } else { None };
                     (*why, None, call, end.as_ref().map(|end| By::of(scheduler, end, None)))
                 }
