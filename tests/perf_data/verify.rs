@@ -162,7 +162,7 @@ fn missing_numbers_are_counted_by_both() {
     }
     let numbers = || Sequence::u32(0);
     let order = Order::new().hold(machine.hold()).numbers(numbers());
-    let mut reader = Reader::new(machine.rings(), order).unwrap();
+    let reader = Reader::new(machine.rings(), order).unwrap();
     reader.handle().flush().unwrap();
     let (file, told) = (File::new(), reader.rings().len());
     let writer = Writer::create(&file.0, reader.rings()).unwrap();
