@@ -95,7 +95,7 @@ for (const loss of data.losses) {
   if (loss[2] === null) cpuLanes.forEach(lane => lane.losses.push(loss)); else cpuLanes.get(loss[2])?.losses.push(loss);
 }
 
-// ---- ways: where a thread's time went, and through whom ----
+// ---- ways: the paths of `why` ----
 // A thread from outside of the PID namespace has no number.
 const keyOf = step => step.tid ?? `${step.thread}/-`;
 function reasonOf({ what, by }) {
@@ -149,7 +149,7 @@ let shapes = 0, colours = {}, width = 0, height = 0, queued = false;
 const scale = () => (view.to - view.from) / Math.max(1, width - LABEL);
 const X = time => LABEL + (time - view.from) / scale();
 
-// CPUs and pinned lanes stay; the others scroll below them. The threads of the way come first.
+// CPUs and pinned lanes stay; the others scroll below them. The threads of the path come first.
 const parts = { top: { rows: [], height: 0 }, rest: { rows: [], height: 0 } };
 function layOut() {
   lanes.forEach(lane => { lane.row = null; });
@@ -480,7 +480,7 @@ function drawPart(part, from, to) {
   within(0, from, width, to - from, () => {
     inSight.forEach((row, at) => row.lane && drawLane(row.lane, at + part.rows.indexOf(inSight[0])));
     if (view.way) {
-      // What is not on the way stands back.
+      // What is not on the path stands back.
       paint.globalAlpha = 0.6;
       box(LABEL, from, width - LABEL, to - from, colours.back);
       paint.globalAlpha = 1;
@@ -547,7 +547,7 @@ function rows(title, pairs, text, chain) {
 
 const HINT = $('record').firstElementChild;
 
-// What the recording is, until something is clicked: the way, or the slowest wake-ups, are where one begins to look.
+// What the recording is, until something is clicked: the path, or the slowest wake-ups, are where one begins to look.
 function summary() {
   const pairs = [];
   ways.forEach((way, at) => pairs.push([at ? '' : 'why', link(way.title, () => choose(way)), way === view.way ? 'chosen' : '']));
@@ -670,11 +670,11 @@ function selectWait(wait) {
   redraw();
 }
 
-// A stretch of the way.
-function wordsOf({ what, cpu, taken_off, call, by, cause }) {
+// A stretch of the path.
+function wordsOf({ what, cpu, taken_off, held_back, call, by, cause }) {
   if (what === 'ran') return `ran on CPU ${cpu}`;
   if (what === 'unknown') return `unknown: ${cause}`;
-  if (what === 'ready') return `ready${taken_off ? ', taken off its CPU' : ''}${cpu === null ? ', and has not run yet' : ` for CPU ${cpu}`}`;
+  if (what === 'ready') return `ready${held_back ? ', held back by a quota' : taken_off ? ', taken off its CPU' : ''}${cpu === null ? ', and has not run yet' : ` for CPU ${cpu}`}`;
   const end = !by ? 'nothing says who ended it' : by.interrupt === 'timer' ? 'a timer ended it' : by.interrupt === 'unnamed' ? 'an interrupt' : by.interrupt ? `interrupt ${by.interrupt}` : `woken by ${by.thread} ${by.tid ?? ''}`;
   return `blocked${call ? ` in ${call}` : ''}: ${end}`;
 }
@@ -688,7 +688,8 @@ function selectLeaf(leaf) {
   if (instead.length) pairs.push(...shares(instead, from, to));
   const args = step.args && Object.entries(step.args).map(([name, value]) => `${name}: ${value}`).join('\n');
   pairs.push(['shown', link('this stretch', () => show(from - (to - from), to + (to - from)))]);
-  rows(lane.title, pairs, args);
+  const stood = [['fell asleep in', step.asleep_at], ['was woken in', step.woken_at]].filter(([, functions]) => functions);
+  rows(lane.title, pairs, args, stood.map(([did, functions]) => [did, ...functions].join('\n')).join('\n\n'));
   redraw();
 }
 

@@ -281,7 +281,7 @@ type Wakings = HashMap<u32, Vec<(u64, usize)>>;
 impl Picture {
     /// What an account says of a time.
     pub fn of(scheduler: &Scheduler, start: u64, end: u64) -> Self {
-        let cpus = scheduler.account.cpus().collect();
+        let cpus = scheduler.account.cpus();
         let mut picture = Self { start, end, cpus, ..Self::default() };
         picture.take(scheduler, &Wakings::new());
         let lost = |unknown: &&Unknown| matches!(unknown.cause, Cause::Loss | Cause::Untraced);

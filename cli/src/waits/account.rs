@@ -156,9 +156,9 @@ impl Account {
         all
     }
 
-    /// All CPUs that have told something.
-    pub fn cpus(&self) -> impl Iterator<Item = u32> {
-        self.cpus.keys().copied()
+    /// All CPUs that have told something, in their order.
+    pub fn cpus(&self) -> BTreeSet<u32> {
+        self.cpus.keys().copied().collect()
     }
 
     /// All that have a number now.
