@@ -1,7 +1,7 @@
 //! What a recording says of itself while it is written: seals among its records.
 
 use super::Writer;
-use crate::account::ledger::Ledger;
+use crate::account::ledger::{Account, Ledger};
 use crate::error::Error;
 use crate::order::event::{Event, Item};
 use crate::order::hold::Certainty;
@@ -52,7 +52,7 @@ impl Certificate {
 
     /// Takes the account of everything, which the last seal has.
     pub(super) fn take_ledger(&mut self, ledger: &Ledger) {
-        let row = |account: &crate::Account| {
+        let row = |account: &Account| {
             let of = if account.exact { Rows::Exact } else { Rows::AtLeast };
             let values = [account.yielded, account.held, account.lost, account.missing];
             Some(Row { cpu: account.cpu?, of, values })
