@@ -5,6 +5,8 @@ use crate::perf_data::file::{Input, Words, changed, io, malformed};
 #[cfg(feature = "perf-data-zstd")]
 use crate::perf_data::unpack::{Corrupt, Unpacker};
 use std::io::{BufReader, Read, Seek, SeekFrom};
+#[cfg(not(feature = "perf-data-zstd"))]
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// A piece of the record section.
@@ -99,12 +101,12 @@ pub(super) fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
 
 /// The compressed records of a file, where the crate is built without a decompressor.
 #[cfg(not(feature = "perf-data-zstd"))]
-pub(super) struct Packed;
+pub(super) struct Packed<'a>(PhantomData<&'a Input>);
 
 #[cfg(not(feature = "perf-data-zstd"))]
-impl Packed {
-    pub(super) fn new(_: &Input) -> Self {
-        Self
+impl<'a> Packed<'a> {
+    pub(super) fn new(_: &'a Input) -> Self {
+        Self(PhantomData)
     }
 
     pub(super) fn put(
