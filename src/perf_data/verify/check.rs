@@ -519,66 +519,16 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What is behind the last seal, and around the records.
+    /// What is behind the last seal and around the records, and what is found in all.
     fn finish(mut self, of_file: Option<Sealed>, parts: &Parts, start: u64) -> Result<Verdict, Error> {
         self.close();
-        let (end, len) = (self.end, self.input.len);
         if self.seals > 0 || of_file.is_some() {
-            if self.block < end {
-                let times = self.between(0);
-                self.doubt(DoubtKind::Unsealed, self.block..end, times, Vec::new());
-            }
-            let last = of_file.as_ref().or(self.last.as_ref());
-            if last.is_none_or(|last| last.seal.flags & END == 0) {
-                self.doubt(DoubtKind::Unfinished, end..end, None, Vec::new());
-            }
-            let is_head_sealed = match &of_file {
-                Some(whole) => whole.is_intact(),
-                None if parts.is_pipe => true,
-                None => parts.is_unfinished && self.is_front(start)?,
-            };
-            if !is_head_sealed || self.sorting.is_none() {
-                // With other events, the records have other fields.
-                self.doubts.retain(|doubt| doubt.kind != DoubtKind::Counts || !parts.is_unfinished);
-                self.doubt(DoubtKind::Head, 0..start, None, Vec::new());
-                if !parts.is_pipe && !parts.is_unfinished {
-                    self.doubt(DoubtKind::Head, end..len, None, Vec::new());
-                }
-            } else if of_file.as_ref().is_some_and(|whole| !self.follows(whole)) {
-                self.doubt(DoubtKind::Order, self.block..end, None, Vec::new());
-            }
+            self.check_around(of_file.as_ref(), parts, start)?;
         }
-        for (cpu, found) in &mut self.cpus {
-            found.cpu = (*cpu != NOBODY).then_some(*cpu);
-            let index = (*cpu).min(MOST_CPUS) as usize;
-            if let Some([oldest, newest, back]) = self.newest.get(index).copied().filter(|[_, newest, _]| *newest > 0) {
-                (found.times, found.back) = (Some([oldest, newest]), back);
-            }
-        }
-        let mut missing = 0;
-        for (cpu, counter) in self.numbers.iter().flat_map(|numbers| &numbers.by_cpu) {
-            let found = self.cpus.entry(*cpu).or_default();
-            found.missing = counter.missing();
-            missing += found.missing;
-        }
-        let last = of_file.as_ref().or(self.last.as_ref());
-        if self.numbers.is_some()
-            && self.doubts.is_empty()
-            && last.is_some_and(|last| last.seal.sums.missing != missing)
-        {
-            self.doubt(DoubtKind::Counts, start..end, self.times, Vec::new());
-        }
-        // No CPU has more records than the ledger, and no losses that the ledger does not know.
-        let is_wrong = |found: &Found| {
-            found.account.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
-        };
-        let wrong: Vec<_> = self.cpus.iter().filter(|(_, found)| is_wrong(found)).map(|(cpu, _)| *cpu).collect();
-        if !wrong.is_empty() && self.doubts.is_empty() && self.times.is_some() {
-            self.doubt(DoubtKind::Counts, start..end, self.times, wrong);
-        }
+        let last = of_file.or(self.last.take());
+        let missing = self.check_sums(last.as_ref(), start);
         let Sums { records, lost, back, .. } = self.tally.sums;
         let found = Found { cpu: None, records, lost, back, missing, times: self.times, account: None };
-        let last = of_file.or(self.last);
         let claims = last.as_ref().map(|Sealed { seal, .. }| {
             let Sums { proven, assumed, late, missing, left_out, frontier, .. } = seal.sums;
             let (frontier, by_time) = ((proven > 0).then_some(frontier), seal.flags & BY_TIME != 0);
@@ -593,6 +543,68 @@ impl<'a> Check<'a> {
             doubts: self.doubts,
             more: self.more,
         })
+    }
+
+    /// What is behind the last seal, and around the records.
+    fn check_around(&mut self, of_file: Option<&Sealed>, parts: &Parts, start: u64) -> Result<(), Error> {
+        let (end, len) = (self.end, self.input.len);
+        if self.block < end {
+            let times = self.between(0);
+            self.doubt(DoubtKind::Unsealed, self.block..end, times, Vec::new());
+        }
+        let last = of_file.or(self.last.as_ref());
+        if last.is_none_or(|last| last.seal.flags & END == 0) {
+            self.doubt(DoubtKind::Unfinished, end..end, None, Vec::new());
+        }
+        let is_head_sealed = match of_file {
+            Some(whole) => whole.is_intact(),
+            None if parts.is_pipe => true,
+            None => parts.is_unfinished && self.is_front(start)?,
+        };
+        if !is_head_sealed || self.sorting.is_none() {
+            // With other events, the records have other fields.
+            self.doubts.retain(|doubt| doubt.kind != DoubtKind::Counts || !parts.is_unfinished);
+            self.doubt(DoubtKind::Head, 0..start, None, Vec::new());
+            if !parts.is_pipe && !parts.is_unfinished {
+                self.doubt(DoubtKind::Head, end..len, None, Vec::new());
+            }
+        } else if of_file.is_some_and(|whole| !self.follows(whole)) {
+            self.doubt(DoubtKind::Order, self.block..end, None, Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Whether the counts fit. Gives how many numbers of CPUs are missing.
+    fn check_sums(&mut self, last: Option<&Sealed>, start: u64) -> u64 {
+        let end = self.end;
+        for (cpu, found) in &mut self.cpus {
+            found.cpu = (*cpu != NOBODY).then_some(*cpu);
+            let index = (*cpu).min(MOST_CPUS) as usize;
+            if let Some([oldest, newest, back]) = self.newest.get(index).copied().filter(|[_, newest, _]| *newest > 0) {
+                (found.times, found.back) = (Some([oldest, newest]), back);
+            }
+        }
+        let mut missing = 0;
+        for (cpu, counter) in self.numbers.iter().flat_map(|numbers| &numbers.by_cpu) {
+            let found = self.cpus.entry(*cpu).or_default();
+            found.missing = counter.missing();
+            missing += found.missing;
+        }
+        if self.numbers.is_some()
+            && self.doubts.is_empty()
+            && last.is_some_and(|last| last.seal.sums.missing != missing)
+        {
+            self.doubt(DoubtKind::Counts, start..end, self.times, Vec::new());
+        }
+        // No CPU has more records than the ledger, and no losses that the ledger does not know.
+        let is_wrong = |found: &Found| {
+            found.account.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
+        };
+        let wrong: Vec<_> = self.cpus.iter().filter(|(_, found)| is_wrong(found)).map(|(cpu, _)| *cpu).collect();
+        if !wrong.is_empty() && self.doubts.is_empty() && self.times.is_some() {
+            self.doubt(DoubtKind::Counts, start..end, self.times, wrong);
+        }
+        missing
     }
 
     /// Whether the first bytes of a file that was not finished are those that the last seal knew.
