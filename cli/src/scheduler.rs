@@ -57,6 +57,9 @@ enum Source {
     Other,
 }
 
+/// Those of the tracepoints that are taken.
+const CATEGORIES: [&str; 6] = ["sched:", "raw_syscalls:", "irq:", "timer:", "net:", "napi:"];
+
 /// [`interrupt::kind`] of what begins and ends.
 const HARD: Kinds = &["hardirq"];
 const SOFT: Kinds = &["softirq"];
@@ -140,10 +143,12 @@ impl Scheduler {
     }
 
     fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize) -> Result<Self, Failure> {
-        let sources = (0..rings.sources().len()).map(|index| match rings.format(index) {
-            Ok(format) => Source::of(&format),
-            // It is no tracepoint.
-            Err(_) => Ok(Source::Other),
+        // A probe may have the name of one of these, and has other fields: probe:netif_rx.
+        let is_known = |name: &str| CATEGORIES.iter().any(|category| name.starts_with(category));
+        let sources = rings.sources().iter().enumerate().map(|(index, source)| match rings.format(index) {
+            Ok(format) if source.tracepoint().is_none_or(is_known) => Source::of(&format),
+            // It is no tracepoint, or another.
+            _ => Ok(Source::Other),
         });
         let (mut sources, account, begins) =
             (sources.collect::<Result<Vec<_>, _>>()?, Account::new(most), HashMap::new());
