@@ -454,7 +454,7 @@ impl Account {
             *had.entry(part.what).or_default() += part.to - part.from;
         }
         let mut had: Vec<_> = had.into_iter().collect();
-        had.sort_by_key(|(has, time)| (std::cmp::Reverse(*time), matches!(has, Has::Thread(_))));
+        had.sort_by_key(|&(has, time)| (std::cmp::Reverse(time), matches!(has, Has::Thread(_)), has));
         had
     }
 
