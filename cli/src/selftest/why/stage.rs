@@ -83,7 +83,7 @@ struct Message {
     /// A place in [`KINDS`], or none of them.
     kind: u8,
     /// Which thread is to be delayed, or on which CPU it is.
-    at: u8,
+    at: u16,
 }
 
 const NO_KIND: u8 = u8::MAX;
@@ -115,7 +115,8 @@ impl Pipe {
         bytes[..8].copy_from_slice(&of.turn.to_ne_bytes());
         bytes[8..16].copy_from_slice(&of.wrote.to_ne_bytes());
         bytes[16..20].copy_from_slice(&of.by.to_ne_bytes());
-        (bytes[20], bytes[21]) = (of.kind, of.at);
+        bytes[20] = of.kind;
+        bytes[22..].copy_from_slice(&of.at.to_ne_bytes());
         (&self.into).write_all(&bytes)
     }
 
@@ -124,7 +125,13 @@ impl Pipe {
         (&self.out).read_exact(&mut bytes)?;
         let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
         let by = u32::from_ne_bytes(std::array::from_fn(|index| bytes[16 + index]));
-        Ok(Message { turn: long(0), wrote: long(8), by, kind: bytes[20], at: bytes[21] })
+        Ok(Message {
+            turn: long(0),
+            wrote: long(8),
+            by,
+            kind: bytes[20],
+            at: u16::from_ne_bytes([bytes[22], bytes[23]]),
+        })
     }
 }
 
@@ -190,7 +197,7 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Relaxed);
         self.0.unpin();
-        let pipes = self.0.tokens.iter().chain(&self.0.helpers).chain([&self.0.turns]);
+        let pipes = self.0.tokens.iter().chain(&self.0.helpers).chain([&self.0.turns, &self.0.ready, &self.0.done]);
         pipes.for_each(|pipe| drop(pipe.write(Message::QUIT)));
     }
 }
@@ -377,7 +384,7 @@ impl Stage {
                 let delay = turn / PERIOD;
                 let kind = (turn % PERIOD == 0 && !kinds.is_empty()).then(|| kinds[delay as usize % kinds.len()]);
                 let place = kind.and_then(|kind| KINDS.iter().position(|one| *one == kind));
-                let (kind, at) = (place.map_or(NO_KIND, |place| place as u8), (delay % LINKS as u64) as u8);
+                let (kind, at) = (place.map_or(NO_KIND, |place| place as u8), (delay % LINKS as u64) as u16);
                 let from = now();
                 self.tokens[0].write(Message { turn, wrote: from, by: tid, kind, at })?;
                 let wait = now();
@@ -445,7 +452,7 @@ impl Stage {
             return Ok(());
         }
         let place = KINDS.iter().position(|one| *one == kind).unwrap_or(0) as u8;
-        let command = Message { turn, wrote: 0, by: tid, kind: place, at: cpu as u8 };
+        let command = Message { turn, wrote: 0, by: tid, kind: place, at: cpu as u16 };
         let lock_file = File::open(&self.file)?;
         self.helpers[Helper::of(kind) as usize].write(command)?;
         if let Kind::Lock | Kind::Futex | Kind::Stop = kind {
@@ -518,7 +525,7 @@ impl Stage {
         if let Kind::Hog | Kind::RealTime = kind {
             pin(cpu.into());
         }
-        while self.about.load(Ordering::Acquire) != turn + 1 {
+        while self.about.load(Ordering::Acquire) != turn + 1 && !self.ended.load(Ordering::Relaxed) {
             thread::sleep(LOOK);
         }
         wait_until(&format!("/proc/self/task/{other}/stat"), "SD")?;
