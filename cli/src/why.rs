@@ -86,7 +86,7 @@ pub struct Args {
 
 const AFTER: &str = "\
 From the end of a wait backwards. While a thread runs, it is its own work. While it is ready, others have the CPU on which it ran then: each with its \
-share, or the CPU was idle, because it came late. If it was taken off a CPU that went idle then, the quota of a control group was used up. While it is blocked, the path goes on with the \
+share, or the CPU was idle, because it came late. If it was taken off a CPU that went idle then, a quota was used up, as a rule that of a control group. While it is blocked, the path goes on with the \
 thread that woke it: what that one did in the meantime, indented, and so on. It ends at an interrupt (with its name), at a wait that nothing is known \
 to have ended, and at what is unknown, with why: after a loss nothing is concluded. The stretches have no hole and add up, and so does the sum at \
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
