@@ -113,7 +113,7 @@ impl Scheduler {
     /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own. `most`: how many
     /// stretches the account keeps.
     pub fn new(rings: &Rings, is_limited: bool, most: usize) -> Result<Self, Failure> {
-        Self::with(rings, Numbers::now(), is_limited, most)
+        Self::with(rings, Numbers::now(), is_limited, most, true)
     }
 
     /// One that is told by hand.
@@ -123,14 +123,14 @@ impl Scheduler {
         Self { sources, numbers: Numbers::recorded(), account, is_limited: false, begins }
     }
 
-    /// Of any recording, for what it tells. All stretches are kept.
+    /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
     pub fn told_by(rings: &Rings) -> Result<Self, Failure> {
-        Self::with(rings, Numbers::recorded(), false, usize::MAX)
+        Self::with(rings, Numbers::recorded(), false, usize::MAX, false)
     }
 
     /// Of a recording that tells who runs and who wakes whom.
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
-        let scheduler = Self::with(rings, Numbers::recorded(), false, most)?;
+        let scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
         if has(|source| matches!(source, Source::Wakes { .. }))
             && has(|source| matches!(source, Source::Switches { .. }))
@@ -142,13 +142,12 @@ impl Scheduler {
         Err(Failure::hinting("the recording has no sched:sched_switch and sched:sched_waking", hint))
     }
 
-    fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize) -> Result<Self, Failure> {
-        // A probe may have the name of one of these, and has other fields: probe:netif_rx.
-        let is_known = |name: &str| CATEGORIES.iter().any(|category| name.starts_with(category));
+    /// `needs_all`: a tracepoint that lacks a field is an error.
+    fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize, needs_all: bool) -> Result<Self, Failure> {
         let sources = rings.sources().iter().enumerate().map(|(index, source)| match rings.format(index) {
-            Ok(format) if source.tracepoint().is_none_or(is_known) => Source::of(&format),
-            // It is no tracepoint, or another.
-            _ => Ok(Source::Other),
+            Ok(format) => Source::of(source.tracepoint(), &format, needs_all),
+            // It is no tracepoint.
+            Err(_) => Ok(Source::Other),
         });
         let (mut sources, account, begins) =
             (sources.collect::<Result<Vec<_>, _>>()?, Account::new(most), HashMap::new());
@@ -335,7 +334,19 @@ impl Scheduler {
 }
 
 impl Source {
-    fn of(format: &Format) -> Result<Self, Failure> {
+    /// `name`: with its category, if it is known.
+    fn of(name: Option<&str>, format: &Format, needs_all: bool) -> Result<Self, Failure> {
+        // A probe may have the name of one of these, and has other fields: probe:netif_rx.
+        if name.is_some_and(|name| !CATEGORIES.iter().any(|category| name.starts_with(category))) {
+            return Ok(Self::Other);
+        }
+        match Self::with_fields(format) {
+            Err(_) if !needs_all => Ok(Self::Other),
+            source => source,
+        }
+    }
+
+    fn with_fields(format: &Format) -> Result<Self, Failure> {
         let task = |[pid, comm]: [&str; 2]| Ok::<_, Failure>([format.field(pid)?, format.field(comm)?]);
         let by = || format.field("common_pid");
         Ok(match format.name() {
@@ -418,7 +429,8 @@ fn why(state: i64) -> Option<Why> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Why, why};
+    use super::{Source, Why, why};
+    use perfweave::decode::Format;
 
     #[test]
     fn the_kernels_letters_for_states() {
@@ -428,5 +440,33 @@ mod tests {
         let first = [Why::Ready, Why::Ready, Why::Asleep, Why::Disk, Why::Asleep].map(Some);
         assert_eq!((&states[..5], &states[5..]), (&first[..], &other.map(Some)[..]));
         assert_eq!([why(0x10), why(0x20)], [None, None]);
+    }
+    /// A format that has what all have, and one field more.
+    fn format(name: &str, field: &str) -> Format {
+        let text = format!(
+            "name: {name}\nID: 7\nformat:\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\tfield:{field};\toffset:8;\tsize:8;\tsigned:0;\n\nprint fmt: \"\"\n"
+        );
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_probe_with_a_tracepoints_name_is_not_one() {
+        let [probe, packet] = ["unsigned long __probe_ip", "void * skbaddr"].map(|field| format("netif_rx", field));
+        let of = |name, format| Source::of(Some(name), format, true);
+        assert!(matches!(of("probe:netif_rx", &probe), Ok(Source::Other)));
+        assert!(matches!(of("probe:netif_rx", &packet), Ok(Source::Other)));
+        assert!(matches!(of("net:netif_rx", &packet), Ok(Source::Sends { .. })));
+        // One whose category is not known.
+        assert!(matches!(Source::of(None, &packet, true), Ok(Source::Sends { .. })));
+    }
+
+    /// `convert` shows what there is. Who asks for waits is told that a field is missing.
+    #[test]
+    fn a_tracepoint_without_a_field_tells_nothing_to_the_painter() {
+        let without = format("sched_switch", "pid_t prev_pid");
+        let of = |needs_all| Source::of(Some("sched:sched_switch"), &without, needs_all);
+        assert!(matches!(of(false), Ok(Source::Other)));
+        assert!(of(true).is_err());
     }
 }

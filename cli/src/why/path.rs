@@ -131,7 +131,7 @@ fn follow(account: &Account, who: Who, [from, to]: [u64; 2], depth: usize, left:
 
 /// The sums of a path by culprit, the largest first. Together they are its time.
 pub fn sums(path: &[Step]) -> Vec<(Culprit, u64)> {
-    let mut sums = HashMap::new();
+    let mut sums = HashMap::<_, u64>::new();
     path.iter().for_each(|step| step.culprits(&mut |culprit, time| *sums.entry(culprit).or_default() += time));
     let mut sums: Vec<_> = sums.into_iter().collect();
     // Of those that are as long as each other, always the same first.
