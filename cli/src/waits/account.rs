@@ -30,6 +30,8 @@ pub struct Account {
     unknown: Cause,
     /// Who has waited, since when, and is seen to run: nobody saw when it began to.
     unseen: Option<(Who, u64)>,
+    /// The time of a fact that came late.
+    late: Option<u64>,
     /// Where the thread stands that has the next fact.
     stack: u32,
     /// Packets to this machine that are on their way, and who sent them.
@@ -121,6 +123,7 @@ impl Account {
             lives: 0,
             unknown,
             unseen: None,
+            late: None,
             stack: 0,
             sent,
         }
@@ -177,6 +180,11 @@ impl Account {
     /// Who has waited, since when, if the last fact says so without saying when it began to run.
     pub fn take_unseen(&mut self) -> Option<(Who, u64)> {
         self.unseen.take()
+    }
+
+    /// When the first of those facts was that came late since this was asked last: nothing that was concluded of this time on is so.
+    pub fn take_late(&mut self) -> Option<u64> {
+        self.late.take()
     }
 
     /// When a thread has ended, if it has.
@@ -482,6 +490,7 @@ impl Account {
     fn fact(&mut self, time: u64, cpu: u32) {
         if time < self.newest {
             self.void(None, time, Cause::Late);
+            self.late = Some(self.late.map_or(time, |late| late.min(time)));
         }
         self.newest = time;
         self.cpu(time, cpu).last = time;
