@@ -53,7 +53,8 @@ enum Source {
         packet: Field,
     },
     Delivers(Field),
-    HasDelivered,
+    /// Whose queue it was, how many it has delivered, and the most that it may.
+    HasDelivered(Option<[Field; 3]>),
     Other,
 }
 
@@ -154,7 +155,7 @@ impl Scheduler {
         let has = |is: fn(&Source) -> bool| sources.iter().any(is);
         // Without all of them nothing says where the delivery of a packet ends.
         if !has(|source| matches!(source, Source::Sends { .. }))
-            || !has(|source| matches!(source, Source::HasDelivered))
+            || !has(|source| matches!(source, Source::HasDelivered(_)))
         {
             sources
                 .iter_mut()
@@ -277,8 +278,11 @@ impl Scheduler {
                 account.delivers(time, cpu, packet.uint(record));
                 None
             }
-            (Kind::SAMPLE, Source::HasDelivered) => {
+            (Kind::SAMPLE, Source::HasDelivered(counts)) => {
                 account.delivers(time, cpu, None);
+                if counts.as_ref().is_some_and(|counts| is_backlog_empty(counts, record)) {
+                    account.delivered_all(cpu);
+                }
                 None
             }
             (kind @ (Kind::SWITCH | Kind::SWITCH_CPU_WIDE), _) => {
@@ -370,7 +374,11 @@ impl Source {
                 Self::Sends { by: by()?, flags: format.field("common_flags")?, packet: format.field("skbaddr")? }
             }
             "netif_receive_skb" => Self::Delivers(format.field("skbaddr")?),
-            "napi_poll" => Self::HasDelivered,
+            // Linux before 4.8 has no counts.
+            "napi_poll" => Self::HasDelivered(match ["dev_name", "work", "budget"].map(|name| format.field(name)) {
+                [Ok(device), Ok(work), Ok(budget)] => Some([device, work, budget]),
+                _ => None,
+            }),
             _ => Self::Other,
         })
     }
@@ -389,6 +397,13 @@ impl Named {
             }
         })
     }
+}
+
+/// Whether a CPU's queue of packets to this machine is empty. It has no device, and one that has delivered fewer than it may has no more
+/// (`process_backlog`, net/core/dev.c).
+fn is_backlog_empty([device, work, budget]: &[Field; 3], record: &Record<'_>) -> bool {
+    let has_none = device.text(record).is_some_and(|device| device == "(no device)");
+    has_none && work.int(record).zip(budget.int(record)).is_some_and(|(work, budget)| work < budget)
 }
 
 /// The numbers that a record tells of the thread that wrote it.

@@ -34,8 +34,8 @@ pub struct Account {
     late: Option<u64>,
     /// Where the thread stands that has the next fact.
     stack: u32,
-    /// Packets to this machine that are on their way, and who sent them.
-    sent: HashMap<u64, Who>,
+    /// Packets to this machine that are on their way: who sent them, and on which CPU.
+    sent: HashMap<u64, (Who, u32)>,
 }
 
 /// Packets on their way that are kept. One that is dropped never arrives.
@@ -407,7 +407,7 @@ impl Account {
             self.sent.clear();
         }
         match sender {
-            Some(who) => drop(self.sent.insert(packet, who)),
+            Some(who) => drop(self.sent.insert(packet, (who, cpu))),
             None => drop(self.sent.remove(&packet)),
         }
     }
@@ -416,7 +416,13 @@ impl Account {
     pub fn delivers(&mut self, time: u64, cpu: u32, packet: Option<u64>) {
         self.fact(time, cpu);
         let sender = packet.and_then(|packet| self.sent.remove(&packet));
-        self.cpu(time, cpu).packet = sender;
+        self.cpu(time, cpu).packet = sender.map(|(who, _)| who);
+    }
+
+    /// A CPU has delivered all that was sent there. What has not arrived was dropped, and another packet may have its address. One that went
+    /// to another CPU is forgotten as well: of such a one nothing is said ([`Self::sender`]).
+    pub fn delivered_all(&mut self, cpu: u32) {
+        self.sent.retain(|_, (_, on)| *on != cpu);
     }
 
     /// Who sent the packet that is delivered here, if it is the thread that has this CPU: then it delivers itself what it sends.

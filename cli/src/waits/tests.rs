@@ -241,6 +241,19 @@ fn who_sends_a_packet_wakes_its_reader() {
         account.delivers(22, 1, None);
     });
     assert_eq!(brought.0, interrupt);
+    // The queue was full and dropped it. One that the card brings later has its address.
+    let dropped = by(|account| {
+        account.delivers(22, 1, None);
+        account.delivered_all(1);
+        account.delivers(22, 1, Some(0xbeef));
+    });
+    assert_eq!(dropped.0, interrupt);
+    // What was sent on another CPU is on its way.
+    let (waker, sender) = by(|account| {
+        account.delivered_all(0);
+        account.delivers(22, 1, Some(0xbeef));
+    });
+    assert_eq!(waker, sender);
 }
 
 /// Of nested interrupts the innermost runs. What has no end has no length, and an idle CPU is nobody's.
