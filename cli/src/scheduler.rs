@@ -53,9 +53,13 @@ enum Source {
         packet: Field,
     },
     Delivers(Field),
-    HasDelivered,
+    /// Whose queue it was, how many it has delivered, and the most that it may.
+    HasDelivered(Option<[Field; 3]>),
     Other,
 }
+
+/// Those of the tracepoints that are taken.
+const CATEGORIES: [&str; 6] = ["sched:", "raw_syscalls:", "irq:", "timer:", "net:", "napi:"];
 
 /// [`interrupt::kind`] of what begins and ends.
 const HARD: Kinds = &["hardirq"];
@@ -110,7 +114,7 @@ impl Scheduler {
     /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own. `most`: how many
     /// stretches the account keeps.
     pub fn new(rings: &Rings, is_limited: bool, most: usize) -> Result<Self, Failure> {
-        Self::with(rings, Numbers::now(), is_limited, most)
+        Self::with(rings, Numbers::now(), is_limited, most, true)
     }
 
     /// One that is told by hand.
@@ -120,14 +124,14 @@ impl Scheduler {
         Self { sources, numbers: Numbers::recorded(), account, is_limited: false, begins }
     }
 
-    /// Of any recording, for what it tells. All stretches are kept.
+    /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
     pub fn told_by(rings: &Rings) -> Result<Self, Failure> {
-        Self::with(rings, Numbers::recorded(), false, usize::MAX)
+        Self::with(rings, Numbers::recorded(), false, usize::MAX, false)
     }
 
     /// Of a recording that tells who runs and who wakes whom.
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
-        let scheduler = Self::with(rings, Numbers::recorded(), false, most)?;
+        let scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
         if has(|source| matches!(source, Source::Wakes { .. }))
             && has(|source| matches!(source, Source::Switches { .. }))
@@ -139,9 +143,10 @@ impl Scheduler {
         Err(Failure::hinting("the recording has no sched:sched_switch and sched:sched_waking", hint))
     }
 
-    fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize) -> Result<Self, Failure> {
-        let sources = (0..rings.sources().len()).map(|index| match rings.format(index) {
-            Ok(format) => Source::of(&format),
+    /// `needs_all`: a tracepoint that lacks a field is an error.
+    fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize, needs_all: bool) -> Result<Self, Failure> {
+        let sources = rings.sources().iter().enumerate().map(|(index, source)| match rings.format(index) {
+            Ok(format) => Source::of(source.tracepoint(), &format, needs_all),
             // It is no tracepoint.
             Err(_) => Ok(Source::Other),
         });
@@ -150,7 +155,7 @@ impl Scheduler {
         let has = |is: fn(&Source) -> bool| sources.iter().any(is);
         // Without all of them nothing says where the delivery of a packet ends.
         if !has(|source| matches!(source, Source::Sends { .. }))
-            || !has(|source| matches!(source, Source::HasDelivered))
+            || !has(|source| matches!(source, Source::HasDelivered(_)))
         {
             sources
                 .iter_mut()
@@ -273,8 +278,11 @@ impl Scheduler {
                 account.delivers(time, cpu, packet.uint(record));
                 None
             }
-            (Kind::SAMPLE, Source::HasDelivered) => {
+            (Kind::SAMPLE, Source::HasDelivered(counts)) => {
                 account.delivers(time, cpu, None);
+                if counts.as_ref().is_some_and(|counts| is_backlog_empty(counts, record)) {
+                    account.delivered_all(cpu);
+                }
                 None
             }
             (kind @ (Kind::SWITCH | Kind::SWITCH_CPU_WIDE), _) => {
@@ -330,7 +338,19 @@ impl Scheduler {
 }
 
 impl Source {
-    fn of(format: &Format) -> Result<Self, Failure> {
+    /// `name`: with its category, if it is known.
+    fn of(name: Option<&str>, format: &Format, needs_all: bool) -> Result<Self, Failure> {
+        // A probe may have the name of one of these, and has other fields: probe:netif_rx.
+        if name.is_some_and(|name| !CATEGORIES.iter().any(|category| name.starts_with(category))) {
+            return Ok(Self::Other);
+        }
+        match Self::with_fields(format) {
+            Err(_) if !needs_all => Ok(Self::Other),
+            source => source,
+        }
+    }
+
+    fn with_fields(format: &Format) -> Result<Self, Failure> {
         let task = |[pid, comm]: [&str; 2]| Ok::<_, Failure>([format.field(pid)?, format.field(comm)?]);
         let by = || format.field("common_pid");
         Ok(match format.name() {
@@ -354,7 +374,11 @@ impl Source {
                 Self::Sends { by: by()?, flags: format.field("common_flags")?, packet: format.field("skbaddr")? }
             }
             "netif_receive_skb" => Self::Delivers(format.field("skbaddr")?),
-            "napi_poll" => Self::HasDelivered,
+            // Linux before 4.8 has no counts.
+            "napi_poll" => Self::HasDelivered(match ["dev_name", "work", "budget"].map(|name| format.field(name)) {
+                [Ok(device), Ok(work), Ok(budget)] => Some([device, work, budget]),
+                _ => None,
+            }),
             _ => Self::Other,
         })
     }
@@ -373,6 +397,13 @@ impl Named {
             }
         })
     }
+}
+
+/// Whether a CPU's queue of packets to this machine is empty. It has no device, and one that has delivered fewer than it may has no more
+/// (`process_backlog`, net/core/dev.c).
+fn is_backlog_empty([device, work, budget]: &[Field; 3], record: &Record<'_>) -> bool {
+    let has_none = device.text(record).is_some_and(|device| device == "(no device)");
+    has_none && work.int(record).zip(budget.int(record)).is_some_and(|(work, budget)| work < budget)
 }
 
 /// The numbers that a record tells of the thread that wrote it.
@@ -413,7 +444,8 @@ fn why(state: i64) -> Option<Why> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Why, why};
+    use super::{Source, Why, why};
+    use perfweave::decode::Format;
 
     #[test]
     fn the_kernels_letters_for_states() {
@@ -423,5 +455,33 @@ mod tests {
         let first = [Why::Ready, Why::Ready, Why::Asleep, Why::Disk, Why::Asleep].map(Some);
         assert_eq!((&states[..5], &states[5..]), (&first[..], &other.map(Some)[..]));
         assert_eq!([why(0x10), why(0x20)], [None, None]);
+    }
+    /// A format that has what all have, and one field more.
+    fn format(name: &str, field: &str) -> Format {
+        let text = format!(
+            "name: {name}\nID: 7\nformat:\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\tfield:{field};\toffset:8;\tsize:8;\tsigned:0;\n\nprint fmt: \"\"\n"
+        );
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_probe_with_a_tracepoints_name_is_not_one() {
+        let [probe, packet] = ["unsigned long __probe_ip", "void * skbaddr"].map(|field| format("netif_rx", field));
+        let of = |name, format| Source::of(Some(name), format, true);
+        assert!(matches!(of("probe:netif_rx", &probe), Ok(Source::Other)));
+        assert!(matches!(of("probe:netif_rx", &packet), Ok(Source::Other)));
+        assert!(matches!(of("net:netif_rx", &packet), Ok(Source::Sends { .. })));
+        // One whose category is not known.
+        assert!(matches!(Source::of(None, &packet, true), Ok(Source::Sends { .. })));
+    }
+
+    /// `convert` shows what there is. Who asks for waits is told that a field is missing.
+    #[test]
+    fn a_tracepoint_without_a_field_tells_nothing_to_the_painter() {
+        let without = format("sched_switch", "pid_t prev_pid");
+        let of = |needs_all| Source::of(Some("sched:sched_switch"), &without, needs_all);
+        assert!(matches!(of(false), Ok(Source::Other)));
+        assert!(of(true).is_err());
     }
 }

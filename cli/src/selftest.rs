@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// for: calls made = yielded + lost.
 ///
 /// With --why, eight threads hand a token round. Now and then one of them is delayed, by a lock, a pipe, a socket, a futex, a sleep, the disk, a
-/// computing thread, a quota or a signal, and the path of the last one is compared with what was done. Of the time that is not unknown, 99 % or
-/// more must be on its cause. No waker may be false, and nothing concluded across a loss, also where rings are too small. It takes real-time
+/// computing thread, a quota or a signal, and the path of the last one is compared with what was done. Of the time that is known, 99 % or more
+/// must be on its cause. Not told apart is a time of which nothing says who ended a wait, or whether a thread that is ready may run. No waker may be false, and nothing concluded across a loss, also where rings are too small. It takes real-time
 /// priority, a control group and root.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["seconds", "hotplug"])]
     why: bool,
     /// How many wake-ups it makes; with losses a tenth of that, and more than 500
-    #[arg(long, value_name = "N", default_value_t = 20_000, requires = "why")]
+    #[arg(long, value_name = "N", default_value_t = 20_000, requires = "why", value_parser = clap::value_parser!(u64).range(1..))]
     wakeups: u64,
     /// Print one JSON object a line
     #[arg(short, long)]

@@ -18,7 +18,7 @@ pub struct Who {
 }
 
 /// Why a thread left a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Why {
     /// It waits for something, and a signal can wake it.
     Asleep,
@@ -60,7 +60,7 @@ pub enum What {
 }
 
 /// Why nothing is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// Nothing has told of it yet.
     First,
@@ -162,7 +162,7 @@ impl Ran {
 }
 
 /// Who has a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Has {
     Thread(Who),
     /// No thread.

@@ -86,14 +86,14 @@ pub struct Args {
 
 const AFTER: &str = "\
 From the end of a wait backwards. While a thread runs, it is its own work. While it is ready, others have the CPU on which it ran then: each with its \
-share, or the CPU was idle, because it came late. If it was taken off a CPU that went idle then, the quota of a control group was used up. While it is blocked, the path goes on with the \
+share, or the CPU was idle, because it came late. If it was taken off a CPU that went idle then, a quota was used up, as a rule that of a control group. While it is blocked, the path goes on with the \
 thread that woke it: what that one did in the meantime, indented, and so on. It ends at an interrupt (with its name), at a wait that nothing is known \
 to have ended, and at what is unknown, with why: after a loss nothing is concluded. The stretches have no hole and add up, and so does the sum at \
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
 machine.
 
 Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
-most; what was before is unknown. The whole machine is traced, with its system calls.
+most; what was before is unknown. --stacks and --html take memory beside that. The whole machine is traced, with its system calls.
 
 With --from and --to it is each request: how long they took, the slowest, and what the slowest hundredth waits for in the mean, beside the faster half. \
 The path is that of the thread in which a request ends. It leads to others if those woke it.
@@ -255,7 +255,8 @@ impl Page {
         let from = found.iter().map(|found| found.from).min().unwrap_or(newest);
         let to = found.iter().map(|found| found.to).max().unwrap_or(newest);
         let around = (to - from) / 20;
-        let picture = Picture::of(scheduler, from.saturating_sub(around), to.saturating_add(around).min(newest));
+        let picture =
+            Picture::of(scheduler, from.saturating_sub(around), to.saturating_add(around).min(newest).max(to));
         let since = Stamp::since(picture.start, self.clock);
         let ways: Vec<_> = found.iter().map(|found| found.value(calls, &since)).collect();
         let words = args.command.iter().map(|word| word.to_string_lossy());

@@ -446,6 +446,13 @@ fn in_a_pid_namespace_numbers_are_those_that_ps_shows() {
     perfweave_support::lacks("the wake-up of a shell by its child, in ten runs");
 }
 
+/// Nothing would be tried.
+#[test]
+fn no_wake_ups_are_an_error() {
+    let ran = run(perfweave().args(["selftest", "--why", "--wakeups", "0"]), "");
+    assert!(ran.code == Some(2) && ran.err.contains("--wakeups"), "{ran:?}");
+}
+
 /// Delays of all kinds that this machine has: what is known is on its cause, and with losses nothing is false.
 #[test]
 fn known_causes_are_found() {
@@ -458,13 +465,20 @@ fn known_causes_are_found() {
     let of = |losing: bool| objects.iter().filter(move |object| object["losing"] == losing);
     for object in of(false).filter(|object| object["test"] == "why") {
         match &object["refused"] {
-            Value::Null => assert!(number(object, "times") > 0, "{object}"),
+            Value::Null => {
+                assert!(number(object, "times") > 0, "{object}");
+                let is_sure = ["pipe", "file lock", "futex", "sleep"].iter().any(|kind| object["kind"] == *kind);
+                assert!(!is_sure || number(object, "found_ns") > 0, "{object}");
+            }
             why => perfweave_support::lacks(&format!("{} for selftest --why: {why}", object["kind"])),
         }
     }
     let wakers: Vec<_> = objects.iter().filter(|object| object["test"] == "wakers").collect();
     assert!(wakers.len() == 2 && wakers.iter().all(|one| number(one, "false") == 0), "{wakers:?}");
-    assert!(number(wakers[0], "found") > 0 && number(wakers[1], "lost") > 0, "{wakers:?}");
+    assert!(number(wakers[0], "found") > 0, "{wakers:?}");
+    if number(wakers[1], "lost") == 0 {
+        perfweave_support::lacks("losses of selftest --why in rings of 64 KiB");
+    }
 }
 
 /// Of one recording, `perf sched timehist` and this program say the same of each wait of which both say something. Times are printed in microseconds.

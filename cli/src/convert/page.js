@@ -426,7 +426,11 @@ function drawRuler() {
   box(0, 0, width, RULER, colours.back);
   const rough = scale() * 110, power = 10 ** Math.floor(Math.log10(rough));
   const step = Math.max(1, [1, 2, 5, 10].find(times => times * power >= rough) * power);
-  for (let time = Math.ceil(view.from / step) * step; time <= view.to; time += step) {
+  // Counted: beyond 2^53 ns a step may add nothing to a time.
+  const first = Math.ceil(view.from / step), ticks = Math.floor((view.to - view.from) / step);
+  for (let tick = 0; tick <= ticks; tick++) {
+    const time = (first + tick) * step;
+    if (time > view.to) break;
     box(X(time), RULER - 6, 1, 6, colours.weak);
     paint.fillStyle = colours.weak;
     const words = time === 0 ? '0' : span(time);

@@ -30,10 +30,12 @@ pub struct Account {
     unknown: Cause,
     /// Who has waited, since when, and is seen to run: nobody saw when it began to.
     unseen: Option<(Who, u64)>,
+    /// The time of a fact that came late.
+    late: Option<u64>,
     /// Where the thread stands that has the next fact.
     stack: u32,
-    /// Packets to this machine that are on their way, and who sent them.
-    sent: HashMap<u64, Who>,
+    /// Packets to this machine that are on their way: who sent them, and on which CPU.
+    sent: HashMap<u64, (Who, u32)>,
 }
 
 /// Packets on their way that are kept. One that is dropped never arrives.
@@ -121,6 +123,7 @@ impl Account {
             lives: 0,
             unknown,
             unseen: None,
+            late: None,
             stack: 0,
             sent,
         }
@@ -177,6 +180,11 @@ impl Account {
     /// Who has waited, since when, if the last fact says so without saying when it began to run.
     pub fn take_unseen(&mut self) -> Option<(Who, u64)> {
         self.unseen.take()
+    }
+
+    /// When the first of those facts was that came late since this was asked last: nothing that was concluded of this time on is so.
+    pub fn take_late(&mut self) -> Option<u64> {
+        self.late.take()
     }
 
     /// When a thread has ended, if it has.
@@ -399,7 +407,7 @@ impl Account {
             self.sent.clear();
         }
         match sender {
-            Some(who) => drop(self.sent.insert(packet, who)),
+            Some(who) => drop(self.sent.insert(packet, (who, cpu))),
             None => drop(self.sent.remove(&packet)),
         }
     }
@@ -408,7 +416,13 @@ impl Account {
     pub fn delivers(&mut self, time: u64, cpu: u32, packet: Option<u64>) {
         self.fact(time, cpu);
         let sender = packet.and_then(|packet| self.sent.remove(&packet));
-        self.cpu(time, cpu).packet = sender;
+        self.cpu(time, cpu).packet = sender.map(|(who, _)| who);
+    }
+
+    /// A CPU has delivered all that was sent there. What has not arrived was dropped, and another packet may have its address. One that went
+    /// to another CPU is forgotten as well: of such a one nothing is said ([`Self::sender`]).
+    pub fn delivered_all(&mut self, cpu: u32) {
+        self.sent.retain(|_, (_, on)| *on != cpu);
     }
 
     /// Who sent the packet that is delivered here, if it is the thread that has this CPU: then it delivers itself what it sends.
@@ -454,7 +468,7 @@ impl Account {
             *had.entry(part.what).or_default() += part.to - part.from;
         }
         let mut had: Vec<_> = had.into_iter().collect();
-        had.sort_by_key(|(has, time)| (std::cmp::Reverse(*time), matches!(has, Has::Thread(_))));
+        had.sort_by_key(|&(has, time)| (std::cmp::Reverse(time), matches!(has, Has::Thread(_)), has));
         had
     }
 
@@ -482,6 +496,7 @@ impl Account {
     fn fact(&mut self, time: u64, cpu: u32) {
         if time < self.newest {
             self.void(None, time, Cause::Late);
+            self.late = Some(self.late.map_or(time, |late| late.min(time)));
         }
         self.newest = time;
         self.cpu(time, cpu).last = time;

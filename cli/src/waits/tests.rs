@@ -100,6 +100,22 @@ fn a_wake_up_that_may_count_is_a_doubt() {
     assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (30, unknown[0].clone()), (50, unknown[1].clone())]);
 }
 
+/// What was concluded without it is void, of its time on. Who keeps it elsewhere is told, once.
+#[test]
+fn a_late_record_is_told() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+    account.switches(40, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
+    assert_eq!(account.take_late(), None);
+    account.writes(30, 1, 9);
+    account.writes(20, 1, 9);
+    account.writes(25, 1, 9);
+    assert_eq!((account.take_late(), account.take_late()), (Some(20), None));
+    let did = account.did(account.who(THREAD).unwrap(), 10, 40);
+    let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
+    assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (20, What::Unknown(Cause::Late))]);
+}
+
 /// Records of one CPU are lost. Who runs on another is known.
 #[test]
 fn a_loss_of_one_cpu_stops_nobody_on_another() {
@@ -225,6 +241,19 @@ fn who_sends_a_packet_wakes_its_reader() {
         account.delivers(22, 1, None);
     });
     assert_eq!(brought.0, interrupt);
+    // The queue was full and dropped it. One that the card brings later has its address.
+    let dropped = by(|account| {
+        account.delivers(22, 1, None);
+        account.delivered_all(1);
+        account.delivers(22, 1, Some(0xbeef));
+    });
+    assert_eq!(dropped.0, interrupt);
+    // What was sent on another CPU is on its way.
+    let (waker, sender) = by(|account| {
+        account.delivered_all(0);
+        account.delivers(22, 1, Some(0xbeef));
+    });
+    assert_eq!(waker, sender);
 }
 
 /// Of nested interrupts the innermost runs. What has no end has no length, and an idle CPU is nobody's.

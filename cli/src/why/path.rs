@@ -1,7 +1,6 @@
 //! Where a thread's time went, and through whom: from the end backwards.
 
 use crate::waits::{Account, Cause, Has, In, Stretch, Waker, What, Who, Why};
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ pub struct Step {
 }
 
 /// On whose account a time is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Culprit {
     /// It ran.
     Ran(Who),
@@ -132,10 +131,11 @@ fn follow(account: &Account, who: Who, [from, to]: [u64; 2], depth: usize, left:
 
 /// The sums of a path by culprit, the largest first. Together they are its time.
 pub fn sums(path: &[Step]) -> Vec<(Culprit, u64)> {
-    let mut sums = HashMap::new();
+    let mut sums = HashMap::<_, u64>::new();
     path.iter().for_each(|step| step.culprits(&mut |culprit, time| *sums.entry(culprit).or_default() += time));
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, time)| Reverse(*time));
+    // Of those that are as long as each other, always the same first.
+    sums.sort_by(|(one, long), (other, longer)| longer.cmp(long).then_with(|| one.cmp(other)));
     sums
 }
 

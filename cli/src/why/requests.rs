@@ -14,6 +14,8 @@ use std::io::{self, Write};
 
 /// Requests that are kept for the comparison. What comes after them is counted.
 const MOST: usize = 100_000;
+/// Requests that have begun are kept, the newest so many and up to twice as many. Some may never end.
+const MOST_BEGUN: usize = 100_000;
 /// Differences that are printed.
 const ROWS: usize = 10;
 
@@ -23,12 +25,42 @@ pub struct Requests {
     events: [usize; 2],
     /// The field that both have. Without it the thread is the same.
     by: Option<[Field; 2]>,
-    begun: HashMap<Value, u64>,
+    begun: Begun,
     kept: Vec<Request>,
     left_out: u64,
     /// What they wait for, in words, and the number of each.
     words: Vec<String>,
     numbers: HashMap<String, usize>,
+}
+
+/// Requests that have begun and not ended.
+#[derive(Debug, Default)]
+struct Begun {
+    newer: HashMap<Value, u64>,
+    older: HashMap<Value, u64>,
+    /// How many were dropped, the oldest first.
+    dropped: u64,
+}
+
+impl Begun {
+    fn begins(&mut self, key: Value, time: u64) {
+        self.older.remove(&key);
+        self.newer.insert(key, time);
+        if self.newer.len() >= MOST_BEGUN {
+            self.dropped += self.older.len() as u64;
+            self.older = std::mem::take(&mut self.newer);
+        }
+    }
+
+    /// When it began.
+    fn ends(&mut self, key: &Value) -> Option<u64> {
+        self.newer.remove(key).or_else(|| self.older.remove(key))
+    }
+
+    fn clear(&mut self) {
+        self.newer.clear();
+        self.older.clear();
+    }
 }
 
 #[derive(Debug)]
@@ -41,7 +73,7 @@ struct Request {
 
 impl Requests {
     pub fn new(events: [usize; 2], by: Option<[Field; 2]>) -> Self {
-        let (begun, kept, words, numbers) = (HashMap::new(), Vec::new(), Vec::new(), HashMap::new());
+        let (begun, kept, words, numbers) = (Begun::default(), Vec::new(), Vec::new(), HashMap::new());
         Self { events, by, begun, kept, left_out: 0, words, numbers }
     }
 
@@ -53,9 +85,9 @@ impl Requests {
             None => record.pid_tid().map(|(_, tid)| Value::Number(tid.into())),
         };
         let [begins, ends] = self.events.map(|event| event == source);
-        let since = if ends { key(1).and_then(|key| self.begun.remove(&key)) } else { None };
+        let since = if ends { key(1).and_then(|key| self.begun.ends(&key)) } else { None };
         if begins && let Some(key) = key(0) {
-            self.begun.insert(key, time);
+            self.begun.begins(key, time);
         }
         since
     }
@@ -97,13 +129,16 @@ impl Requests {
                 .iter()
                 .map(|(at, slow, fast)| json!({ "text": self.words[*at], "slow_ns": slow, "fast_ns": fast }));
             let object = json!({ "requests": times.json(), "slow": slow.len(), "fast": fast.len(), "left_out": self.left_out,
-                "culprits": rows.collect::<Vec<_>>() });
+                "dropped": self.begun.dropped, "culprits": rows.collect::<Vec<_>>() });
             return line(out, format_args!("{object}"));
         }
         let [p50, p99, most] = [times.quantile(50), times.quantile(99), times.most].map(short);
         writeln!(out, "{} requests: p50 {p50}, p99 {p99}, longest {most}", times.count)?;
         if self.left_out > 0 {
             writeln!(out, "{} more were not looked at", self.left_out)?;
+        }
+        if self.begun.dropped > 0 {
+            writeln!(out, "{} that began and did not end were forgotten, the oldest first", self.begun.dropped)?;
         }
         times.histogram(out)?;
         if fast.len() > slow.len() {
@@ -124,5 +159,33 @@ impl Requests {
         }
         let count = requests.len().max(1) as u64;
         sums.into_iter().map(|sum: u64| sum / count).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Begun, MOST_BEGUN, Value};
+
+    /// Each has a new number and none ends: the newest are kept.
+    #[test]
+    fn requests_that_never_end_are_forgotten() {
+        let (mut begun, all) = (Begun::default(), 10 * MOST_BEGUN as u64);
+        for number in 0..all {
+            begun.begins(Value::Number(number), number);
+            assert!(begun.newer.len() + begun.older.len() <= 2 * MOST_BEGUN);
+        }
+        assert_eq!(begun.ends(&Value::Number(all - MOST_BEGUN as u64)), Some(all - MOST_BEGUN as u64));
+        assert_eq!(begun.ends(&Value::Number(all - 1)), Some(all - 1));
+        assert_eq!((begun.ends(&Value::Number(0)), begun.ends(&Value::Number(all - 1))), (None, None));
+        assert_eq!(begun.dropped + (begun.newer.len() + begun.older.len()) as u64 + 2, all);
+    }
+
+    /// Of several begins before an end the last counts.
+    #[test]
+    fn the_last_begin_counts() {
+        let mut begun = Begun::default();
+        (0..MOST_BEGUN as u64).for_each(|number| begun.begins(Value::Number(number), number));
+        begun.begins(Value::Number(7), 1_000_000);
+        assert_eq!((begun.ends(&Value::Number(7)), begun.ends(&Value::Number(7))), (Some(1_000_000), None));
     }
 }

@@ -70,6 +70,8 @@ impl Search {
             self.scheduler.account.stands(stacks.take(event, record));
         }
         let ran = self.scheduler.record(record, time, &mut self.names);
+        let late = self.scheduler.account.take_late();
+        self.void(late);
         if let Some(requests) = &mut self.requests {
             let since = requests.take(record, time);
             let who = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid));
@@ -143,7 +145,8 @@ impl Search {
         let account = &self.scheduler.account;
         let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
         if let (None, Some((from, who))) = (&self.requests, self.executed) {
-            let to = ended.unwrap_or(end);
+            // Where the last record came late, it may be of a time before.
+            let to = ended.unwrap_or(end).max(from);
             let mut found = Found::new(&self.scheduler, What::Command, who, [from, to]);
             self.stacks.iter_mut().for_each(|stacks| found.name_stacks(stacks));
             self.longest = vec![found];

@@ -83,6 +83,7 @@ function clicks() {
 // The longest time in which a thread could run and did not: a click on it says who ran instead.
 function waits() {
   const ready = data.waits.filter(wait => wait[3] === 'ready' && wait[4] !== null);
+  if (!ready.length) return;
   const wait = ready.reduce((one, other) => other[1] - other[0] > one[1] - one[0] ? other : one), [from, to, tid, , cpu] = wait;
   const lane = threadLanes.get(tid);
   show(from - (to - from), to + (to - from));

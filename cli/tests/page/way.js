@@ -39,13 +39,16 @@ try {
   draw();
   found.folded = titles().length === way.lanes.length;
   // The longest time in which a thread of the way could run and did not.
-  const ready = leaves.filter(leaf => leaf.reason === 'ready').reduce((one, other) => other.to - other.from > one.to - one.from ? other : one);
-  show(ready.from - 1000, ready.to + 1000);
-  reveal(ready.lane, ready.from);
-  draw();
-  tap(X((ready.from + ready.to) / 2), Y(ready.lane) + LANE / 2);
-  const [most] = ready.step.instead;
-  found.ready = { record: $('record').innerText, most: most.idle ? 'idle' : most.unknown ? 'nobody knows' : nameOf(most.tid), time: span(most.ns) };
+  const waits = leaves.filter(leaf => leaf.reason === 'ready' && leaf.step.instead.length);
+  if (waits.length) {
+    const ready = waits.reduce((one, other) => other.to - other.from > one.to - one.from ? other : one);
+    show(ready.from - 1000, ready.to + 1000);
+    reveal(ready.lane, ready.from);
+    draw();
+    tap(X((ready.from + ready.to) / 2), Y(ready.lane) + LANE / 2);
+    const [most] = ready.step.instead;
+    found.ready = { record: $('record').innerText, most: most.idle ? 'idle' : most.unknown ? 'nobody knows' : nameOf(most.tid), time: span(most.ns) };
+  }
   // The sums, and the way back to all events.
   summary();
   found.summary = $('record').innerText;

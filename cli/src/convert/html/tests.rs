@@ -91,10 +91,14 @@ const NEEDLE: u64 = 33_333;
 
 /// What the page says after it has drawn: its elements, and how many pixels of some colours there are.
 fn answers(name: &str, hash: &str) -> Option<String> {
+    answers_of(&large(), name, hash)
+}
+
+fn answers_of(picture: &Picture, name: &str, hash: &str) -> Option<String> {
     perfweave_support::runs(&["chromium", "--version"], "Debian's package chromium")?;
     let path = std::env::temp_dir().join(format!("perfweave-page-{}-{name}.html", std::process::id()));
     let mut page = Vec::new();
-    super::page(&mut page, &large(), "large", None, &[]).unwrap();
+    super::page(&mut page, picture, "large", None, &[]).unwrap();
     page.extend(COUNT_COLOURS.as_bytes());
     fs::write(&path, page).unwrap();
     let profile = PathBuf::from(format!("{}.profile", path.display()));
@@ -145,6 +149,19 @@ fn a_part_has_no_red_and_no_hatching_of_another() {
     let Some(page) = answers("part", "from=1000000&to=2000000") else { return };
     assert_eq!([number(&page, "from"), number(&page, "to")], [1_000_000, 2_000_000]);
     assert_eq!([number(&page, "late"), number(&page, "loss")], [0, 0]);
+}
+
+/// A recording may have any times. A microsecond after 36 years is less than a number of a script tells apart.
+#[test]
+fn a_ruler_of_times_that_are_not_told_apart_has_an_end() {
+    let mut picture = large();
+    picture.end = picture.start + (1 << 61);
+    let Some(page) = answers_of(&picture, "ages", &format!("from={}&to={}", 1_u64 << 60, (1_u64 << 60) + 768)) else {
+        return;
+    };
+    // As scripts print numbers of that size.
+    let shown = [number(&page, "from"), number(&page, "to")].map(|time| time as f64);
+    assert_eq!(shown, [1_u64 << 60, (1 << 60) + 768].map(|time| time as f64));
 }
 
 #[test]

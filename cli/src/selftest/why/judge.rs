@@ -20,6 +20,8 @@ pub struct Found {
     /// On the injected cause.
     found: u64,
     unknown: u64,
+    /// On what may be the cause or not: nothing tells who ended a wait, or whether a thread that is ready may run.
+    not_told_apart: u64,
     /// The first that is on something else.
     evidence: Option<String>,
 }
@@ -79,18 +81,29 @@ pub fn judge(
             continue;
         };
         let look = Look { scheduler, delay, tid, by };
-        let (mut is, mut unknown) = (0, 0);
+        let mut seen = Seen::default();
         let path = path(&scheduler.account, root, *from, *to);
-        path.iter().for_each(|step| look.step(step, &mut is, &mut unknown));
+        path.iter().for_each(|step| look.step(step, &mut seen));
         // A thread that is not seen to wait has no one whose path tells of the delay.
-        is = is.min(delay.injected);
-        unknown = unknown.min(delay.injected - is);
-        sums.found += is;
+        let found = seen.found.min(delay.injected);
+        let unknown = seen.unknown.min(delay.injected - found);
+        let not_told_apart = seen.not_told_apart.min(delay.injected - found - unknown);
+        sums.found += found;
         sums.unknown += unknown;
-        if sums.evidence.is_none() && is * 100 < (delay.injected - unknown) * 99 {
-            sums.evidence = Some(format!("{delay:?}: {is} found, {unknown} unknown: {path:?}"));
+        sums.not_told_apart += not_told_apart;
+        if sums.evidence.is_none() && found * 100 < (delay.injected - unknown - not_told_apart) * 99 {
+            sums.evidence =
+                Some(format!("{delay:?}: {found} found, {unknown} unknown, {not_told_apart} not told apart: {path:?}"));
         }
     }
+}
+
+/// What a path says of one delay, in nanoseconds as [`Found`] has them.
+#[derive(Debug, Default)]
+struct Seen {
+    found: u64,
+    unknown: u64,
+    not_told_apart: u64,
 }
 
 /// What is looked for.
@@ -103,22 +116,23 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// How much of a step and of those within is on the cause, and how much nobody knows.
-    fn step(&self, step: &Step, found: &mut u64, unknown: &mut u64) {
+    fn step(&self, step: &Step, seen: &mut Seen) {
         let [from, to] = [step.from.max(self.delay.begin), step.to.min(self.delay.end)];
         if from >= to {
             return;
         }
         if self.is_cause(step) {
-            *found += self.time(step, from, to);
+            seen.found += self.time(step, from, to);
             return;
         }
         match &step.what {
-            What::Unknown(_) | What::Blocked { end: None, .. } | What::Ready { cpu: None, .. } => *unknown += to - from,
+            What::Unknown(_) => seen.unknown += to - from,
+            What::Blocked { end: None, .. } | What::Ready { cpu: None, .. } => seen.not_told_apart += to - from,
             // Others have its CPU, and nothing tells whether it may run.
             What::Ready { taken_off: true, .. } if self.delay.kind == Kind::Quota && step.who == self.by => {
-                *unknown += to - from;
+                seen.not_told_apart += to - from;
             }
-            _ => step.within.iter().for_each(|step| self.step(step, found, unknown)),
+            _ => step.within.iter().for_each(|step| self.step(step, seen)),
         }
     }
 
@@ -159,34 +173,46 @@ impl Look<'_> {
 }
 
 impl Found {
+    /// What is known, and could be on another cause.
+    fn known(&self) -> u64 {
+        self.injected - self.unknown - self.not_told_apart
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.known() > 0
+    }
+
     /// At least 99 of 100 nanoseconds are on the cause, of those that are known.
     pub fn is_well(&self) -> bool {
-        self.found * 100 >= (self.injected - self.unknown) * 99
+        self.found * 100 >= self.known() * 99
     }
 
     /// Of what is known.
     fn share(&self) -> String {
-        match self.injected - self.unknown {
+        match self.known() {
             0 => "nothing is known".into(),
             known => format!("{:.2} % of what is known", self.found as f64 * 100.0 / known as f64),
         }
     }
 
     pub fn report(&self, kind: Kind, losing: bool, json: bool, out: &mut Out) -> Result<(), Failure> {
-        let (Self { times, injected, found, unknown, evidence }, kind) = (self, kind.name());
+        let (Self { times, injected, found, unknown, not_told_apart, evidence }, kind) = (self, kind.name());
         let evidence = evidence.as_ref().filter(|_| !self.is_well());
         if json {
             let object = json!({ "test": "why", "kind": kind, "losing": losing, "ok": self.is_well(), "times": times,
-                "injected_ns": injected, "found_ns": found, "unknown_ns": unknown, "evidence": evidence });
+                "injected_ns": injected, "found_ns": found, "unknown_ns": unknown, "not_told_apart_ns": not_told_apart,
+                "evidence": evidence });
             line(out, format_args!("{object}"))?;
             return Ok(());
         }
-        let [injected, found, unknown] = [injected, found, unknown].map(|time| short(*time));
+        let [injected, found, unknown, not_told_apart] =
+            [injected, found, unknown, not_told_apart].map(|time| short(*time));
         let (with, share) = (if losing { ", with losses" } else { "" }, self.share());
         line(
             out,
             format_args!(
-                "why    {kind}{with}: {times} times, {injected} injected, {unknown} of it unknown, {found} found: {share}"
+                "why    {kind}{with}: {times} times, {injected} injected, {unknown} of it unknown, {not_told_apart} not told apart, \
+                 {found} found: {share}"
             ),
         )?;
         if let Some(evidence) = evidence {
@@ -197,6 +223,10 @@ impl Found {
 }
 
 impl Handed {
+    pub fn is_known(&self) -> bool {
+        self.found > 0
+    }
+
     pub fn is_well(&self) -> bool {
         self.false_wakers == 0 && self.across_losses == 0
     }
@@ -219,5 +249,45 @@ impl Handed {
         )?;
         evidence.iter().try_for_each(|evidence| line(out, format_args!("       {evidence}")))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, Handed};
+    use crate::selftest::why::{KINDS, Kind, verdict};
+    use std::collections::BTreeMap;
+
+    fn found(found: u64, unknown: u64, not_told_apart: u64) -> Found {
+        Found { times: 1, injected: 1_000, found, unknown, not_told_apart, evidence: None }
+    }
+
+    /// What is not known is not well, and not bad.
+    #[test]
+    fn nothing_is_said_of_what_is_not_known() {
+        let handed = |found| Handed { made: 10, found, ..Handed::default() };
+        let all = |found: fn() -> Found| KINDS.into_iter().map(|kind| (kind, found())).collect::<BTreeMap<_, _>>();
+        let of =
+            |kinds: &BTreeMap<Kind, Found>, woken| verdict(kinds.values().all(Found::is_well), kinds, &handed(woken));
+        let mut kinds = all(|| found(995, 5, 0));
+        let (is_well, words) = of(&kinds, 5);
+        assert!(is_well && words.starts_with("99 % or more"), "{words}");
+        let (is_well, words) = of(&kinds, 0);
+        assert!(!is_well && !words.contains("99 %"), "{words}");
+        kinds.insert(Kind::Quota, found(0, 10, 990));
+        kinds.insert(Kind::Disk, found(0, 1_000, 0));
+        kinds.remove(&Kind::Stop);
+        let (is_well, words) = of(&kinds, 5);
+        assert!(
+            is_well && words.starts_with("nothing is known of disk, quota, stop signal; of the others 99 %"),
+            "{words}"
+        );
+        kinds.insert(Kind::Pipe, found(900, 50, 0));
+        let (is_well, words) = of(&kinds, 5);
+        assert!(!is_well && words.contains("NOT TRUE"), "{words}");
+        for kinds in [all(|| found(0, 1_000, 0)), all(|| found(0, 0, 1_000)), BTreeMap::new()] {
+            let (is_well, words) = of(&kinds, 5);
+            assert!(!is_well && words == "NOTHING IS KNOWN OF ANY DELAY", "{words}");
+        }
     }
 }

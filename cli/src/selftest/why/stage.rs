@@ -28,6 +28,10 @@ pub const HANDS: u64 = LINKS as u64 + 1;
 const DELAY: Duration = Duration::from_millis(1);
 /// One turn of so many has a delay.
 const PERIOD: u64 = 5;
+/// Of CPU time in 20 ms.
+const QUOTA: Duration = Duration::from_millis(5);
+/// A control group that lets a thread have so many of them at once does not hold it back.
+const MOST_QUOTAS: u64 = 40;
 /// Between two looks at whether a thread is asleep.
 const LOOK: Duration = Duration::from_micros(50);
 /// A real-time thread has the lowest priority of all such.
@@ -83,7 +87,7 @@ struct Message {
     /// A place in [`KINDS`], or none of them.
     kind: u8,
     /// Which thread is to be delayed, or on which CPU it is.
-    at: u8,
+    at: u16,
 }
 
 const NO_KIND: u8 = u8::MAX;
@@ -115,7 +119,8 @@ impl Pipe {
         bytes[..8].copy_from_slice(&of.turn.to_ne_bytes());
         bytes[8..16].copy_from_slice(&of.wrote.to_ne_bytes());
         bytes[16..20].copy_from_slice(&of.by.to_ne_bytes());
-        (bytes[20], bytes[21]) = (of.kind, of.at);
+        bytes[20] = of.kind;
+        bytes[22..].copy_from_slice(&of.at.to_ne_bytes());
         (&self.into).write_all(&bytes)
     }
 
@@ -124,7 +129,13 @@ impl Pipe {
         (&self.out).read_exact(&mut bytes)?;
         let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
         let by = u32::from_ne_bytes(std::array::from_fn(|index| bytes[16 + index]));
-        Ok(Message { turn: long(0), wrote: long(8), by, kind: bytes[20], at: bytes[21] })
+        Ok(Message {
+            turn: long(0),
+            wrote: long(8),
+            by,
+            kind: bytes[20],
+            at: u16::from_ne_bytes([bytes[22], bytes[23]]),
+        })
     }
 }
 
@@ -190,7 +201,7 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Relaxed);
         self.0.unpin();
-        let pipes = self.0.tokens.iter().chain(&self.0.helpers).chain([&self.0.turns]);
+        let pipes = self.0.tokens.iter().chain(&self.0.helpers).chain([&self.0.turns, &self.0.ready, &self.0.done]);
         pipes.for_each(|pipe| drop(pipe.write(Message::QUIT)));
     }
 }
@@ -365,7 +376,7 @@ impl Stage {
     /// Sends the token round, and waits until it comes back.
     fn root(&self) -> io::Result<()> {
         self.root.store(tid(), Ordering::Relaxed);
-        let (tid, kinds, mut turn) = (tid(), lock(&self.kinds).clone(), 0);
+        let (tid, mut turn) = (tid(), 0);
         loop {
             let turns = self.turns.read()?.turn;
             if turns == QUIT {
@@ -374,10 +385,12 @@ impl Stage {
             let (mut handed, mut times) = (Vec::new(), HashMap::new());
             for _ in 0..turns {
                 turn += 1;
+                // One of them may turn out not to work.
+                let kinds = lock(&self.kinds).clone();
                 let delay = turn / PERIOD;
                 let kind = (turn % PERIOD == 0 && !kinds.is_empty()).then(|| kinds[delay as usize % kinds.len()]);
                 let place = kind.and_then(|kind| KINDS.iter().position(|one| *one == kind));
-                let (kind, at) = (place.map_or(NO_KIND, |place| place as u8), (delay % LINKS as u64) as u8);
+                let (kind, at) = (place.map_or(NO_KIND, |place| place as u8), (delay % LINKS as u64) as u16);
                 let from = now();
                 self.tokens[0].write(Message { turn, wrote: from, by: tid, kind, at })?;
                 let wait = now();
@@ -445,7 +458,7 @@ impl Stage {
             return Ok(());
         }
         let place = KINDS.iter().position(|one| *one == kind).unwrap_or(0) as u8;
-        let command = Message { turn, wrote: 0, by: tid, kind: place, at: cpu as u8 };
+        let command = Message { turn, wrote: 0, by: tid, kind: place, at: cpu as u16 };
         let lock_file = File::open(&self.file)?;
         self.helpers[Helper::of(kind) as usize].write(command)?;
         if let Kind::Lock | Kind::Futex | Kind::Stop = kind {
@@ -518,11 +531,11 @@ impl Stage {
         if let Kind::Hog | Kind::RealTime = kind {
             pin(cpu.into());
         }
-        while self.about.load(Ordering::Acquire) != turn + 1 {
+        while self.about.load(Ordering::Acquire) != turn + 1 && !self.ended.load(Ordering::Relaxed) {
             thread::sleep(LOOK);
         }
         wait_until(&format!("/proc/self/task/{other}/stat"), "SD")?;
-        let (begin, mut by, mut injected) = (now(), tid(), None);
+        let (begin, mut by, mut injected, mut is_made) = (now(), tid(), None, true);
         let mut end = match kind {
             Kind::Hog | Kind::RealTime => {
                 self.done.write(Message::QUIT)?;
@@ -533,8 +546,9 @@ impl Stage {
             Kind::Quota => {
                 self.is_idle.store(true, Ordering::Relaxed);
                 pin(self.cpu(self.cpus.len() - 1));
-                injected = self.group.as_ref().ok().map(Group::use_up).transpose()?;
+                injected = self.group.as_ref().ok().map(Group::use_up).transpose()?.flatten();
                 self.is_idle.store(false, Ordering::Relaxed);
+                is_made = injected.is_some();
                 None
             }
             _ => {
@@ -555,6 +569,11 @@ impl Stage {
         if let Some(cat) = cat {
             kill(cat, Signal::SIGCONT)?;
             by = cat.as_raw().cast_unsigned();
+        }
+        if !is_made {
+            lock(&self.kinds).retain(|one| *one != kind);
+            lock(&self.left_out).push((kind, "the quota of its control group did not hold the thread back".into()));
+            return Ok(());
         }
         let injected = injected.unwrap_or(until - begin);
         lock(&self.truth).delays.push(Delay { kind, turn, tid: other, by, begin, end: until, injected });
@@ -613,7 +632,7 @@ impl Group {
             let of = Self { folder: parent.join(name), threads: "tasks", turned_on: None };
             fs::create_dir(&of.folder)?;
             fs::write(of.folder.join("cpu.cfs_period_us"), "20000")?;
-            fs::write(of.folder.join("cpu.cfs_quota_us"), "5000")?;
+            fs::write(of.folder.join("cpu.cfs_quota_us"), QUOTA.as_micros().to_string())?;
             return Ok(of);
         }
         // Only below its own group may a thread be in another one than its process.
@@ -628,7 +647,7 @@ impl Group {
             fs::write(&control, "+cpu")?;
             of.turned_on = Some(control);
         }
-        fs::write(of.folder.join("cpu.max"), "5000 20000")?;
+        fs::write(of.folder.join("cpu.max"), format!("{} 20000", QUOTA.as_micros()))?;
         Ok(of)
     }
 
@@ -636,8 +655,8 @@ impl Group {
         fs::write(self.folder.join(self.threads), tid().to_string())
     }
 
-    /// Computes until its quota has held it back, and gives how long.
-    fn use_up(&self) -> io::Result<u64> {
+    /// Computes until its quota has held it back, and gives how long. `None` if it has not, though many quotas are used up.
+    fn use_up(&self) -> io::Result<Option<u64>> {
         let held = || {
             let text = fs::read_to_string(self.folder.join("cpu.stat"))?;
             let of = |name, unit: u64| {
@@ -648,14 +667,15 @@ impl Group {
                 .or_else(|| of("throttled_usec ", 1_000))
                 .ok_or(io::Error::from(io::ErrorKind::NotFound))
         };
-        let before = held()?;
-        loop {
+        let (before, ran) = (held()?, clock(ClockId::CLOCK_THREAD_CPUTIME_ID));
+        while clock(ClockId::CLOCK_THREAD_CPUTIME_ID) - ran < MOST_QUOTAS * QUOTA.as_nanos() as u64 {
             (0..100_000).for_each(|_| std::hint::spin_loop());
             let now = held()?;
             if now > before {
-                return Ok(now - before);
+                return Ok(Some(now - before));
             }
         }
+        Ok(None)
     }
 }
 
@@ -665,5 +685,22 @@ impl Drop for Group {
         if let Some(control) = &self.turned_on {
             let _ = fs::write(control, "-cpu");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Group;
+    use std::fs;
+
+    /// Where the file of a control group never says that it held a thread back.
+    #[test]
+    fn a_quota_without_effect_has_an_end() {
+        let folder = std::env::temp_dir().join(format!("perfweave-selftest-quota-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cpu.stat"), "usage_usec 1\nnr_throttled 0\nthrottled_usec 7\n").unwrap();
+        let group = Group { folder: folder.clone(), threads: "cgroup.threads", turned_on: None };
+        assert_eq!(group.use_up().unwrap(), None);
+        fs::remove_dir_all(folder).unwrap();
     }
 }
