@@ -563,6 +563,10 @@ impl Writer {
         for lost in lost {
             self.lost_record(&lost, 0, None)?;
             self.file.whole();
+            // The last seal also has room for the ledger.
+            if self.certificate.tally.is_full() {
+                self.seal(0)?;
+            }
         }
         Ok(())
     }

