@@ -90,7 +90,7 @@ impl Account {
         self
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.yielded, other.yielded),
             (&mut self.held, other.held),
@@ -187,7 +187,8 @@ impl Ledger {
         self.machine = Account::new(None);
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Account> {
+    /// The account of each CPU, and that of the whole machine.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Account> {
         self.accounts.iter().chain([&self.machine])
     }
 

@@ -2,10 +2,11 @@
 
 use crate::perf::{File, record};
 use perfweave::perf_data::{self, DoubtKind, Verdict, Writer, verify, verify_numbered};
-use perfweave::{Certainty, Hold, Item, Layout, Order, Reader, Sequence, sim};
+use perfweave::{Account, Certainty, Hold, Item, Key, Layout, Order, Reader, Sequence, sim};
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
+use std::time::Duration;
 
 /// Events of a simulated machine with losses on two of its CPUs, flushed. The last loss is one that only the ledger tells.
 fn stream(records: u64) -> Reader {
@@ -103,6 +104,63 @@ fn a_recording_holds_and_says_what_is_in_it() {
             assert_eq!((account.yielded, account.held, account.lost), (found.records, 0, found.lost));
         }
     }
+}
+
+/// Whatever the ledger has, the recording says: damage, a CPU that was not traced, numbers of the whole machine.
+#[test]
+fn what_is_missing_by_the_ledger_is_missing_by_the_recording() {
+    let changes: [fn(&mut Account); 8] = [
+        |_| {},
+        |account| account.exact = false,
+        |account| account.lost += 1,
+        |account| account.missing = 2,
+        |account| account.unexplained = 3,
+        |account| account.damaged = 4,
+        |account| account.wraparounds = 5,
+        |account| account.untraced = Duration::from_nanos(6),
+    ];
+    for change in changes {
+        let machine = sim::Kernel::with(&[0, 1, 5], 1 << 16, Layout::new(4 | 1024 | 1 << 16, true, 0));
+        (1..=20).for_each(|time| assert!(machine.emit([0, 1, 5][time as usize % 3], time, b"")));
+        let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+        reader.handle().flush().unwrap();
+        let file = File::new();
+        let mut writer = Writer::create(&file.0, reader.rings()).unwrap();
+        (0..20).for_each(|_| writer.write(&reader.next().unwrap().unwrap().event()).unwrap());
+        let mut ledger = reader.ledger().unwrap();
+        assert!(ledger.is_complete(), "{ledger}");
+        change(&mut ledger.accounts[1]);
+        writer.untold(&ledger);
+        writer.finish().unwrap();
+        let found = verify(&file.0).unwrap();
+        assert!(found.holds(), "{:?}", found.doubts);
+        let accounts: Vec<_> = found.cpus.iter().map(|found| found.account.unwrap()).collect();
+        assert_eq!(accounts, ledger.accounts);
+        let total = found.found.account.unwrap();
+        assert_eq!(total, ledger.total());
+        assert_eq!((total.is_complete(), total.is_balanced()), (ledger.is_complete(), ledger.is_balanced()));
+    }
+}
+
+/// Numbers of the whole machine are of no CPU.
+#[test]
+fn missing_numbers_of_the_whole_machine_are_in_the_recording() {
+    let machine = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024 | 1 << 16, true, 0));
+    for number in [0, 1, 2, 5, 6] {
+        assert!(machine.emit(number % 2, u64::from(number) + 10, &u64::from(number).to_ne_bytes()));
+    }
+    let hold = Hold::Dense { first: Some(0), fence: machine.fence() };
+    let reader = Reader::new(machine.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    reader.handle().flush().unwrap();
+    let file = File::new();
+    let writer = Writer::create(&file.0, reader.rings()).unwrap();
+    write(reader, writer, u64::MAX);
+    let found = verify(&file.0).unwrap();
+    assert!(found.holds(), "{:?}", found.doubts);
+    let total = found.found.account.unwrap();
+    assert_eq!((total.missing, total.unexplained, total.is_balanced()), (2, 2, false));
+    let of_none = found.cpus.iter().find(|found| found.cpu.is_none()).unwrap();
+    assert_eq!((of_none.records, of_none.account.unwrap().missing), (0, 2));
 }
 
 /// The longest blocks are a MiB. A seal of the last one comes at the end alone.

@@ -63,7 +63,7 @@ pub(super) struct Check<'a> {
     block: u64,
     /// Whether all bytes of the block were records.
     is_sound: bool,
-    /// What was counted. The times that it compares with are those of the seals, if those hold.
+    /// What was counted. Behind a seal, it compares times with the newest one that the seal says, whether that holds or not.
     tally: Tally,
     /// What was counted before this block.
     before: Sums,
@@ -425,13 +425,11 @@ impl<'a> Check<'a> {
         (until > 0).then_some([from, until.max(from)])
     }
 
-    /// Takes what the ledger says of a CPU.
+    /// Takes what the ledger says of a CPU, or of the whole machine.
     fn account(&mut self, row: &Row) {
-        let [yielded, held, lost, missing] = row.values;
-        if row.of != Rows::Block && row.cpu < MOST_CPUS {
-            let exact = row.of == Rows::Exact;
-            let account = Account { yielded, held, lost, missing, exact, ..Account::new(Some(row.cpu)) };
-            self.cpus.entry(row.cpu).or_default().account = Some(account);
+        if let Some(more) = row.account() {
+            let found = self.cpus.entry(more.cpu.unwrap_or(NOBODY)).or_default();
+            found.account.get_or_insert(Account::new(more.cpu)).add(&more);
         }
     }
 
@@ -528,7 +526,13 @@ impl<'a> Check<'a> {
         let last = of_file.or(self.last.take());
         let missing = self.check_sums(last.as_ref(), start);
         let Sums { records, lost, back, .. } = self.tally.sums;
-        let found = Found { cpu: None, records, lost, back, missing, times: self.times, account: None };
+        let accounts = self.cpus.values().filter_map(|found| found.account);
+        let account = accounts.fold(None, |sum: Option<Account>, more| {
+            let mut sum = sum.unwrap_or(Account::new(None));
+            sum.add(&more);
+            Some(sum)
+        });
+        let found = Found { cpu: None, records, lost, back, missing, times: self.times, account };
         let claims = last.as_ref().map(|Sealed { seal, .. }| {
             let Sums { proven, assumed, late, missing, left_out, frontier, .. } = seal.sums;
             let (frontier, by_time) = ((proven > 0).then_some(frontier), seal.flags & BY_TIME != 0);
@@ -599,7 +603,8 @@ impl<'a> Check<'a> {
         }
         // No CPU has more records than the ledger, and no losses that the ledger does not know.
         let is_wrong = |found: &Found| {
-            found.account.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
+            let of_cpu = found.account.filter(|account| account.cpu.is_some());
+            of_cpu.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
         };
         let wrong: Vec<_> = self.cpus.iter().filter(|(_, found)| is_wrong(found)).map(|(cpu, _)| *cpu).collect();
         if !wrong.is_empty() && self.doubts.is_empty() && self.times.is_some() {

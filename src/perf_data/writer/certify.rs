@@ -1,12 +1,12 @@
 //! What a recording says of itself while it is written: seals among its records.
 
 use super::Writer;
-use crate::account::ledger::{Account, Ledger};
+use crate::account::ledger::Ledger;
 use crate::error::Error;
 use crate::order::event::{Event, Item};
 use crate::order::hold::Certainty;
 use crate::perf_data::metadata::{HEADER, PIPE_HEADER};
-use crate::perf_data::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, Row, Rows, Seal, Tally, WHOLE};
+use crate::perf_data::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, Row, Seal, Tally, WHOLE};
 use blake3::Hasher;
 
 /// What is claimed, and the end of the chain.
@@ -52,12 +52,7 @@ impl Certificate {
 
     /// Takes the account of everything, which the last seal has.
     pub(super) fn take_ledger(&mut self, ledger: &Ledger) {
-        let row = |account: &Account| {
-            let of = if account.exact { Rows::Exact } else { Rows::AtLeast };
-            let values = [account.yielded, account.held, account.lost, account.missing];
-            Some(Row { cpu: account.cpu?, of, values })
-        };
-        self.ledger = ledger.accounts.iter().filter_map(row).collect();
+        self.ledger = ledger.rows().flat_map(Row::of).collect();
     }
 
     /// The first bytes of the file were written over.
