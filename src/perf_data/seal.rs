@@ -36,6 +36,8 @@ pub(super) const END: u32 = 1;
 pub(super) const WHOLE: u32 = 2;
 /// The keys that ordered all records until now are their times.
 pub(super) const BY_TIME: u32 = 4;
+/// The stream had numbers of each CPU, and all missing numbers are of these.
+pub(super) const NUMBERS: u32 = 8;
 
 /// What is counted from the first record on. The order is that of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -235,6 +235,80 @@ fn missing_numbers_are_counted_by_both() {
     assert_eq!(kinds(&verify_numbered(&file.0, &other).unwrap()), [DoubtKind::Counts]);
 }
 
+/// Who recorded without numbers was told of no gap, and so there is nothing to compare.
+#[test]
+fn numbers_that_the_recorder_did_not_have_are_counted_and_not_compared() {
+    let recorded = |order: Order| {
+        let machine = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024 | 1 << 16, true, 0));
+        for number in [1u64, 2, 5, 6, 7, 9] {
+            (0..2).for_each(|cpu| assert!(machine.emit(cpu, 10 * number + u64::from(cpu), &number.to_ne_bytes())));
+        }
+        let reader = Reader::new(machine.rings(), order.hold(machine.hold())).unwrap();
+        reader.handle().flush().unwrap();
+        let file = File::new();
+        let writer = Writer::create(&file.0, reader.rings()).unwrap();
+        write(reader, writer, u64::MAX);
+        file
+    };
+    let numbers = || Sequence::u64(0);
+    let file = recorded(Order::new());
+    let found = verify_numbered(&file.0, &numbers()).unwrap();
+    assert!(found.holds() && !found.claims.unwrap().numbers, "{:?}", found.doubts);
+    assert_eq!((found.found.missing, found.claims.unwrap().missing), (6, 0));
+    // Who had some was told of no gap because there was none, and the ledger says that.
+    let file = recorded(Order::new().numbers(Sequence::with(64, |_| None)));
+    let found = verify(&file.0).unwrap();
+    assert!(found.holds() && found.claims.unwrap().numbers, "{:?}", found.doubts);
+    assert_eq!(kinds(&verify_numbered(&file.0, &numbers()).unwrap()), [DoubtKind::Counts]);
+}
+
+/// The words of an error, without the file.
+fn why<T>(result: Result<T, perfweave::Error>) -> String {
+    result.err().expect("an error").to_string().split_once(": ").unwrap().1.to_owned()
+}
+
+/// Where nothing vouches for a recording and its events cannot be read, nothing is known. With seals, its bytes are.
+#[test]
+fn events_that_cannot_be_read_are_an_error_or_a_doubt() {
+    for (bytes, is_pipe) in [(file(100, 20).0, false), (pipe(100, 20).0, true)] {
+        // The events of a file are in its first bytes and behind its records.
+        let places = if is_pipe { vec![24] } else { vec![104, word(&bytes, 24) as usize] };
+        let mut plain = bytes.clone();
+        // Rounds of perf's own.
+        seals(&bytes).iter().for_each(|seal| plain[seal.start + 8..][..MAGIC.len()].fill(0));
+        let found = verdict(&plain);
+        assert!(found.hash.is_none() && found.found.records == 100 && found.doubts.is_empty(), "{:?}", found.doubts);
+        // The size of an attribute.
+        let change = |bytes: &[u8]| {
+            let mut changed = bytes.to_vec();
+            places.iter().for_each(|at| changed[at + 4..at + 8].copy_from_slice(&1u32.to_ne_bytes()));
+            File::with(&changed)
+        };
+        let file = change(&plain);
+        assert_eq!(why(verify(&file.0)), why(perf_data::open(&file.0)));
+        let found = verify(&change(&bytes).0).unwrap();
+        assert!(kinds(&found).contains(&DoubtKind::Uncounted) && found.found.records == 0, "{:?}", found.doubts);
+    }
+    // No event at all.
+    let file = File::with(&pipe(10, 10).0[..16]);
+    assert_eq!(why(verify(&file.0)), why(perf_data::open(&file.0)));
+}
+
+/// `perf record -z22` has a window of 128 MiB.
+#[cfg(feature = "perf-data-zstd")]
+#[test]
+fn the_largest_window_that_perf_uses_is_no_damage() {
+    let (bytes, _) = pipe(100, 1000);
+    let seals = seals(&bytes);
+    let plain = &bytes[seals[0].end..seals[1].start];
+    // A frame with that window, and a block with the bytes as they are.
+    let block = ((plain.len() as u32) << 3).to_le_bytes();
+    let packed = [&[0x28, 0xb5, 0x2f, 0xfd, 0, 17 << 3][..], &block[..3], plain].concat();
+    let header = [&81u32.to_ne_bytes()[..], &[0; 2], &(8 + packed.len() as u16).to_ne_bytes()].concat();
+    let found = verdict(&[&bytes[..seals[0].start], &header, &packed].concat());
+    assert!(found.doubts.is_empty() && found.found.records == 100, "{:?}", found.doubts);
+}
+
 /// A byte in the middle: one block is in doubt, with its times, and no other.
 #[test]
 fn damage_names_its_block_and_leaves_the_others_their_word() {
