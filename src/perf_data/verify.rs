@@ -24,8 +24,8 @@ use std::path::Path;
 ///
 /// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB, some 200 bytes for each CPU, the
 /// events with their ids (16 MiB of the file at most), and the first 1000 doubts. If a seal does not fit the bytes before it, it reads the block of
-/// that seal a second time. For records that perf compressed it also holds their window: 8 MiB and less by
-/// default, and 128 MiB at most (`perf record -z22`), or a quarter of the available memory.
+/// that seal a second time. For records that perf compressed it also holds their window, of 128 MiB at most
+/// (`perf record -z22`). If that is more than a quarter of the available memory, they cannot be unpacked, and are [damage](DoubtKind::Damage).
 ///
 /// A recording of perf itself has no certificate. Then order and losses are counted, and [`Verdict::hash`] is `None`: nothing vouches for its
 /// bytes. The same is true of one whose seals were all cut out.
@@ -148,7 +148,7 @@ pub enum DoubtKind {
     Counts,
     /// The recording has no end: the recorder did not end it, or the end was cut off. Later records may be missing.
     Unfinished,
-    /// Bytes that can be no record.
+    /// Bytes that can be no record, or that cannot be unpacked.
     Damage,
     /// The events make no sense, or take more than 16 MiB. So the records, or those behind the event, were not counted, and nothing but their bytes
     /// was compared.
@@ -166,7 +166,7 @@ impl fmt::Display for Doubt {
             DoubtKind::Head => "header, events or facts are not those that were sealed",
             DoubtKind::Counts => "the seal counts other records than there are",
             DoubtKind::Unfinished => "it has no end: the recorder did not end it, or the end was cut off",
-            DoubtKind::Damage => "they can be no record",
+            DoubtKind::Damage => "they can be no record, or cannot be unpacked",
             DoubtKind::Uncounted => "the events cannot be read, so not all records were counted",
         })?;
         if let Some([from, until]) = times {
