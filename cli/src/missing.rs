@@ -7,10 +7,15 @@ pub const UNCOUNTED: &str = "losses after the last record of a ring are not coun
 
 /// What is missing, in words. `uncounted` says why losses are not all counted, if they are not, and what would help.
 pub fn words(ledger: &Ledger, uncounted: &str) -> String {
-    if ledger.is_complete() {
+    of(&ledger.total(), uncounted)
+}
+
+/// The same of the total of a ledger, which is complete and balanced if the ledger is.
+pub fn of(total: &Account, uncounted: &str) -> String {
+    if total.is_complete() {
         return "nothing is missing".into();
     }
-    let Account { lost, untold, exact, missing, unexplained, wraparounds, damaged, untraced, .. } = ledger.total();
+    let Account { lost, untold, exact, missing, unexplained, wraparounds, damaged, untraced, .. } = *total;
     let mut known = Vec::new();
     if lost > 0 || damaged > 0 {
         let least = if exact { "" } else { "at least " };

@@ -2,6 +2,7 @@
 
 use crate::convert;
 use crate::failure::Outcome;
+use crate::missing;
 use crate::out::{Out, line};
 use perfweave::perf_data::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 use perfweave::{Account, Sequence};
@@ -13,9 +14,9 @@ use std::process::ExitCode;
 
 /// Checks what a recording says of itself: whether a record was changed, added, moved or removed
 ///
-/// `perfweave record` writes a seal after each MiB of records and at the end, with the hash of all bytes before it, the counts of records and
-/// losses of each CPU, and how far the order was proven. This reads the file once, counts and hashes its records, and compares. It names the bytes and times that nothing
-/// vouches for. A recording of `perf record` has no seals: order and losses are counted, and nothing vouches for its bytes.
+/// `perfweave record` writes a seal after each MiB of events and at the end, with the hash of all bytes before it, the counts of records and
+/// losses of each CPU, and how far the order was proven. This reads the file once, counts and hashes its records, and compares. Standard input is kept in a
+/// temporary file meanwhile. It names the bytes and times that nothing vouches for. A recording of `perf record` has no seals: order and losses are counted, and nothing vouches for its bytes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -25,8 +26,8 @@ pub struct Args {
     /// The hash that `perfweave record` printed. Without it, nobody finds a recording that was written anew as a whole
     #[arg(long, value_name = "HASH", value_parser = hash)]
     expect: Option<[u8; 32]>,
-    /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with OFFSET:32. Compares how many are
-    /// missing with the gaps that the recorder was told of
+    /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with OFFSET:32. Says how many
+    /// are missing, and compares that with the gaps that the recorder was told of, if it had the numbers (as a program with this crate may)
     #[arg(long, value_name = "OFFSET[:32]", value_parser = numbers)]
     numbers: Option<(usize, u32)>,
     /// Print one JSON object
@@ -115,8 +116,15 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
         }
         None => writeln!(out, "order: in the file {order}")?,
     }
+    if args.numbers.is_some() && !verdict.claims.is_some_and(|claims| claims.numbers) {
+        writeln!(out, "numbers: {} missing; the recorder had no numbers to compare with", verdict.found.missing)?;
+    }
     for found in &verdict.cpus {
         writeln!(out, "{}", of_cpu(found))?;
+    }
+    if verdict.hash.is_some() {
+        let in_doubt = if verdict.holds() && is_expected { "" } else { " (in doubt)" };
+        writeln!(out, "ledger{in_doubt}: {}", ledger(verdict))?;
     }
     for doubt in &verdict.doubts {
         writeln!(out, "IN DOUBT: {}", in_words(doubt))?;
@@ -131,11 +139,24 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     if !is_expected {
         writeln!(out, "ANOTHER HASH was expected: this is not the recording that was written then")
     } else if verdict.holds() {
-        let unless = if args.expect.is_some() { "" } else { ", unless all was written anew: --expect HASH tells" };
+        let unless = match args.expect {
+            Some(_) => "",
+            None => ", unless all was written anew from there to the end: --expect HASH tells",
+        };
         writeln!(out, "it holds: {} seals; no record was changed, added, moved or removed{unless}", verdict.seals)
+    } else if verdict.more > 0 {
+        writeln!(out, "{} seals", verdict.seals)
     } else {
-        writeln!(out, "the rest holds: {} seals", verdict.seals)
+        writeln!(out, "{} seals; what is not named above holds", verdict.seals)
     }
+}
+
+/// What the recorder knew to be missing.
+fn ledger(Verdict { found, .. }: &Verdict) -> String {
+    let Some(total) = &found.account else { return "none: the recorder did not say what it missed".into() };
+    let balanced = if total.is_balanced() { "balanced" } else { "NOT balanced" };
+    let missing = missing::of(total, "the recorder did not count all losses");
+    format!("{balanced}; {missing}")
 }
 
 /// What is known of a CPU, in a line.
@@ -148,14 +169,19 @@ fn of_cpu(found: &Found) -> String {
     if found.back > 0 {
         let _ = write!(text, ", {} older than one before them", found.back);
     }
-    if let Some(Account { yielded, held, lost, missing, exact, .. }) = found.account {
+    if let Some(account) = found.account {
+        let Account { yielded, held, lost, missing, exact, .. } = account;
         let at_least = if exact { "" } else { "at least " };
-        let left_out = yielded.saturating_sub(found.records);
-        let _ =
-            write!(text, "; the ledger: {yielded} yielded ({left_out} of them left out of the file), {held} held, ");
-        let _ = write!(text, "{at_least}{lost} lost");
+        let _ = write!(text, "; the ledger: {yielded} yielded");
+        if account.cpu.is_some() {
+            let _ = write!(text, " ({} of them left out of the file)", yielded.saturating_sub(found.records));
+        }
+        let _ = write!(text, ", {held} held, {at_least}{lost} lost");
         if missing > 0 {
             let _ = write!(text, ", {missing} numbers missing");
+        }
+        if !account.is_balanced() {
+            text.push_str(", NOT balanced");
         }
     }
     text
@@ -177,15 +203,18 @@ fn object(args: &Args, verdict: &Verdict, is_expected: bool) -> Value {
     let found = |found: &Found| {
         let mut object = json!({ "cpu": found.cpu, "records": found.records, "lost": found.lost, "back": found.back, "missing": found.missing,
             "from": found.times.map(|[from, _]| from), "until": found.times.map(|[_, until]| until) });
-        if let Some(Account { yielded, held, lost, missing, exact, .. }) = found.account {
-            object["ledger"] =
-                json!({ "yielded": yielded, "held": held, "lost": lost, "missing": missing, "exact": exact });
+        if let Some(account) = found.account {
+            let Account { yielded, held, lost, missing, exact, damaged, unexplained, wraparounds, untraced, .. } =
+                account;
+            object["ledger"] = json!({ "yielded": yielded, "held": held, "lost": lost, "missing": missing, "exact": exact,
+                "damaged": damaged, "unexplained": unexplained, "wraparounds": wraparounds, "untraced_ns": untraced.as_nanos() as u64,
+                "balanced": account.is_balanced(), "complete": account.is_complete() });
         }
         object
     };
     let claims = verdict.claims.map(|claims| {
         json!({ "proven": claims.proven, "early": claims.assumed, "late": claims.late, "missing": claims.missing,
-            "left_out": claims.left_out, "frontier": claims.frontier, "by_time": claims.by_time })
+            "left_out": claims.left_out, "frontier": claims.frontier, "by_time": claims.by_time, "numbers": claims.numbers })
     });
     let doubts = verdict.doubts.iter().map(|doubt| {
         json!({ "what": kind(doubt.kind), "bytes": [doubt.bytes.start, doubt.bytes.end], "times": doubt.times,
@@ -206,6 +235,7 @@ fn kind(kind: DoubtKind) -> &'static str {
         DoubtKind::Counts => "counts",
         DoubtKind::Unfinished => "unfinished",
         DoubtKind::Damage => "damage",
+        DoubtKind::Uncounted => "uncounted",
         _ => "other",
     }
 }

@@ -55,6 +55,10 @@ fn a_live_recording_holds_and_perf_reads_it() {
     let hash = said["hash"].as_str().unwrap();
     let (status, text) = words(&[&file, "--expect", hash]);
     assert!(status == Some(0) && text.contains("it holds") && text.contains(hash), "{text}");
+    // It says that nothing is missing if the ledger does, and only then.
+    let ledger = &said["found"]["ledger"];
+    assert_eq!(text.contains("nothing is missing"), ledger["complete"] == true, "{text}");
+    assert_eq!(text.contains("ledger: balanced;"), ledger["balanced"] == true, "{text}");
     let other = format!("{}{}", &hash[1..], &hash[..1]);
     let (status, text) = words(&[&file, "--expect", &other]);
     assert!(status == Some(1) && text.contains("ANOTHER HASH"), "{text}");
@@ -86,6 +90,14 @@ fn a_recorder_prints_the_hash_to_keep() {
     let (file, hash) = (object["file"].as_str().unwrap(), object["hash"].as_str().unwrap());
     let (status, said) = verified(&[file, "--expect", hash]);
     assert!(status == Some(0) && said["cpus"][0]["ledger"].is_null(), "{said}");
+    assert!(words(&[file]).1.contains("ledger: none"));
+    // The same as words.
+    fs::remove_file(file).unwrap();
+    let args: Vec<_> = args.iter().copied().filter(|arg| *arg != "--json").collect();
+    let output = perfweave(&args).stderr(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let (file, hash) = said.lines().find_map(|line| line.split_once(": hash ")).expect("a hash");
+    assert_eq!(verified(&[file, "--expect", hash]).0, Some(0));
 }
 
 /// Through a pipe, it has the same certificate.
@@ -110,6 +122,10 @@ fn the_ledger_of_a_recording_with_losses_is_that_of_its_records() {
     let Some(()) = recorded_with_losses(&file, &[]) else { return };
     let (status, said) = verified(&[&file]);
     assert!(status == Some(0) && said["found"]["lost"].as_u64().unwrap() > 0, "{said}");
+    assert!(
+        said["found"]["ledger"]["complete"] == false && !words(&[&file]).1.contains("nothing is missing"),
+        "{said}"
+    );
     for cpu in said["cpus"].as_array().unwrap().iter().filter(|cpu| !cpu["cpu"].is_null()) {
         assert_eq!(cpu["lost"], cpu["ledger"]["lost"], "{said}");
         assert!(cpu["records"].as_u64() <= cpu["ledger"]["yielded"].as_u64(), "{said}");
@@ -138,7 +154,11 @@ fn what_was_done_to_a_recording_is_named() {
     let doubted = |doubt: &Value| doubt["bytes"][1].as_u64().unwrap() - doubt["bytes"][0].as_u64().unwrap();
     assert!(plain.len() > 2 << 20 && doubts.iter().all(|doubt| doubted(doubt) < 5 << 18), "{said}");
     let (status, text) = words(&[&file]);
-    assert!(status == Some(1) && text.contains("IN DOUBT: bytes ") && text.contains("the rest holds"), "{text}");
+    assert!(
+        status == Some(1) && text.contains("IN DOUBT: bytes ") && text.contains("what is not named above holds"),
+        "{text}"
+    );
+    assert!(text.contains("ledger (in doubt): ") && !text.contains("nothing is missing"), "{text}");
     // Cut in the middle, it was not ended, and its first half holds.
     fs::write(&file, &plain[..at]).unwrap();
     let (status, said) = verified(&[&file]);

@@ -1,5 +1,5 @@
-//! Reads any bytes as a recording of perf(1), to its end: events in order, or a typed error. Reads it again with little memory, then writes
-//! it and reads that file: the records are the same.
+//! Reads any bytes as a recording of perf(1), to its end: events in order, or a typed error. Checks their certificate, whatever it is. Reads it
+//! again with little memory, then writes it and reads that file: the records are the same, and its certificate holds.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull, perf_data};
@@ -44,6 +44,10 @@ pub(crate) fn run(input: &[u8]) {
         }
         Err(other) => panic!("{other:?}"),
     };
+    match perf_data::verify(&path) {
+        Ok(verdict) => assert!(verdict.hash.is_some() || (verdict.seals == 0 && !verdict.holds())),
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::Recording | ErrorKind::Limit), "{error:?}"),
+    }
     let Some(rings) = open() else { return };
     for source in 0..rings.sources().len().min(FORMATS) {
         let _ = rings.format(source);
@@ -78,6 +82,8 @@ pub(crate) fn run(input: &[u8]) {
         (written.records, written.lost, written.left_out),
         (first.records.len() as u64, first.lost, first.others)
     );
+    let verdict = perf_data::verify(&written_path).expect("what was written");
+    assert!(verdict.holds() && verdict.hash == Some(written.hash), "{:?}", verdict.doubts);
     let rings = perf_data::open(&written_path).expect("what was written");
     drop(written_file);
     if rings.is_empty() {

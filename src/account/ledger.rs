@@ -90,7 +90,7 @@ impl Account {
         self
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.yielded, other.yielded),
             (&mut self.held, other.held),
@@ -164,11 +164,13 @@ pub struct Ledger {
     pub accounts: Vec<Account>,
     /// The account of numbers of the whole machine whose CPUs are not known ([`Hold::Dense`](crate::Hold)).
     machine: Account,
+    /// Whether records have numbers of their CPU ([`Order::numbers`](crate::Order::numbers)).
+    numbers: bool,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { accounts: Vec::new(), machine: Account::new(None) }
+        Self { accounts: Vec::new(), machine: Account::new(None), numbers: false }
     }
 }
 
@@ -184,10 +186,22 @@ impl Ledger {
     /// An empty ledger, with its memory.
     pub(crate) fn clear(&mut self) {
         self.accounts.clear();
-        self.machine = Account::new(None);
+        (self.machine, self.numbers) = (Account::new(None), false);
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Account> {
+    /// Says that records have numbers of their CPU.
+    pub(crate) fn with_numbers(&mut self) {
+        self.numbers = true;
+    }
+
+    /// Whether they have.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn has_numbers(&self) -> bool {
+        self.numbers
+    }
+
+    /// The account of each CPU, and that of the whole machine.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Account> {
         self.accounts.iter().chain([&self.machine])
     }
 

@@ -87,6 +87,9 @@ impl Merge {
                 ..Account::new(Some(lane.origin.cpu))
             });
         }
+        if self.stream.indexes.iter().any(|index| index.numbers.is_some()) {
+            ledger.with_numbers();
+        }
         for (cpu, untraced) in self.rings.untraced.times() {
             ledger.add_untraced(Account { untraced, ..Account::new(Some(cpu)) });
         }

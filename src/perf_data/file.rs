@@ -19,18 +19,16 @@ pub(super) struct Input {
     pub(super) file: fs::File,
     pub(super) len: u64,
     budget: u64,
+    /// How much is kept at most, if records are not.
+    most: Option<u64>,
     /// Memory that was available when the file was opened, if known. A sparse file may be longer than any memory.
     available: Option<u64>,
 }
 
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        Self::open_with(path, memory::available)
-    }
-
-    fn open_with(path: &Path, available: impl FnOnce() -> Option<u64>) -> Result<Self, Error> {
         match file::open(path).map_err(io)? {
-            Found::File(file, len) => Ok(Self { file, len, budget: len, available: available() }),
+            Found::File(file, len) => Ok(Self { file, len, budget: len, most: None, available: memory::available() }),
             Found::Directory => Err(unreadable("it is a directory", "")),
             Found::Other => {
                 Err(unreadable("it is no regular file", "write what comes through a pipe into a file first"))
@@ -40,9 +38,8 @@ impl Input {
 
     /// A file of which no more than so many bytes are kept.
     pub(super) fn bounded(path: &Path, budget: u64) -> Result<Self, Error> {
-        let mut input = Self::open_with(path, || None)?;
-        input.budget = input.budget.min(budget);
-        Ok(input)
+        let input = Self::open(path)?;
+        Ok(Self { budget: input.len.min(budget), most: Some(budget), ..input })
     }
 
     /// Fills a buffer from an offset in the file.
@@ -56,7 +53,7 @@ impl Input {
     /// Refuses bytes that are to be kept, if there is too little memory for the data made from them.
     pub(super) fn fits(&self, kept: u64) -> Result<(), Error> {
         let bytes = kept.saturating_mul(TIMES);
-        match self.available {
+        match self.available.filter(|_| self.most.is_none()) {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
         }
@@ -71,7 +68,7 @@ impl Input {
     /// Refuses records that were unpacked, if there are more than there is memory. A few bytes can stand for very many.
     #[cfg(feature = "perf-data-zstd")]
     pub(super) fn has_room_for(&self, unpacked: u64) -> Result<(), Error> {
-        match self.available {
+        match self.available.filter(|_| self.most.is_none()) {
             Some(available) if unpacked > available => Err(too_large(unpacked, available)),
             _ => Ok(()),
         }
@@ -83,7 +80,10 @@ impl Input {
         if end > self.len {
             return Err(self.truncated(what, end));
         }
-        self.budget = self.budget.checked_sub(size).ok_or_else(|| malformed(what, at))?;
+        self.budget = self.budget.checked_sub(size).ok_or_else(|| match self.most {
+            Some(most) if most < self.len => too_much(what, most),
+            _ => malformed(what, at),
+        })?;
         self.fits(self.len - self.budget)?;
         let size = usize::try_from(size).map_err(|_| malformed(what, at))?;
         let mut out = Vec::new();
@@ -107,6 +107,12 @@ pub(super) fn unreadable(what: impl Into<Cow<'static, str>>, hint: &'static str)
 /// The metadata before or after the records contradicts itself.
 pub(super) fn malformed(what: &str, at: u64) -> Error {
     unreadable(format!("its {what} make no sense at byte {at}"), "try `perf script -i`; if that reads it, report this")
+}
+
+/// The events of a file that is not kept take more than so many bytes.
+pub(super) fn too_much(what: &str, most: u64) -> Error {
+    Error::new(ErrorKind::Limit, format!("its {what} take more than {most} bytes"))
+        .hinting("perf_data::open has no such limit")
 }
 
 /// Another program wrote into the file while it was read.

@@ -90,8 +90,7 @@ impl Metadata {
         metadata.has_parts = metadata.features.iter().any(|(feature, _)| *feature == DIR_FORMAT);
         metadata.features.retain(|(feature, _)| *feature != DIR_FORMAT);
         if metadata.events.is_empty() {
-            let cure = "a recording in pipe mode must be kept from its first byte on";
-            return Err(unreadable("it describes no event", cure));
+            return Err(no_event());
         }
         Ok(metadata)
     }
@@ -139,6 +138,11 @@ impl Metadata {
         let _ = name_all(&mut self.events, &mut names);
         self.features.retain(|(feature, _)| *feature != EVENT_DESC);
     }
+}
+
+/// Nobody can say what its records are.
+pub(super) fn no_event() -> Error {
+    unreadable("it describes no event", "a recording in pipe mode must be kept from its first byte on")
 }
 
 /// The sections and the events that are among the records.

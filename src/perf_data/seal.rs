@@ -8,8 +8,10 @@
 //! and of its own up to the hash. The hash of the seal before it is among those, so the seals are a chain. The seal of a file stands for the
 //! bytes that are in no block: the header, the events, and what lies behind the records.
 
+use crate::account::ledger::Account;
 use crate::perf_data::file::Words;
 use blake3::Hasher;
+use std::time::Duration;
 
 /// `PERF_RECORD_FINISHED_ROUND`
 pub(super) const FINISHED_ROUND: u32 = 68;
@@ -34,6 +36,8 @@ pub(super) const END: u32 = 1;
 pub(super) const WHOLE: u32 = 2;
 /// The keys that ordered all records until now are their times.
 pub(super) const BY_TIME: u32 = 4;
+/// The stream had numbers of each CPU, and all missing numbers are of these.
+pub(super) const NUMBERS: u32 = 8;
 
 /// What is counted from the first record on. The order is that of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -84,6 +88,8 @@ pub(super) enum Rows {
     Exact = 1,
     /// The same, and losses may be more.
     AtLeast = 2,
+    /// The rest of an account, if there is any: damage, unexplained missing numbers, wraparounds, nanoseconds without tracing.
+    Rest = 3,
 }
 
 /// What is counted by CPU.
@@ -92,6 +98,39 @@ pub(super) struct Row {
     pub(super) cpu: u32,
     pub(super) of: Rows,
     pub(super) values: [u64; 4],
+}
+
+impl Row {
+    /// An account as rows. That of the whole machine is one of [`NOBODY`], and has rows only if there is something to say.
+    pub(super) fn of(account: &Account) -> impl Iterator<Item = Self> {
+        let Account { yielded, held, lost, missing, exact, damaged, unexplained, wraparounds, untraced, .. } = *account;
+        let untraced = u64::try_from(untraced.as_nanos()).unwrap_or(u64::MAX);
+        let of = if exact { Rows::Exact } else { Rows::AtLeast };
+        let cpu = account.cpu.unwrap_or(NOBODY);
+        let counts = Self { cpu, of, values: [yielded, held, lost, missing] };
+        let rest = Self { cpu, of: Rows::Rest, values: [damaged, unexplained, wraparounds, untraced] };
+        let is_needed = |row: &Self| row.values != [0; 4];
+        [Some(counts).filter(|row| account.cpu.is_some() || is_needed(row)), Some(rest).filter(is_needed)]
+            .into_iter()
+            .flatten()
+    }
+
+    /// What a row adds to the account of its CPU. `None` if it is of a block.
+    pub(super) fn account(&self) -> Option<Account> {
+        let cpu = (self.cpu < MOST_CPUS).then_some(self.cpu);
+        let (account, [a, b, c, d]) = (Account::new(cpu), self.values);
+        match self.of {
+            Rows::Block => None,
+            Rows::Exact | Rows::AtLeast => {
+                let exact = self.of == Rows::Exact;
+                Some(Account { yielded: a, held: b, lost: c, missing: d, exact, ..account })
+            }
+            Rows::Rest => {
+                let untraced = Duration::from_nanos(d);
+                Some(Account { damaged: a, unexplained: b, wraparounds: c, untraced, ..account })
+            }
+        }
+    }
 }
 
 /// What a seal says.
@@ -154,7 +193,8 @@ impl Seal {
         let (front, before) = (hash()?, hash()?);
         let rows = (0..count).map(|_| {
             let (cpu, of) = (words.u32()?, words.u32()?);
-            let of = [Rows::Block, Rows::Exact, Rows::AtLeast].into_iter().find(|known| *known as u32 == of)?;
+            let known = [Rows::Block, Rows::Exact, Rows::AtLeast, Rows::Rest];
+            let of = known.into_iter().find(|known| *known as u32 == of)?;
             let mut next = || words.u64();
             Some(Row { cpu, of, values: [next()?, next()?, next()?, next()?] })
         });

@@ -24,20 +24,23 @@ use std::path::Path;
 ///
 /// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB, some 200 bytes for each CPU, the
 /// events with their ids (16 MiB of the file at most), and the first 1000 doubts. If a seal does not fit the bytes before it, it reads the block of
-/// that seal a second time. For records that perf compressed it also holds a window of 32 MiB at most.
+/// that seal a second time. For records that perf compressed it also holds their window, of 128 MiB at most
+/// (`perf record -z22`). If that is more than a quarter of the available memory, they cannot be unpacked, and are [damage](DoubtKind::Damage).
 ///
 /// A recording of perf itself has no certificate. Then order and losses are counted, and [`Verdict::hash`] is `None`: nothing vouches for its
 /// bytes. The same is true of one whose seals were all cut out.
 ///
 /// # Errors
-/// [`ErrorKind::Recording`](crate::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither the header of a recording nor a seal at its end.
+/// [`ErrorKind::Recording`](crate::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither the header of a recording nor a seal at its end;
+/// and, of a recording without seals, if its events make no sense or there are none. [`ErrorKind::Limit`](crate::ErrorKind::Limit) if they take
+/// more than 16 MiB there. Of a recording with seals, that is a [doubt](DoubtKind::Uncounted).
 pub fn verify(path: impl AsRef<Path>) -> Result<Verdict, Error> {
     all(path.as_ref(), None)
 }
 
 /// [`verify`], which also counts the numbers that programs wrote into their records, each CPU by itself ([`Order::numbers`](crate::Order::numbers)), and
-/// compares how many are missing with what the gaps of the stream told ([`Found::missing`], [`Claims::missing`]). The recording must be of a stream with the
-/// same numbers. It takes some 50 bytes more for each CPU.
+/// compares how many are missing with what the gaps of the stream told ([`Found::missing`], [`Claims::missing`]), if the recorder's order had numbers
+/// ([`Claims::numbers`]): they must be the same. Otherwise it counts what is missing, and nothing more. It takes some 50 bytes more for each CPU.
 ///
 /// # Errors
 /// As for [`verify`].
@@ -85,7 +88,9 @@ pub struct Found {
     pub missing: u64,
     /// The smallest and the largest time, in the recording's unit. `None` if no record has a time but 0.
     pub times: Option<[u64; 2]>,
-    /// What the ledger says of the CPU. Only its counts of yielded, held, lost and missing records, and whether they are exact, are in a recording.
+    /// What the ledger says: of the CPU, or of all together ([`Ledger::total`](crate::Ledger::total)). It has all but
+    /// [`Account::untold`]. `None` if the recorder gave no ledger ([`Writer::untold`](crate::perf_data::Writer::untold)). It is what the recorder knew, and
+    /// vouched for only if the recording [holds](Verdict::holds).
     pub account: Option<Account>,
 }
 
@@ -107,6 +112,9 @@ pub struct Claims {
     pub frontier: Option<u64>,
     /// Whether the keys are the times of the records. If not, the order cannot be compared.
     pub by_time: bool,
+    /// Whether the stream had the numbers of each CPU ([`Order::numbers`](crate::Order::numbers)), so that gaps told which are missing. False if neither a
+    /// gap nor a ledger said so, and if gaps of the whole machine's numbers are among those that are missing.
+    pub numbers: bool,
 }
 
 /// A part of a recording that nothing vouches for.
@@ -138,10 +146,13 @@ pub enum DoubtKind {
     /// The bytes are those that were sealed, and the records are not those that the seal counts. The recorder was wrong, or the seal is
     /// not its own.
     Counts,
-    /// The recorder did not end the recording. Later records may be missing.
+    /// The recording has no end: the recorder did not end it, or the end was cut off. Later records may be missing.
     Unfinished,
-    /// Bytes that can be no record.
+    /// Bytes that can be no record, or that cannot be unpacked.
     Damage,
+    /// The events make no sense, or take more than 16 MiB. So the records, or those behind the event, were not counted, and nothing but their bytes
+    /// was compared.
+    Uncounted,
 }
 
 impl fmt::Display for Doubt {
@@ -154,8 +165,9 @@ impl fmt::Display for Doubt {
             DoubtKind::Unsealed => "no seal stands for these",
             DoubtKind::Head => "header, events or facts are not those that were sealed",
             DoubtKind::Counts => "the seal counts other records than there are",
-            DoubtKind::Unfinished => "the recorder did not end it: later records may be missing",
-            DoubtKind::Damage => "they can be no record",
+            DoubtKind::Unfinished => "it has no end: the recorder did not end it, or the end was cut off",
+            DoubtKind::Damage => "they can be no record, or cannot be unpacked",
+            DoubtKind::Uncounted => "the events cannot be read, so not all records were counted",
         })?;
         if let Some([from, until]) = times {
             write!(f, "; records of the times {from} to {until} are in doubt")?;

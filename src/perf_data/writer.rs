@@ -95,14 +95,15 @@ use std::path::{Path, PathBuf};
 ///
 /// # The certificate
 ///
-/// A recording says in itself what is proven, in a seal after each MiB of records, at each [`Writer::flush`] and at the end: a record that perf
-/// takes for a FINISHED_ROUND. It counts the records and losses, by CPU since the seal before it; the records whose order was proven, those that
+/// A recording says in itself what is proven, in a seal after each MiB of the stream's records, at each [`Writer::flush`] and at the end: a record that perf
+/// takes for a FINISHED_ROUND. [Names](Self#names) of what ran before have no seal of their own, however many they are: the next one has them too. A
+/// seal counts the records and losses, by CPU since the seal before it; the records whose order was proven, those that
 /// left early and those that were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one has
 /// the ledger of [`Writer::untold`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's hash, and of its own
 /// claims. So a byte that is changed, added, removed or moved breaks the chain, and [`verify`](crate::perf_data::verify) says where. Behind all
 /// parts of a file, a last seal stands for those that are no records. [`Written::hash`] is the end of the chain.
 ///
-/// Who writes the whole chain anew is not found, unless that hash was kept elsewhere. A file that was completed on a full disk has no last seal.
+/// Who writes the chain anew, from what is changed to the end, is not found, unless that hash was kept elsewhere. A file that was completed on a full disk has no last seal.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -563,6 +564,10 @@ impl Writer {
         for lost in lost {
             self.lost_record(&lost, 0, None)?;
             self.file.whole();
+            // The last seal also has room for the ledger.
+            if self.certificate.tally.is_full() {
+                self.seal(0)?;
+            }
         }
         Ok(())
     }

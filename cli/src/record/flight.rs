@@ -253,6 +253,7 @@ impl Flight {
             return out.flush();
         }
         line(&mut out, format_args!("{file}: {records} records before {what}"))?;
+        line(&mut out, format_args!("{file}: hash {}", hex(hash)))?;
         if complete < asked {
             writeln!(
                 out,

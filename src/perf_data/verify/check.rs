@@ -4,13 +4,14 @@ use super::{Claims, Doubt, DoubtKind, Found, Verdict};
 use crate::account::ledger::Account;
 use crate::error::Error;
 use crate::perf_data::attrs;
-use crate::perf_data::file::{Input, Words, changed, io, malformed};
+use crate::perf_data::file::{Input, Words, changed, io, malformed, too_much};
 use crate::perf_data::metadata::{
-    HEADER, HEADER_ATTR, MAGIC as FILE, PIPE_HEADER, SMALLEST_ATTR, piped_attr, read_attrs,
+    HEADER, HEADER_ATTR, MAGIC as FILE, PIPE_HEADER, SMALLEST_ATTR, no_event, piped_attr, read_attrs,
 };
 use crate::perf_data::pieces::{OWN_KINDS, Packed, Piece, behind_it, compressed, header};
 use crate::perf_data::seal::{
-    BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, Row, Rows, SHORTEST, Seal, Sums, Tally, WHOLE,
+    BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, NUMBERS, Row, Rows, SHORTEST, Seal, Sums, Tally,
+    WHOLE,
 };
 use crate::perf_data::sections::unfinished;
 use crate::perf_data::sorting::{Place, Sorting};
@@ -53,8 +54,9 @@ pub(super) struct Check<'a> {
     /// Where the reader is, and where the records end.
     at: u64,
     end: u64,
-    /// Which event a record is of. `None` if the events cannot be read.
+    /// Which event a record is of. `None` if the events cannot be read, and why.
     sorting: Option<Sorting>,
+    unreadable: Option<Error>,
     packed: Option<Packed<'a>>,
     /// What is hashed of the block, and what comes next.
     hasher: Hasher,
@@ -63,7 +65,7 @@ pub(super) struct Check<'a> {
     block: u64,
     /// Whether all bytes of the block were records.
     is_sound: bool,
-    /// What was counted. The times that it compares with are those of the seals, if those hold.
+    /// What was counted. Behind a seal, it compares times with the newest one that the seal says, whether that holds or not.
     tally: Tally,
     /// What was counted before this block.
     before: Sums,
@@ -95,7 +97,11 @@ struct Counter {
     count: u64,
 }
 
-impl Numbers<'_> {
+impl<'a> Numbers<'a> {
+    fn new(sequence: &'a Sequence) -> Self {
+        Self { sequence, origins: Vec::new(), by_cpu: BTreeMap::new() }
+    }
+
     /// Counts the number of a record, if it has one.
     fn add(&mut self, record: &[u8], cpu: u32, place: Place, sorting: &Sorting) {
         for layout in sorting.groups.iter().skip(self.origins.len()) {
@@ -187,23 +193,22 @@ impl<'a> Check<'a> {
             (None, None) => parts.data.clone(),
         };
         // Who moves bytes, moves the events behind them away from where the header has them. The first bytes have them too.
-        let known = match (&of_file, &first) {
-            (Some(whole), _) if whole.is_intact() => None,
-            (Some(Sealed { seal, .. }), _) | (None, Some(seal)) => Some(front(&input, data.start, &seal.front)?),
-            (None, None) => None,
+        let unsure = of_file.as_ref().filter(|whole| !whole.is_intact()).map(|whole| &whole.seal).or(first.as_ref());
+        let known = unsure.map(|seal| front(&input, data.start, &seal.front)).transpose()?;
+        let (sorting, unreadable) = match known.unwrap_or(parts.attrs) {
+            None => (parts.is_pipe.then(Sorting::default), None),
+            Some((each, at)) => match read_attrs(&mut input, each as usize, at).and_then(|all| Sorting::new(&all)) {
+                Ok(sorting) => (Some(sorting), None),
+                Err(why) => (None, Some(why)),
+            },
         };
-        let sorting = match known.unwrap_or(parts.attrs) {
-            None => parts.is_pipe.then(Sorting::default),
-            Some((each, at)) => read_attrs(&mut input, each as usize, at).and_then(|events| Sorting::new(&events)).ok(),
-        };
-        let mut reader = BufReader::with_capacity(PART, &input.file);
-        reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
         let mut check = Check {
             input: &input,
-            reader,
+            reader: BufReader::with_capacity(PART, &input.file),
             at: data.start,
             end: data.end,
             sorting,
+            unreadable,
             packed: None,
             hasher: Hasher::new(),
             pending: Vec::with_capacity(PART + (1 << 16)),
@@ -217,10 +222,11 @@ impl<'a> Check<'a> {
             cpus: BTreeMap::new(),
             newest: Vec::new(),
             times: None,
-            numbers: numbers.map(|sequence| Numbers { sequence, origins: Vec::new(), by_cpu: BTreeMap::new() }),
+            numbers: numbers.map(Numbers::new),
             doubts: Vec::new(),
             more: 0,
         };
+        check.reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
         if parts.is_pipe {
             check.skip(PIPE_HEADER)?;
         }
@@ -247,6 +253,8 @@ impl<'a> Check<'a> {
     /// Goes through all records.
     fn records(&mut self) -> Result<(), Error> {
         let (mut record, mut kept) = (Vec::new(), 0);
+        // The events of a file are before its records.
+        let is_pipe = self.at < HEADER;
         while self.at < self.end {
             let (at, left) = (self.at, self.end - self.at);
             record.clear();
@@ -270,11 +278,9 @@ impl<'a> Check<'a> {
             }
             self.pend(&record);
             let body = &record[8..];
-            if kind == HEADER_ATTR {
+            if kind == HEADER_ATTR && is_pipe {
                 kept += body.len() as u64;
-                let event = piped_attr(Words(body)).filter(|_| kept <= EVENTS);
-                let added = event.zip(self.sorting.as_mut()).map(|(event, sorting)| sorting.add(&event));
-                self.sorting = self.sorting.take().filter(|_| matches!(added, Some(Ok(()))));
+                self.event(at, body, kept);
             }
             if let Some(bytes) = compressed(kind, body) {
                 let mut packed = self.packed.take().unwrap_or_else(|| Packed::new(self.input));
@@ -289,6 +295,19 @@ impl<'a> Check<'a> {
         match self.packed.take() {
             Some(packed) => packed.finish(self.at, |at, piece| self.unpacked(at, &piece)),
             None => Ok(()),
+        }
+    }
+
+    /// Takes an event of a pipe, which has so many bytes of events now.
+    fn event(&mut self, at: u64, body: &[u8], kept: u64) {
+        let Some(sorting) = &mut self.sorting else { return };
+        let added = match piped_attr(Words(body)) {
+            _ if kept > EVENTS => Err(too_much("events", EVENTS)),
+            None => Err(malformed("event", at)),
+            Some(event) => sorting.add(&event),
+        };
+        if let Err(why) = added {
+            (self.sorting, self.unreadable) = (None, Some(why));
         }
     }
 
@@ -425,13 +444,11 @@ impl<'a> Check<'a> {
         (until > 0).then_some([from, until.max(from)])
     }
 
-    /// Takes what the ledger says of a CPU.
+    /// Takes what the ledger says of a CPU, or of the whole machine.
     fn account(&mut self, row: &Row) {
-        let [yielded, held, lost, missing] = row.values;
-        if row.of != Rows::Block && row.cpu < MOST_CPUS {
-            let exact = row.of == Rows::Exact;
-            let account = Account { yielded, held, lost, missing, exact, ..Account::new(Some(row.cpu)) };
-            self.cpus.entry(row.cpu).or_default().account = Some(account);
+        if let Some(more) = row.account() {
+            let found = self.cpus.entry(more.cpu.unwrap_or(NOBODY)).or_default();
+            found.account.get_or_insert(Account::new(more.cpu)).add(&more);
         }
     }
 
@@ -524,15 +541,29 @@ impl<'a> Check<'a> {
         self.close();
         if self.seals > 0 || of_file.is_some() {
             self.check_around(of_file.as_ref(), parts, start)?;
+        } else {
+            // Nothing is known of it at all.
+            match &self.sorting {
+                None => return Err(self.unreadable.unwrap_or_else(|| malformed("header", 8))),
+                Some(sorting) if sorting.groups.is_empty() => return Err(no_event()),
+                Some(_) => {}
+            }
         }
         let last = of_file.or(self.last.take());
         let missing = self.check_sums(last.as_ref(), start);
         let Sums { records, lost, back, .. } = self.tally.sums;
-        let found = Found { cpu: None, records, lost, back, missing, times: self.times, account: None };
+        let accounts = self.cpus.values().filter_map(|found| found.account);
+        let account = accounts.fold(None, |sum: Option<Account>, more| {
+            let mut sum = sum.unwrap_or(Account::new(None));
+            sum.add(&more);
+            Some(sum)
+        });
+        let found = Found { cpu: None, records, lost, back, missing, times: self.times, account };
         let claims = last.as_ref().map(|Sealed { seal, .. }| {
             let Sums { proven, assumed, late, missing, left_out, frontier, .. } = seal.sums;
-            let (frontier, by_time) = ((proven > 0).then_some(frontier), seal.flags & BY_TIME != 0);
-            Claims { proven, assumed, late, missing, left_out, frontier, by_time }
+            let (by_time, numbers) = (seal.flags & BY_TIME != 0, seal.flags & NUMBERS != 0);
+            let frontier = (proven > 0).then_some(frontier);
+            Claims { proven, assumed, late, missing, left_out, frontier, by_time, numbers }
         });
         Ok(Verdict {
             hash: last.map(|last| last.stated),
@@ -553,7 +584,8 @@ impl<'a> Check<'a> {
             self.doubt(DoubtKind::Unsealed, self.block..end, times, Vec::new());
         }
         let last = of_file.or(self.last.as_ref());
-        if last.is_none_or(|last| last.seal.flags & END == 0) {
+        // Its last records may be sealed as the end, but nobody completed it: what lies behind them is missing.
+        if parts.is_unfinished || last.is_none_or(|last| last.seal.flags & END == 0) {
             self.doubt(DoubtKind::Unfinished, end..end, None, Vec::new());
         }
         let is_head_sealed = match of_file {
@@ -561,7 +593,10 @@ impl<'a> Check<'a> {
             None if parts.is_pipe => true,
             None => parts.is_unfinished && self.is_front(start)?,
         };
-        if !is_head_sealed || self.sorting.is_none() {
+        if self.sorting.is_none() {
+            self.doubt(DoubtKind::Uncounted, start..end, None, Vec::new());
+        }
+        if !is_head_sealed {
             // With other events, the records have other fields.
             self.doubts.retain(|doubt| doubt.kind != DoubtKind::Counts || !parts.is_unfinished);
             self.doubt(DoubtKind::Head, 0..start, None, Vec::new());
@@ -588,17 +623,17 @@ impl<'a> Check<'a> {
         for (cpu, counter) in self.numbers.iter().flat_map(|numbers| &numbers.by_cpu) {
             let found = self.cpus.entry(*cpu).or_default();
             found.missing = counter.missing();
-            missing += found.missing;
+            missing = found.missing.saturating_add(missing);
         }
-        if self.numbers.is_some()
-            && self.doubts.is_empty()
-            && last.is_some_and(|last| last.seal.sums.missing != missing)
-        {
+        // Who had no numbers was told of no gap.
+        let differs = |Sealed { seal, .. }: &Sealed| seal.flags & NUMBERS != 0 && seal.sums.missing != missing;
+        if self.numbers.is_some() && self.doubts.is_empty() && last.is_some_and(differs) {
             self.doubt(DoubtKind::Counts, start..end, self.times, Vec::new());
         }
         // No CPU has more records than the ledger, and no losses that the ledger does not know.
         let is_wrong = |found: &Found| {
-            found.account.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
+            let of_cpu = found.account.filter(|account| account.cpu.is_some());
+            of_cpu.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
         };
         let wrong: Vec<_> = self.cpus.iter().filter(|(_, found)| is_wrong(found)).map(|(cpu, _)| *cpu).collect();
         if !wrong.is_empty() && self.doubts.is_empty() && self.times.is_some() {

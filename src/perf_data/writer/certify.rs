@@ -1,12 +1,12 @@
 //! What a recording says of itself while it is written: seals among its records.
 
 use super::Writer;
-use crate::account::ledger::{Account, Ledger};
+use crate::account::ledger::Ledger;
 use crate::error::Error;
 use crate::order::event::{Event, Item};
 use crate::order::hold::Certainty;
 use crate::perf_data::metadata::{HEADER, PIPE_HEADER};
-use crate::perf_data::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, Row, Rows, Seal, Tally, WHOLE};
+use crate::perf_data::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, NUMBERS, Row, Seal, Tally, WHOLE};
 use blake3::Hasher;
 
 /// What is claimed, and the end of the chain.
@@ -15,6 +15,9 @@ pub(super) struct Certificate {
     pub(super) tally: Tally,
     /// Whether a key was not the record's time.
     other_keys: bool,
+    /// Whether the stream has numbers of each CPU, as far as is known, and whether others are missing too.
+    numbers: bool,
+    other_numbers: bool,
     ledger: Vec<Row>,
     /// The first bytes of the file as they are in it while it is not complete, and their hash.
     front: (Vec<u8>, Hash),
@@ -47,17 +50,15 @@ impl Certificate {
         sums.left_out += 1;
         if let Item::Gap(gap) = item {
             sums.missing = sums.missing.saturating_add(gap.count);
+            self.numbers |= gap.cpu.is_some();
+            self.other_numbers |= gap.cpu.is_none();
         }
     }
 
     /// Takes the account of everything, which the last seal has.
     pub(super) fn take_ledger(&mut self, ledger: &Ledger) {
-        let row = |account: &Account| {
-            let of = if account.exact { Rows::Exact } else { Rows::AtLeast };
-            let values = [account.yielded, account.held, account.lost, account.missing];
-            Some(Row { cpu: account.cpu?, of, values })
-        };
-        self.ledger = ledger.accounts.iter().filter_map(row).collect();
+        self.numbers |= ledger.has_numbers();
+        self.ledger = ledger.rows().flat_map(Row::of).collect();
     }
 
     /// The first bytes of the file were written over.
@@ -114,8 +115,9 @@ impl Writer {
     }
 
     fn stated(&self, flags: u32, [begin, end]: [u64; 2], rows: Vec<Row>) -> Seal {
-        let Certificate { tally, other_keys, front, seals, last, .. } = &self.certificate;
+        let Certificate { tally, other_keys, numbers, other_numbers, front, seals, last, .. } = &self.certificate;
         let flags = flags | if *other_keys { 0 } else { BY_TIME };
+        let flags = flags | if *numbers && !other_numbers { NUMBERS } else { 0 };
         Seal { flags, number: *seals, begin, end, sums: tally.sums, front: front.1, before: *last, rows }
     }
 
