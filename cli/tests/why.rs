@@ -459,9 +459,20 @@ fn known_causes_are_found() {
     if traced(&["trace", "--", "true"]).is_none() {
         return;
     }
-    let ran = run(perfweave().args(["selftest", "--why", "--json", "--wakeups", "2500"]), "");
-    let objects: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(ran.code == Some(0) && objects.last().unwrap()["ok"] == true, "{ran:?}");
+    let mut objects = Vec::new();
+    // Each kind has a few milliseconds here. Beside other programs, some microseconds at the edges of a delay are more than one in a hundred of
+    // that now and then. A wrong waker is one in each run.
+    for attempt in 1..=3 {
+        let ran = run(perfweave().args(["selftest", "--why", "--json", "--wakeups", "2500"]), "");
+        objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect();
+        let mut wakers = objects.iter().filter(|object| object["test"] == "wakers");
+        assert!(wakers.all(|one| number(one, "false") + number(one, "across_losses") == 0), "{ran:?}");
+        let is_well = ran.code == Some(0) && objects.last().unwrap()["ok"] == true;
+        assert!(is_well || attempt < 3, "{ran:?}");
+        if is_well {
+            break;
+        }
+    }
     let of = |losing: bool| objects.iter().filter(move |object| object["losing"] == losing);
     for object in of(false).filter(|object| object["test"] == "why") {
         match &object["refused"] {
