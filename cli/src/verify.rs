@@ -23,7 +23,7 @@ pub struct Args {
     /// The recording; - for standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
-    /// The hash that `perfweave record` printed. Without it, nobody finds a recording that was written anew as a whole
+    /// The hash that `perfweave record` printed. Without it, a recording whose seals were written anew as well is not found
     #[arg(long, value_name = "HASH", value_parser = hash)]
     expect: Option<[u8; 32]>,
     /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with OFFSET:32. Says how many
@@ -141,7 +141,7 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     } else if verdict.holds() {
         let unless = match args.expect {
             Some(_) => "",
-            None => ", unless all was written anew from there to the end: --expect HASH tells",
+            None => ", unless the seals behind it were written anew as well: --expect HASH tells",
         };
         writeln!(out, "it holds: {} seals; no record was changed, added, moved or removed{unless}", verdict.seals)
     } else if verdict.more > 0 {

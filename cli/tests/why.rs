@@ -367,7 +367,7 @@ fn a_field_joins_what_begins_to_what_ends() {
     assert!(whys.iter().all(|why| why["thread"] == "true"), "{whys:?}");
 }
 
-/// A thread that its control group's quota holds back is ready, whoever has the CPU. The group's counters tell of it.
+/// A thread that its control group's quota holds back is ready, even if its CPU is idle. The group's counters tell of it.
 #[test]
 fn a_quota_is_told() {
     let group = std::path::Path::new("/sys/fs/cgroup/cpu").join(format!("perfweave-why-{}", std::process::id()));

@@ -209,7 +209,7 @@ impl Seal {
     }
 }
 
-/// What is counted of records, by whoever writes them and by whoever checks them: in all, and by CPU since the last seal.
+/// What a writer and a verifier count of records: in all, and by CPU since the last seal.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) sums: Sums,

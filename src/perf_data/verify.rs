@@ -94,7 +94,7 @@ pub struct Found {
     pub account: Option<Account>,
 }
 
-/// What a recording says of its stream, and a verifier cannot count anew: whoever recorded it knew.
+/// What the recorder said of the stream. A verifier cannot count it anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Claims {

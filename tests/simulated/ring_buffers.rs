@@ -148,15 +148,21 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
     }
 }
 
+/// Five records, and a flush of them that waits for a fence.
+fn flushed(gate: &std::sync::Arc<reading::Gate>) -> (Vec<RingBuffer>, Reader) {
+    let (buffers, rings) = machine(&[0], 4096);
+    let order = order().hold(Hold::Fence(gate.fence())).latency(Duration::from_millis(1));
+    let reader = Reader::new(rings, order).unwrap();
+    (1..=5u64).for_each(|key| assert!(buffers[0].output(&key.to_ne_bytes())));
+    reader.handle().flush().unwrap();
+    (buffers, reader)
+}
+
 /// A flush that has waited for a fence for long does not give up the proof for a program that is inside for a moment.
 #[test]
 fn a_report_waits_for_each_reservation_by_itself() {
-    let gate = crate::reading::Gate::new();
-    let (buffers, rings) = machine(&[0], 4096);
-    let order = order().hold(Hold::Fence(gate.fence())).latency(Duration::from_millis(1));
-    let mut reader = Reader::new(rings, order).unwrap();
-    (1..=5u64).for_each(|key| assert!(buffers[0].output(&key.to_ne_bytes())));
-    reader.handle().flush().unwrap();
+    let gate = reading::Gate::new();
+    let (buffers, mut reader) = flushed(&gate);
     // Longer than it waits for a reservation.
     assert!(reader.next_timeout(Duration::from_millis(150)).unwrap().is_none());
     let inside = buffers[0].reserve(8).unwrap();
@@ -180,12 +186,8 @@ fn a_report_waits_for_each_reservation_by_itself() {
 /// Nor does a report wait without end for a proof that waits for what was reserved after the report began.
 #[test]
 fn a_reservation_behind_a_report_keeps_it_no_longer_than_one_before() {
-    let gate = crate::reading::Gate::new();
-    let (buffers, rings) = machine(&[0], 4096);
-    let order = order().hold(Hold::Fence(gate.fence())).latency(Duration::from_millis(1));
-    let mut reader = Reader::new(rings, order).unwrap();
-    (1..=5u64).for_each(|key| assert!(buffers[0].output(&key.to_ne_bytes())));
-    reader.handle().flush().unwrap();
+    let gate = reading::Gate::new();
+    let (buffers, mut reader) = flushed(&gate);
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "it has begun");
     let _never = buffers[0].reserve(8).unwrap();
     gate.open();

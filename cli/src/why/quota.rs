@@ -70,7 +70,7 @@ impl Quota {
             line(
                 out,
                 format_args!(
-                    "the quota of {group} held its threads back {times} times or more, for {time} on all CPUs together: then they were ready, whoever had the CPU"
+                    "the quota of {group} held its threads back {times} times or more, for {time} on all CPUs together: then they were ready, even if the CPU was idle"
                 ),
             )?;
         }

@@ -175,7 +175,7 @@ impl<'a> Check<'a> {
         let of_file = Self::of_file(&input)?;
         let parts = match Parts::read(&input) {
             Ok(parts) => parts,
-            // Whoever sealed the file knew where its parts are.
+            // The seal says where the records are, even if the header does not.
             Err(why) if of_file.is_none() => return Err(why),
             Err(_) => Parts { attrs: None, data: HEADER..input.len, is_pipe: false, is_unfinished: false },
         };
@@ -192,7 +192,7 @@ impl<'a> Check<'a> {
             (None, None) if parts.is_pipe => 0..input.len,
             (None, None) => parts.data.clone(),
         };
-        // Who moves bytes, moves the events behind them away from where the header has them. The first bytes have them too.
+        // If bytes were added or removed, the events behind them are not where the header has them. The first bytes have them too.
         let unsure = of_file.as_ref().filter(|whole| !whole.is_intact()).map(|whole| &whole.seal).or(first.as_ref());
         let known = unsure.map(|seal| front(&input, data.start, &seal.front)).transpose()?;
         let (sorting, unreadable) = match known.unwrap_or(parts.attrs) {
