@@ -2,9 +2,10 @@
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
+//! use perfweave_decode::Format;
 //!
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
-//! let switch = rings.format(0)?;
+//! let switch = Format::of(&rings, 0)?;
 //! let mut reader = Reader::new(rings, Order::new())?;
 //! while let Some(event) = reader.next()? {
 //!     match event.record() {
@@ -52,15 +53,16 @@
 //! | feature | brings |
 //! | --- | --- |
 //! | `tokio` | `AsyncReader`, `EventStream` |
-//! | `print` | [`decode::Format::line`] as the kernel prints; without it, `name=value` for each field |
-//! | `symbols` | uprobes by a function's name |
 //! | `perf-data` | `perf_data`: recordings of perf(1), read and written |
 //! | `perf-event-open-sys-7` | `RingOptions::event`, `Source::attr`: any event by its attribute |
 //! | `linux-perf-event-reader-0-10` | `Record::decode`: records as typed values |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`: a simulated kernel for a program's own tests |
 //!
-//! None is on by default. A feature with the name and the version of a crate puts types of that crate into this crate's signatures.
+//! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their lines as the kernel
+//! prints them; `perfweave-symbols` has functions and static probes of programs by name, for [`RingOptions::uprobe`].
+//!
+//! A feature with the name and the version of a crate puts types of that crate into this crate's signatures.
 //!
 //! # Words
 //!
@@ -114,7 +116,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Rooms always contain the seams of these features. A build with all features finds unused code.
 #![cfg_attr(
-    not(all(feature = "perf-event-open-sys-7", feature = "print", feature = "test-util")),
+    not(all(feature = "perf-event-open-sys-7", feature = "test-util")),
     expect(dead_code, reason = "what only a feature uses")
 )]
 
@@ -127,7 +129,6 @@ compile_error!("perfweave needs a 64-bit machine");
 
 // Each room uses those above it (tests/simulated/rooms.rs).
 mod account;
-pub mod decode;
 mod error;
 pub mod guide;
 mod instrument;

@@ -1,8 +1,7 @@
 //! The tracer's own threads, and the records about them.
 
-use crate::decode::Field;
 use crate::record::{Kind, Record};
-use crate::rings::Rings;
+use crate::rings::{Rings, place_of};
 use crate::sys::machine;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -17,13 +16,13 @@ pub(crate) struct SelfFilter {
     about: Vec<About>,
 }
 
-/// Which field of a record names the thread that it is about.
+/// Which field of a record names the thread that it is about, by its place in the payload.
 #[derive(Debug)]
 enum About {
     /// A switch from one thread to another.
-    Switch { from: Field, to: Field },
+    Switch { from: usize, to: usize },
     /// A thread on which another thread acts.
-    Thread(Field),
+    Thread(usize),
     /// The writer: the field that all tracepoints and probes have.
     Writer,
     /// Unknown.
@@ -80,7 +79,7 @@ impl SelfFilter {
         if !matches!(about, About::Sampled | About::Nobody) {
             self.learn(record);
         }
-        let number = |field: &Field| field.int(record).and_then(|number| u32::try_from(number).ok());
+        let number = |place: &usize| record.payload()?.u32(*place);
         let thread = match about {
             About::Switch { from, to } => {
                 let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
@@ -88,7 +87,7 @@ impl SelfFilter {
                 let ours = [from, to].map(|thread| self.has_traced(thread));
                 return ours[0] && (ours[1] || to == 0) || ours[1] && from == 0;
             }
-            About::Thread(field) => match number(field) {
+            About::Thread(place) => match number(place) {
                 Some(thread) if self.has_traced(thread) => Some(thread),
                 // An action of the tracer on another thread, such as a wake-up.
                 _ => writer(record),
@@ -113,9 +112,10 @@ impl About {
             // The subject is unknown, so nothing is left out.
             return if is_tracepoint { Self::Nobody } else { Self::Sampled };
         };
-        let is_scheduler = format.name().starts_with("sched_");
-        let field = |name: &str| format.field(name).ok().filter(|_| is_scheduler);
-        match (field("prev_pid"), field("next_pid"), field("pid")) {
+        let name = format.lines().find_map(|line| line.strip_prefix("name:")).unwrap_or_default();
+        let is_scheduler = name.trim().starts_with("sched_");
+        let place = |field: &str| place_of(&format, field).filter(|_| is_scheduler);
+        match (place("prev_pid"), place("next_pid"), place("pid")) {
             (Some(from), Some(to), _) => Self::Switch { from, to },
             (_, _, Some(thread)) => Self::Thread(thread),
             _ => Self::Writer,

@@ -9,7 +9,11 @@ mod fields;
 mod kind;
 mod layout;
 mod origin;
+#[cfg(feature = "zerocopy-0-8")]
+mod payload;
 mod sample;
+#[cfg(feature = "linux-perf-event-reader-0-10")]
+mod typed;
 mod view;
 
 pub use kind::Kind;

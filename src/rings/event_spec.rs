@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(super) struct EventSpec {
     /// For messages.
     pub(super) name: Arc<str>,
+    /// The name that the program gives to it instead.
+    pub(super) named: Option<Arc<str>>,
     pub(super) what: What,
     /// The kernel writes only records that pass it.
     pub(super) filter: Option<String>,
@@ -49,22 +51,12 @@ pub(super) struct Probe {
     pub(super) unit: &'static str,
     /// A function of the kernel, or the path of a file.
     pub(super) target: OsString,
-    pub(super) place: Place,
+    /// Bytes from the begin of the target.
+    pub(super) offset: u64,
+    /// Where in the file the kernel counts those who trace the place, or 0.
+    pub(super) semaphore: u64,
     /// Whether the probe is at the function's return.
     pub(super) returns: bool,
-}
-
-/// Where in its target a probe is.
-#[derive(Debug)]
-pub(super) enum Place {
-    /// Bytes from the begin.
-    Offset(u64),
-    /// The begin of a function of the file.
-    #[cfg(feature = "symbols")]
-    Symbol(String),
-    /// The places of a static probe of the file, `provider:name`.
-    #[cfg(feature = "symbols")]
-    Usdt(String),
 }
 
 /// An event to open on every CPU: its attribute, checked.
@@ -87,7 +79,7 @@ pub(super) struct RingEvent {
 impl EventSpec {
     /// The events to open: several for a pattern.
     pub(super) fn events(self) -> Result<Vec<RingEvent>, Error> {
-        let Self { name, what, filter, rate, exclude_user, exclude_kernel } = self;
+        let Self { name, named, what, filter, rate, exclude_user, exclude_kernel } = self;
         let one = |attr| RingEvent { name: Arc::clone(&name), attr, ..RingEvent::default() };
         let output = |map| {
             let attr = sampled(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
@@ -107,8 +99,8 @@ impl EventSpec {
                 event_names::tracepoints(&asked)?.into_iter().map(event).collect()
             }
             What::Probe(probe) => {
-                let (attrs, target) = probe.attrs(&name)?;
-                attrs.into_iter().map(|attr| RingEvent { probe: Some(target.clone()), ..one(attr) }).collect()
+                let (attr, target) = probe.attr(named.as_ref().unwrap_or(&name))?;
+                vec![RingEvent { probe: Some(target), ..one(attr) }]
             }
             What::Named => {
                 let attr = attr::at_usual_rate(event_names::attr(&name)?);
@@ -127,6 +119,9 @@ impl EventSpec {
             }
         };
         for event in &mut events {
+            if let Some(named) = &named {
+                event.name = Arc::clone(named);
+            }
             if let Some(rate) = rate {
                 attr::set_rate(&mut event.attr, rate);
                 if attr::is_silent(&event.attr) {
@@ -177,8 +172,8 @@ impl RingEvent {
 }
 
 impl Probe {
-    /// The attributes of a probe, one for each of its places, and the target for them to point to.
-    fn attrs(&self, name: &str) -> Result<(Vec<perf_event_attr>, CString), Error> {
+    /// The attribute of a probe, and the target for it to point to.
+    fn attr(&self, name: &str) -> Result<(perf_event_attr, CString), Error> {
         let refused = |kind, errno, hint: String| {
             let message = format!("cannot set a {}", short(name));
             Error::new(kind, message).because(errno).hinting(hint).about(name)
@@ -199,31 +194,13 @@ impl Probe {
         if self.returns {
             attr.config = pmu::flag(self.unit, "retprobe").map_err(of_unit)?;
         }
-        let attrs = self.places().map_err(|(errno, hint)| refused(ErrorKind::of(&errno), errno, hint))?;
-        let with_place = |(offset, semaphore): (u64, u64)| {
-            let mut attr = attr;
-            attr.config2 = offset;
-            if semaphore != 0 {
-                // The kernel counts those who trace in it, in each process. While it is zero, programs may pass the probe by.
-                attr.config |= pmu::config(self.unit, &format!("ref_ctr_offset={semaphore:#x}"))?.0[0];
-            }
-            Ok(attr)
-        };
-        let attrs = attrs.into_iter().map(with_place).collect::<io::Result<_>>().map_err(of_unit)?;
-        let target = CString::new(self.target.as_bytes()).map_err(|zero| of_unit(zero.into()))?;
-        Ok((attrs, target))
-    }
-
-    /// The offsets of the places in the target, each with that of its semaphore or 0. An error has a hint.
-    fn places(&self) -> Result<Vec<(u64, u64)>, (io::Error, String)> {
-        match &self.place {
-            Place::Offset(offset) => Ok(vec![(*offset, 0)]),
-            #[cfg(feature = "symbols")]
-            Place::Symbol(symbol) => {
-                crate::rings::symbols::offset(self.target.as_ref(), symbol).map(|offset| vec![(offset, 0)])
-            }
-            #[cfg(feature = "symbols")]
-            Place::Usdt(probe) => crate::rings::symbols::usdt(self.target.as_ref(), probe),
+        attr.config2 = self.offset;
+        if self.semaphore != 0 {
+            // The kernel counts those who trace in it, in each process. While it is zero, programs may pass the probe by.
+            let terms = format!("ref_ctr_offset={:#x}", self.semaphore);
+            attr.config |= pmu::config(self.unit, &terms).map_err(of_unit)?.0[0];
         }
+        let target = CString::new(self.target.as_bytes()).map_err(|zero| of_unit(zero.into()))?;
+        Ok((attr, target))
     }
 }

@@ -14,6 +14,7 @@ mod event_names;
 mod event_spec;
 mod filter;
 mod foreign;
+mod format;
 mod hotplug;
 mod losses;
 pub(crate) mod options;
@@ -22,11 +23,10 @@ mod refusal;
 mod ring_buffers;
 mod source;
 pub(crate) mod spill;
-#[cfg(feature = "symbols")]
-mod symbols;
 mod target;
 pub(crate) mod untraced;
 
+pub(crate) use format::place_of;
 pub(crate) use losses::{Counter, Losses};
 pub use source::Source;
 pub use untraced::Untraced;

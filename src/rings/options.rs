@@ -5,7 +5,7 @@ use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
-use crate::rings::event_spec::{EventSpec, Place, Probe, What};
+use crate::rings::event_spec::{EventSpec, Probe, What};
 use crate::rings::hotplug;
 use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 ///
 /// Some methods set something for one event only: the event that was added last ([`filter`](Self::filter),
 /// [`period`](Self::period), [`frequency`](Self::frequency), [`user_only`](Self::user_only),
-/// [`kernel_only`](Self::kernel_only)). Everything else holds for all events.
+/// [`kernel_only`](Self::kernel_only), [`named`](Self::named), [`semaphore`](Self::semaphore)). Everything else holds for all events.
 ///
 /// ```no_run
 /// # use perfweave::{Order, Reader, Rings};
@@ -107,8 +107,8 @@ impl RingOptions {
     }
 
     fn add(mut self, name: impl Into<Arc<str>>, what: What) -> Self {
-        let (name, (filter, rate, exclude_user, exclude_kernel)) = (name.into(), Default::default());
-        self.events.push(EventSpec { name, what, filter, rate, exclude_user, exclude_kernel });
+        let (name, (named, filter, rate, exclude_user, exclude_kernel)) = (name.into(), Default::default());
+        self.events.push(EventSpec { name, named, what, filter, rate, exclude_user, exclude_kernel });
         self
     }
 
@@ -298,6 +298,12 @@ impl RingOptions {
         })
     }
 
+    /// Names the event that was added last: [`Source::name`](crate::Source::name) and errors have this name. A function that the program
+    /// knows by its name is otherwise named by its offset in the file. An event has one name: a second is [`ErrorKind::InvalidInput`].
+    pub fn named(self, name: &str) -> Self {
+        self.of_last("named", "an event has one name", |event| event.named.replace(name.into()).map(|_| "named"))
+    }
+
     /// Has the kernel record more with each sample: see [`Sample`]. Records then carry it for all events of the rings.
     pub fn sample(mut self, samples: impl IntoIterator<Item = Sample>) -> Self {
         self.samples.extend(samples);
@@ -364,7 +370,7 @@ impl RingOptions {
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
     /// `offset` is counted from the start of the file. For a function, it is the symbol's value, less `p_vaddr` and
-    /// plus `p_offset` of its segment (elf(5)).
+    /// plus `p_offset` of its segment (elf(5)): the package perfweave-symbols finds it, by the name of the function or of a static probe.
     ///
     /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Needs
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
@@ -372,56 +378,38 @@ impl RingOptions {
     /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
     /// instruction, which is [`ErrorKind::Unsupported`]. It takes others, and then the probe breaks the program.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(UPROBE, path.as_ref(), Place::Offset(offset))
+        self.user_probe(UPROBE, path.as_ref(), offset)
     }
 
     /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
     /// [`RingOptions::uprobe`]. The payload has the function's address and then the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(URETPROBE, path.as_ref(), Place::Offset(offset))
+        self.user_probe(URETPROBE, path.as_ref(), offset)
     }
 
-    /// [`RingOptions::uprobe`] for a function of a program or library, by its name in the symbol tables of the ELF file
-    /// (`.symtab`, `.dynsym`). Opening the rings reads the file, which may have 1 GiB, and gives
-    /// [`ErrorKind::NotFound`] with the nearest name if the file has no such function.
-    #[cfg(feature = "symbols")]
-    pub fn uprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
-        self.user_probe(UPROBE, path.as_ref(), Place::Symbol(symbol.to_owned()))
-    }
-
-    /// [`RingOptions::uretprobe`] for a function by its name: see [`RingOptions::uprobe_symbol`].
-    #[cfg(feature = "symbols")]
-    pub fn uretprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
-        self.user_probe(URETPROBE, path.as_ref(), Place::Symbol(symbol.to_owned()))
-    }
-
-    /// Adds a static probe of a program or library (USDT), by its provider and name in the notes of the ELF file
-    /// (`.note.stapsdt`, as `sys/sdt.h` of SystemTap writes them). readelf(1) with `-n` lists them.
+    /// Sets the semaphore of the uprobe that was added last: of a static probe (USDT), the place in the file of the word in which the kernel
+    /// counts those who trace it. It counts in each process that has the file mapped, while the rings are open, so that programs do not pass
+    /// the probe by (Linux 4.20 and later, `ref_ctr_offset`). 0 is none.
     ///
-    /// A probe can have several places in a file. Each is a source of its own with the same name. While the rings are open, the kernel
-    /// counts them in the probe's semaphore, if it has one, so that programs do not pass the probe by (Linux 4.20 and later). The payload
-    /// is that of [`RingOptions::uprobe`]. The probe's arguments are not part of it: they are in registers and memory that
-    /// the note names, and [`Sample::RegsUser`](crate::Sample) records the registers.
-    ///
-    /// Opening the rings reads the file as [`RingOptions::uprobe_symbol`] does, and gives [`ErrorKind::NotFound`] with the nearest name
-    /// if the file has no such probe.
-    #[cfg(feature = "symbols")]
-    pub fn usdt(self, path: impl AsRef<Path>, provider: &str, name: &str) -> Self {
-        self.user_probe("usdt", path.as_ref(), Place::Usdt(format!("{provider}:{name}")))
+    /// If no uprobe was added last, opening the rings gives [`ErrorKind::InvalidInput`].
+    pub fn semaphore(mut self, offset: u64) -> Self {
+        match self.events.last_mut().map(|event| &mut event.what) {
+            Some(What::Probe(probe)) if probe.unit == UPROBE => probe.semaphore = offset,
+            _ => {
+                let message = "semaphore is a setting of the uprobe that was added last, and none was added last";
+                self.fail(Error::new(ErrorKind::InvalidInput, message));
+            }
+        }
+        self
     }
 
-    fn user_probe(self, kind: &str, path: &Path, place: Place) -> Self {
+    fn user_probe(self, kind: &str, path: &Path, offset: u64) -> Self {
         // Without a current directory the path stays as it is, and the kernel refuses it.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let shown = match &place {
-            #[cfg(feature = "symbols")]
-            Place::Symbol(name) | Place::Usdt(name) => format!(":{name}"),
-            Place::Offset(0) => String::new(),
-            Place::Offset(offset) => format!("+{offset:#x}"),
-        };
+        let shown = if offset == 0 { String::new() } else { format!("+{offset:#x}") };
         let name = format!("{kind} {}{shown}", path.display());
-        let probe = Probe { unit: UPROBE, target: path.into(), place, returns: kind == URETPROBE };
-        self.add(name, What::Probe(probe))
+        let returns = kind == URETPROBE;
+        self.add(name, What::Probe(Probe { unit: UPROBE, target: path.into(), offset, semaphore: 0, returns }))
     }
 
     /// Adds the entry of a kernel function, by its name in `/proc/kallsyms`.
@@ -441,8 +429,7 @@ impl RingOptions {
 
     fn kernel_probe(self, function: &str, returns: bool) -> Self {
         let name = format!("{} {function}", if returns { "kretprobe" } else { "kprobe" });
-        let (unit, target) = (KPROBE, function.into());
-        self.add(name, What::Probe(Probe { unit, target, place: Place::Offset(0), returns }))
+        self.add(name, What::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, semaphore: 0, returns }))
     }
 
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses three kinds of attributes:

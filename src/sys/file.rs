@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The file at a path.
-#[cfg(any(feature = "symbols", feature = "perf-data"))]
+#[cfg(feature = "perf-data")]
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A regular file, opened, and its length in bytes.
@@ -20,7 +20,7 @@ pub(crate) enum Found {
 }
 
 /// Opens a file for reading without waiting, if it is a regular one.
-#[cfg(any(feature = "symbols", feature = "perf-data"))]
+#[cfg(feature = "perf-data")]
 pub(crate) fn open(path: &Path) -> io::Result<Found> {
     // Checked before, because opening a device has effects. Checked again on the opened file.
     match found(&std::fs::metadata(path)?) {
@@ -29,7 +29,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Found> {
     }
 }
 
-#[cfg(any(feature = "symbols", feature = "perf-data"))]
+#[cfg(feature = "perf-data")]
 fn opened(path: &Path) -> io::Result<Found> {
     // Rust adds O_CLOEXEC.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -40,7 +40,7 @@ fn opened(path: &Path) -> io::Result<Found> {
 }
 
 /// The length of a regular file, or else its kind.
-#[cfg(any(feature = "symbols", feature = "perf-data"))]
+#[cfg(feature = "perf-data")]
 fn found(metadata: &std::fs::Metadata) -> Result<u64, Found> {
     let kind = metadata.file_type();
     if kind.is_file() {

@@ -1,8 +1,8 @@
 //! The values of expressions for a record.
 
-use crate::decode::expression::{Cast, Expression};
-use crate::decode::field::{self, Field, text_of};
-use crate::ring::Bytes;
+use crate::expression::{Cast, Expression};
+use crate::field::{self, Field, text_of};
+use perfweave::Bytes;
 use std::borrow::Cow;
 use std::fmt::Write;
 

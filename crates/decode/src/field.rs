@@ -1,7 +1,6 @@
 //! A tracepoint's fields: where each lies, and how it is read.
 
-use crate::record::Record;
-use crate::ring::Bytes;
+use perfweave::{Bytes, Record};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -282,7 +281,7 @@ pub(super) fn shorten(line: &mut String) {
     line.truncate(end);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,28 +1,26 @@
 //! A tracepoint's format: its fields by name, and its line of text.
 
-use crate::decode::field::{Field, LONGEST, shorten, text_of};
-#[cfg(feature = "print")]
-use crate::decode::print::Print;
-use crate::error::{Error, ErrorKind, nearest, short};
-use crate::record::Record;
-use crate::ring::Bytes;
+use crate::error::{Error, nearest, short};
+use crate::field::{Field, LONGEST, shorten, text_of};
+use crate::print::Print;
+use perfweave::{Bytes, Record, Rings};
 use std::fmt::Write;
 use std::str::FromStr;
 
 /// The format of a tracepoint's payload: the `format` file of tracefs, parsed. It names each field.
 ///
-/// [`Rings::format`](crate::Rings::format) gives the format of each source, [`Format::read`] that of any tracepoint. To use a format from
-/// another machine, parse its text.
+/// [`Format::of`] gives the format of each source of some rings, [`Format::read`] that of any tracepoint. To use a format from another
+/// machine, parse its text.
 ///
 /// ```
-/// use perfweave::decode::Format;
+/// use perfweave_decode::Format;
 ///
 /// let format: Format = "name: wake\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
 ///                       \tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\nprint fmt: \"comm=%s\", REC->comm\n".parse()?;
 /// assert_eq!((format.name(), format.id(), format.field("comm")?.offset()), ("wake", 7, 8));
 /// let error = format.field("com").unwrap_err();
 /// assert!(error.to_string().contains("did you mean comm?"));
-/// # Ok::<(), perfweave::Error>(())
+/// # Ok::<(), perfweave_decode::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Format {
@@ -32,19 +30,33 @@ pub struct Format {
     common: usize,
     fields: Vec<Field>,
     /// The parsed `print fmt`, if it was understood.
-    #[cfg(feature = "print")]
     print: Option<Print>,
 }
 
 impl Format {
-    /// The event's name, without its category.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The format of a source of the rings, by the number that [`Record::source`] gives. Call it once for each source, before reading. It
+    /// parses the text that [`Rings::format`] reads.
+    ///
+    /// # Errors
+    /// [`Error::Rings`] with the errors of [`Rings::format`]; [`Error::Text`] for a text that this crate does not understand.
+    pub fn of(rings: &Rings, source: usize) -> Result<Self, Error> {
+        let format: Self = rings.format(source)?.parse()?;
+        let of = &rings.sources()[source];
+        // The text of a probe has a name for all of them.
+        Ok(if of.tracepoint_id().is_some() { format } else { Self { name: of.name().to_owned(), ..format } })
     }
 
-    /// The same format with another name.
-    pub(super) fn with_name(self, name: &str) -> Self {
-        Self { name: name.to_owned(), ..self }
+    /// The format of a tracepoint, `category:name`, of this machine.
+    ///
+    /// # Errors
+    /// [`Error::Rings`] with the errors of [`Rings::format_of`]; [`Error::Text`] for a file that this crate does not understand.
+    pub fn read(name: &str) -> Result<Self, Error> {
+        Rings::format_of(name)?.parse()
+    }
+
+    /// The event's name, without its category. For a probe, the source's.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The tracepoint's number, which is also the first field of each payload, `common_type`, a `u16`. 0 for a probe, whose number
@@ -62,34 +74,29 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of names.
+    /// [`Error::NoField`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of names.
     pub fn field(&self, name: &str) -> Result<Field, Error> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
             return Ok(field.clone());
         }
         let names = self.fields.iter().map(Field::name);
         let all = listed(names.clone());
-        let hint = match nearest(name, names.map(str::to_owned)) {
-            Some(near) => format!("{near} There are {all}"),
+        let hint = match nearest(name, names) {
+            Some(near) => format!("did you mean {near}? There are {all}"),
             None => format!("there are {all}"),
         };
-        let message = format!("{} has no field {}", short(&self.name), short(name));
-        Err(Error::new(ErrorKind::NotFound, message).hinting(hint).about(&self.name))
+        Err(Error::NoField { event: short(&self.name).into(), name: short(name).into(), hint })
     }
 
     /// Whether the crate understands the kernel's own way to print the event, so that [`Format::line`] prints the same, except for
-    /// addresses. Always false without feature `print`.
+    /// addresses.
     pub fn prints_as_the_kernel(&self) -> bool {
-        #[cfg(feature = "print")]
-        return self.print.is_some();
-        #[cfg(not(feature = "print"))]
-        false
+        self.print.is_some()
     }
 
     /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without payload.
     ///
-    /// Without feature `print` the line has `name=value` for each field in its order. With it the text is the kernel's, as in `trace` of
-    /// tracefs. An exception is `syscalls:*`, where the kernel does not follow its own `print fmt`; perf(1) follows it, and so does this.
+    /// The text is the kernel's, as in `trace` of tracefs. An exception is `syscalls:*`, where the kernel does not follow its own `print fmt`; perf(1) follows it, and so does this.
     /// The method evaluates `print fmt`, with C's operators and casts, all integer conversions, `%c`, `%s` and `%.*s`, and the helpers
     /// `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`, `__print_hex`, `__print_hex_str` and `__print_array`.
     /// Addresses are hexadecimal numbers where the kernel looks up symbols (`%pS`) or hides them (`%p`).
@@ -106,7 +113,6 @@ impl Format {
     }
 
     pub(super) fn line_of(&self, payload: Bytes<'_>) -> String {
-        #[cfg(feature = "print")]
         if let Some(line) = self.print.as_ref().and_then(|print| print.line(&self.fields, payload)) {
             return line;
         }
@@ -141,15 +147,12 @@ impl FromStr for Format {
     /// Parses the whole text of a `format` file. The text may be from another machine with the same byte order.
     fn from_str(text: &str) -> Result<Self, Error> {
         let error = |line: usize, text: &str, expected| {
-            let text: String = text.chars().take(LONGEST_QUOTE).collect();
-            let message = format!("line {line} of the format is not understood: {text:?}, where {expected} should be");
-            let hint = "give the text of events/category/name/format of tracefs, whole";
-            Error::new(ErrorKind::InvalidInput, message).hinting(hint)
+            Error::Text { line, text: text.chars().take(LONGEST_QUOTE).collect(), expected }
         };
         let (mut name, mut id, mut common) = (None, None, None);
         let mut fields: Vec<Field> = Vec::new();
         // `print fmt` comes last, and its text may have line feeds.
-        let (head, _print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
+        let (head, print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
         for (number, line) in (1..).zip(head.lines()) {
             let expected = |expected| move || error(number, line, expected);
             if let Some(rest) = line.strip_prefix("name:") {
@@ -173,8 +176,7 @@ impl FromStr for Format {
             name,
             id,
             common: common.unwrap_or(0),
-            #[cfg(feature = "print")]
-            print: Print::parse(_print, &fields),
+            print: Print::parse(print, &fields),
             fields,
         })
     }

@@ -1,11 +1,11 @@
 //! `print fmt`: a format of printf(3) with its arguments, evaluated for a record.
 
-use crate::decode::expression::{Cast, Expression, Parser};
-use crate::decode::field::{Field, LONGEST, shorten};
-use crate::decode::tokens::tokens;
-use crate::decode::value::{Scope, Value};
-use crate::instrument::step;
-use crate::ring::Bytes;
+use crate::expression::{Cast, Expression, Parser};
+use crate::field::{Field, LONGEST, shorten};
+use crate::tokens::tokens;
+use crate::value::{Scope, Value};
+use crate::steps::step;
+use perfweave::Bytes;
 
 /// How an event is printed.
 #[derive(Debug, Clone)]

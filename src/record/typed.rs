@@ -1,5 +1,8 @@
 //! Records as typed values.
 
+#[cfg(all(test, not(loom), feature = "zerocopy-0-8"))]
+mod tests;
+
 use crate::record::{Kind, Layout, Record};
 use crate::ring::{Bytes, Fault};
 use byteorder::NativeEndian;
