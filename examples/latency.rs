@@ -9,6 +9,7 @@
 //! `latency` exits with the status of a command.
 
 use perfweave::{Item, Kind, Order, Reader, Rings, Stats};
+use perfweave_decode::Format;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::Path;
@@ -77,7 +78,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let options = Rings::options().tracepoint("raw_syscalls:sys_*").records([Kind::EXIT]).pid(pid);
     let rings = options.bytes(4 << 20).open()?;
     // The pattern stands for sys_enter and sys_exit, in this order.
-    let (thread, number) = (rings.format(0)?.field("common_pid")?, rings.format(0)?.field("id")?);
+    let (thread, number) = (Format::of(&rings, 0)?.field("common_pid")?, Format::of(&rings, 0)?.field("id")?);
     let mut reader = Reader::new(rings, Order::new())?;
     reader.set_deadline(time.map(|time| Instant::now() + time))?;
     eprintln!("tracing {pid}");

@@ -9,6 +9,7 @@
 //! it the thread was ready, in nanoseconds.
 
 use perfweave::{Item, Kind, Order, Reader, Rings, Sample, Stats};
+use perfweave_decode::Format;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
@@ -80,7 +81,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 
     let options = Rings::options().tracepoint("sched:sched_switch").tracepoint("sched:sched_waking");
     let rings = options.records([Kind::EXIT]).sample([Sample::Tid]).bytes(4 << 20).open()?;
-    let (switch, waking) = (rings.format(0)?, rings.format(1)?);
+    let (switch, waking) = (Format::of(&rings, 0)?, Format::of(&rings, 1)?);
     let [name, state, prev, next] = ["prev_comm", "prev_state", "prev_pid", "next_pid"].map(|name| switch.field(name));
     let (name, state, prev, next, woken) = (name?, state?, prev?, next?, waking.field("pid")?);
     let mut reader = Reader::new(rings, Order::new().without_self())?;

@@ -9,8 +9,8 @@
 //!
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
-use perfweave::decode::{Field, Format};
 use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
+use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::error::Error;
@@ -86,7 +86,7 @@ const SWITCH: &str = "sched:sched_switch";
 /// The rings of this machine, or what is missing.
 fn live(with_self: bool) -> Result<(Reader, Fields), Box<dyn Error>> {
     let rings = Rings::options().tracepoint(WAKING).tracepoint(SWITCH).bytes(2 << 20).open()?;
-    let fields = Fields::of(&rings.format(0)?, &rings.format(1)?)?;
+    let fields = Fields::of(&Format::of(&rings, 0)?, &Format::of(&rings, 1)?)?;
     let order = if with_self { Order::new() } else { Order::new().without_self() };
     Ok((Reader::new(rings, order)?, fields))
 }
@@ -112,9 +112,9 @@ struct Task {
 }
 
 impl Fields {
-    fn of(waking: &Format, switch: &Format) -> Result<Self, perfweave::Error> {
+    fn of(waking: &Format, switch: &Format) -> Result<Self, perfweave_decode::Error> {
         let task = |format: &Format, pid, comm| {
-            Ok::<_, perfweave::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
+            Ok::<_, perfweave_decode::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
         };
         Ok(Self {
             waking: waking.id(),
@@ -352,7 +352,8 @@ fn simulated() -> Result<(Reader, Fields), Box<dyn Error>> {
     let cpus = [0, 1, 2, 3];
     let kernel = sim::Kernel::new(&cpus);
     let reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-    let formats = || -> Result<_, perfweave::Error> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let formats =
+        || -> Result<_, perfweave_decode::Error> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (fields, theirs) = (formats()?, formats()?);
     let Fields { waking, switch, waker, woken, prev, prev_state, next, .. } = theirs;
     let emit = move |cpu: u32, kind: u64, writer: u32, tasks: &[(&Task, u32)]| {

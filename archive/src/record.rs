@@ -227,11 +227,19 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
             Some(("kprobe", function)) => rings.kprobe(function),
             Some(("kretprobe", function)) => rings.kretprobe(function),
             Some(("uprobe", place)) => match place.rsplit_once(':') {
-                Some((path, symbol)) => rings.uprobe_symbol(path, symbol),
+                Some((path, symbol)) => {
+                    let offset = perfweave_symbols::function(path, symbol)?;
+                    rings.uprobe(path, offset).named(&format!("uprobe {place}"))
+                }
                 None => rings.uprobe(place, 0),
             },
             Some(("usdt", place)) => match place.rsplitn(3, ':').collect::<Vec<_>>()[..] {
-                [probe, provider, path] => rings.usdt(path, provider, probe),
+                [probe, provider, path] => {
+                    let places = perfweave_symbols::usdt(path, provider, probe)?;
+                    places.iter().fold(rings, |rings, at| {
+                        rings.uprobe(path, at.offset).semaphore(at.semaphore).named(&format!("usdt {place}"))
+                    })
+                }
                 _ => rings.tracepoint(name),
             },
             Some(_) => rings.tracepoint(name),

@@ -11,7 +11,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use perfweave::Record;
-use perfweave::decode::{self, Format};
+use perfweave_decode::{Field as PayloadField, Format};
 use std::sync::Arc;
 
 /// Columns that each event table has, those of the folders included. A field of an event that has such a name gets a suffix.
@@ -90,7 +90,7 @@ impl Column {
     }
 
     /// A field of a record. What does not fit the payload is null.
-    fn add_field(&mut self, field: &decode::Field, record: &Record<'_>) {
+    fn add_field(&mut self, field: &PayloadField, record: &Record<'_>) {
         let int = || field.int(record);
         match self {
             Self::I8(to) => add(to, int().map(|int| int as i8)),
@@ -151,7 +151,7 @@ pub(crate) fn repeated(text: &Arc<StringArray>, rows: usize) -> Result<ArrayRef,
 }
 
 /// The type of the column for a field.
-fn type_of(field: &decode::Field) -> DataType {
+fn type_of(field: &PayloadField) -> DataType {
     match (field.is_text(), field.is_array(), field.width(), field.is_signed()) {
         (true, ..) => DataType::Utf8,
         (_, true, ..) => DataType::Binary,
@@ -210,9 +210,9 @@ pub struct Table {
     schema: SchemaRef,
     columns: Vec<Column>,
     /// The thread, in the payload of an event.
-    pid: Option<decode::Field>,
+    pid: Option<PayloadField>,
     /// The fields of an event, in the order of the last columns. `None` for an event without a format.
-    fields: Option<Vec<decode::Field>>,
+    fields: Option<Vec<PayloadField>>,
     rows: usize,
 }
 

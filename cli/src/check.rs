@@ -184,7 +184,7 @@ fn grace_periods(rcu: Result<Rcu, Error>) -> String {
 fn tries() -> Vec<(bool, Line)> {
     let own = Rings::options().event_name("task-clock").user_only().pid(std::process::id()).bytes(1 << 12);
     let machine = || Rings::options().tracepoint("sched:sched_switch").bytes(1 << 16).open();
-    let format = |rings: Rings| rings.format(0).map(|format| format.fields().len());
+    let format = |rings: Rings| rings.format(0).map(|format| format.matches("field:").count());
     let rings = |rings: Rings| format!("{} rings", rings.len());
     let mut lines = vec![
         (false, Line::of("own process", own.open(), rings)),

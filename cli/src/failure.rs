@@ -59,12 +59,29 @@ impl From<perfweave::Error> for Failure {
     }
 }
 
+impl From<perfweave_decode::Error> for Failure {
+    fn from(error: perfweave_decode::Error) -> Self {
+        let (message, hint) = split(&error.to_string(), error.hint());
+        Self::Error { message, hint }
+    }
+}
+
+impl From<perfweave_symbols::Error> for Failure {
+    fn from(error: perfweave_symbols::Error) -> Self {
+        let (message, hint) = split(&error.to_string(), error.hint());
+        Self::Error { message, hint }
+    }
+}
+
 /// The message of an error without its hint, and the hint: both in words of this program.
 pub fn in_parts(error: &perfweave::Error) -> (String, Option<String>) {
-    let (message, hint) = (error.to_string(), error.hint());
+    split(&error.to_string(), error.hint())
+}
+
+fn split(message: &str, hint: Option<&str>) -> (String, Option<String>) {
     let short = hint.and_then(|hint| message.strip_suffix(&format!(" ({hint})")));
     let hint = hint.map(own_words).filter(|hint| !hint.is_empty());
-    (own_words(short.unwrap_or(&message)), hint)
+    (own_words(short.unwrap_or(message)), hint)
 }
 
 /// An error in one line, for those that end nothing.

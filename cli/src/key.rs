@@ -1,8 +1,8 @@
 //! What two events have in common, by which one that ends is joined to one that begins.
 
 use crate::failure::Failure;
-use perfweave::decode::Field;
 use perfweave::{Record, Rings};
+use perfweave_decode::{Field, Format};
 
 /// A value of the common field: a number or a text.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub fn is_one(events: [&String; 2]) -> Result<(), Failure> {
 /// The common field, or two: FROM=TO.
 pub fn fields(rings: &Rings, [from, to]: [usize; 2], by: &str) -> Result<[Field; 2], Failure> {
     let (by_from, by_to) = by.split_once('=').unwrap_or((by, by));
-    Ok([rings.format(from)?.field(by_from)?, rings.format(to)?.field(by_to)?])
+    Ok([Format::of(rings, from)?.field(by_from)?, Format::of(rings, to)?.field(by_to)?])
 }
 
 pub fn value(field: &Field, record: &Record<'_>) -> Option<Value> {

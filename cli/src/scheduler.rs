@@ -5,8 +5,8 @@ use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
-use perfweave::decode::{Field, Format};
 use perfweave::{Item, Kind, Ledger, Record, RingOptions, Rings};
+use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ impl Scheduler {
 
     /// `needs_all`: a tracepoint that lacks a field is an error.
     fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize, needs_all: bool) -> Result<Self, Failure> {
-        let sources = rings.sources().iter().enumerate().map(|(index, source)| match rings.format(index) {
+        let sources = rings.sources().iter().enumerate().map(|(index, source)| match Format::of(rings, index) {
             Ok(format) => Source::of(source.tracepoint(), &format, needs_all),
             // It is no tracepoint.
             Err(_) => Ok(Source::Other),
@@ -445,7 +445,7 @@ fn why(state: i64) -> Option<Why> {
 #[cfg(test)]
 mod tests {
     use super::{Source, Why, why};
-    use perfweave::decode::Format;
+    use perfweave_decode::Format;
 
     #[test]
     fn the_kernels_letters_for_states() {

@@ -6,8 +6,8 @@ use crate::failure::{Failure, Outcome, in_line};
 use crate::out::Out;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getpgid};
-use perfweave::decode::Field;
 use perfweave::{Event, Fence, Hold, Item, Order, Reader, Rings};
+use perfweave_decode::{Field, Format};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -188,6 +188,12 @@ impl From<perfweave::Error> for Refused {
     }
 }
 
+impl From<perfweave_decode::Error> for Refused {
+    fn from(error: perfweave_decode::Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
 /// The numbers of the calls, in the order of the stream, and ring by ring.
 #[derive(Default)]
 struct Turns {
@@ -230,7 +236,7 @@ impl Turns {
 
 fn hand_round(fence: &Fence, cpus: &[usize], time: Duration, hotplug: bool) -> Result<Round, Refused> {
     let rings = Rings::options().tracepoint(CALL).pid(std::process::id()).bytes(4 << 20).open()?;
-    let number = rings.format(0)?.field("pid")?;
+    let number = Format::of(&rings, 0)?.field("pid")?;
     fence.open().map_err(Refused::Fence)?;
     let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(fence.clone()))).map_err(Refused::Fence)?;
     let name = reader.fence().unwrap_or("none");
@@ -369,7 +375,7 @@ const CALLS: i32 = 100_000;
 /// Calls that nobody reads while they are made, on each CPU. Then all is read.
 fn flood(bytes: u64, cpus: &[usize]) -> Result<Flood, Failure> {
     let rings = Rings::options().tracepoint(CALL).pid(std::process::id()).bytes(bytes).open()?;
-    let number = rings.format(0)?.field("pid")?;
+    let number = Format::of(&rings, 0)?.field("pid")?;
     let mut reader = Reader::new(rings, Order::new())?;
     thread::scope(|scope| {
         for &cpu in cpus {

@@ -136,7 +136,7 @@ fn live(args: &Args) -> Outcome {
     let events = args.events()?;
     let mut options = Rings::options();
     for name in events.iter().flat_map(|[from, to]| [from, to].into_iter().take(1 + usize::from(from != to))) {
-        options = event(options, name);
+        options = event(options, name, None)?;
     }
     // An event that is there twice would be taken twice.
     let is_there = |name: &str| events.iter().flatten().any(|event| event == name);

@@ -27,7 +27,7 @@ const WORDS: [(&str, &str); 24] = [
     ("a reader with Hold::Lag needs no fence, and assumes the order", "--hold none needs no fence, and proves nothing"),
     ("name it with Key::Payload", "name it with --key"),
     (" by Layout::cpu_at", ""),
-    (" (Format::read)", ""),
+    (" (Rings::format_of)", ""),
     (": see Record::payload_as", ""),
 ];
 

@@ -3,6 +3,7 @@
 mod program;
 
 use perfweave::{Item, Kind, Order, Reader, Rings, Sample};
+use perfweave_decode::Format;
 use program::{perfweave, run, traced};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -67,7 +68,7 @@ fn sleeps_and_wake_ups(python: &str) -> Option<([u64; 2], [u64; 2])> {
     let options =
         Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH]);
     let rings = perfweave_support::kernel("trace", options.sample([Sample::Tid]).bytes(32 << 20).open())?;
-    let [waking, switch] = [0, 1].map(|source| rings.format(source).unwrap());
+    let [waking, switch] = [0, 1].map(|source| Format::of(&rings, source).unwrap());
     let [woken, flags, prev, next, state] = [
         (&waking, "pid"),
         (&waking, "common_flags"),

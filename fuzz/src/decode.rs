@@ -3,8 +3,8 @@
 
 use crate::raw_bytes::Input;
 use linux_perf_event_reader::{EventRecord, RawData};
-use perfweave::decode::Format;
 use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Record, sim};
+use perfweave_decode::Format;
 
 /// Bytes of the ring. Any record of an input fits into it.
 const RING: usize = 4096;

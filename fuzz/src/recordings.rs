@@ -3,6 +3,7 @@
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull, perf_data};
+use perfweave_decode::Format;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -50,7 +51,7 @@ pub(crate) fn run(input: &[u8]) {
     }
     let Some(rings) = open() else { return };
     for source in 0..rings.sources().len().min(FORMATS) {
-        let _ = rings.format(source);
+        let _ = Format::of(&rings, source);
     }
     let names: Vec<_> = rings.sources().iter().map(|source| source.name().to_owned()).collect();
     let says_all = rings.sources().iter().all(|source| source.attr().sample_id_all() != 0);

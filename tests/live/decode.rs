@@ -3,8 +3,8 @@
 use crate::reading;
 use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
 use perf_event_open_sys::bindings as sys;
-use perfweave::decode::Format;
 use perfweave::{Item, Kind, Order, Reader, Record, Rings};
+use perfweave_decode::Format;
 use perfweave_support::load::{self, Load};
 use perfweave_support::{assert_error, echo, foreign, kernel, lacks, probe, threads, tracefs};
 use std::fs;
@@ -88,9 +88,9 @@ fn fields_by_name_are_what_the_kernel_wrote() {
     let (pid_at, comm_at, prio_at, state_at) = (at("next_pid"), at("next_comm"), at("next_prio"), at("prev_state"));
     let options = Rings::options().tracepoint("sched:sched_switch").tracepoint("sched:sched_waking").bytes(4 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
-    let format = rings.format(0).unwrap();
+    let format = Format::of(&rings, 0).unwrap();
     assert_eq!((format.name(), format.id()), ("sched_switch", offsets.id.into()));
-    assert_eq!(rings.format(1).unwrap().name(), "sched_waking");
+    assert_eq!(Format::of(&rings, 1).unwrap().name(), "sched_waking");
     let [kind, common_pid, next, comm, prio, state] =
         ["common_type", "common_pid", "next_pid", "next_comm", "next_prio", "prev_state"]
             .map(|name| format.field(name).unwrap());
@@ -136,7 +136,7 @@ fn dynamic_strings_are_read() {
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
     let options = Rings::options().tracepoint("sched:sched_process_exec").bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
-    let format = rings.format(0).unwrap();
+    let format = Format::of(&rings, 0).unwrap();
     let (file, pid) = (format.field("filename").unwrap(), format.field("pid").unwrap());
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let mut child = Command::new("/bin/true").spawn().unwrap();
@@ -195,7 +195,7 @@ fn lines_are_the_kernels_own() {
     }
     let options = EVENTS.into_iter().fold(Rings::options().bytes(8 << 20), |options, event| options.tracepoint(event));
     let Some(rings) = kernel("open tracepoints", options.open()) else { return };
-    let formats: Vec<Format> = (0..EVENTS.len()).map(|source| rings.format(source).unwrap()).collect();
+    let formats: Vec<Format> = (0..EVENTS.len()).map(|source| Format::of(&rings, source).unwrap()).collect();
     assert!(formats.iter().all(Format::prints_as_the_kernel));
     let pid = formats[0].field("common_pid").unwrap();
     let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -416,10 +416,10 @@ fn sources_have_formats_or_say_why_not() {
     let Some(waking) = kernel("read a format", tracefs::Format::read("sched:sched_waking")) else { return };
     let options = Rings::options().bpf_output(&map).tracepoint_id(waking.id.into()).bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
-    let error = rings.format(0).unwrap_err();
+    let error = Format::of(&rings, 0).unwrap_err();
     assert_error!(error, NotFound, "has no format", "payload_as");
-    assert_eq!(rings.format(1).unwrap().name(), "sched_waking");
-    let error = rings.format(2).unwrap_err();
+    assert_eq!(Format::of(&rings, 1).unwrap().name(), "sched_waking");
+    let error = Format::of(&rings, 2).unwrap_err();
     assert_error!(error, InvalidInput, "there is no source 2: the rings have 2");
     let error = Format::read("sched:no_such_event").unwrap_err();
     assert_error!(error, NotFound, "there is no tracepoint sched:no_such_event", "available_events");
@@ -457,7 +457,7 @@ fn probes_have_the_fields_that_the_kernel_documents() {
     let (address, file, offset) = probe::place().unwrap();
     let options = Rings::options().uprobe(&file, offset).uretprobe(file, offset);
     let Some(rings) = kernel("set a probe", options.open()) else { return };
-    let formats = [rings.format(0).unwrap(), rings.format(1).unwrap()];
+    let formats = [Format::of(&rings, 0).unwrap(), Format::of(&rings, 1).unwrap()];
     let fields =
         ["__probe_ip", "__probe_func"].map(|name| formats.iter().find_map(|format| format.field(name).ok()).unwrap());
     let returned = formats[1].field("__probe_ret_ip").unwrap();

@@ -3,6 +3,7 @@
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
+use perfweave_decode::Format;
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads, tracefs};
 use std::io;
@@ -81,7 +82,7 @@ fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_
     apart!();
     let Some(rings) = open() else { return };
     drop_privileges();
-    let can_read = rings.format(0).is_ok();
+    let can_read = Format::of(&rings, 0).is_ok();
     let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
     (0..7).for_each(|_| load::getppid());
     let own = records(&mut reader, threads::own() as u32).0;

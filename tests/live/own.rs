@@ -4,6 +4,7 @@ use crate::reading;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings, Sample};
+use perfweave_decode::Format;
 use perfweave_support::{apart, kernel, load, threads, tracefs};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -27,7 +28,7 @@ fn own() -> u32 {
 /// What each record of a scheduler trace is about: the writer, and the threads that it names.
 fn about(reader: &mut Reader) -> Vec<(usize, [u32; 3])> {
     let rings = reader.rings();
-    let field = |source: usize, name: &str| rings.format(source).unwrap().field(name).unwrap();
+    let field = |source: usize, name: &str| Format::of(&rings, source).unwrap().field(name).unwrap();
     let fields = [
         [field(0, "common_pid"), field(0, "prev_pid"), field(0, "next_pid")],
         [field(1, "common_pid"), field(1, "pid"), field(1, "pid")],
@@ -219,8 +220,10 @@ fn switches_are_known_by_number_too() {
     let Some(rings) = open(Rings::options().tracepoint(SWITCH)) else { return };
     let id = rings.sources()[0].tracepoint_id().unwrap();
     let Some(rings) = open(Rings::options().tracepoint_id(id).cpus([0])) else { return };
-    let (from, to) =
-        (rings.format(0).unwrap().field("prev_pid").unwrap(), rings.format(0).unwrap().field("next_pid").unwrap());
+    let (from, to) = (
+        Format::of(&rings, 0).unwrap().field("prev_pid").unwrap(),
+        Format::of(&rings, 0).unwrap().field("next_pid").unwrap(),
+    );
     let hog = load::Load::on(&[0], |_| (0..100_000u64).for_each(|n| assert!(std::hint::black_box(n) < u64::MAX)));
     load::pin(0);
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
@@ -278,7 +281,7 @@ fn ones_own_are_known_in_a_namespace_too() {
         return;
     }
     let Some(rings) = open(options().cpus([0])) else { return };
-    let field = |source: usize, name: &str| rings.format(source).unwrap().field(name).unwrap();
+    let field = |source: usize, name: &str| Format::of(&rings, source).unwrap().field(name).unwrap();
     let [from, to, woken] = [field(0, "prev_pid"), field(0, "next_pid"), field(1, "pid")];
     let hog = load::Load::on(&[0], |_| (0..100_000u64).for_each(|n| assert!(std::hint::black_box(n) < u64::MAX)));
     load::pin(0);

@@ -6,6 +6,7 @@ use nix::unistd::mkfifo;
 use perfweave::{Error, Rings};
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{assert_error, kernel, tracefs};
+use perfweave_symbols::function;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +92,6 @@ fn a_control_group_is_a_directory_of_control_groups() {
     }
 }
 
-#[cfg(feature = "symbols")]
 #[test]
 fn symbols_are_read_from_regular_files_and_from_no_more_than_there_is() {
     let folder = Folder::new("symbols");
@@ -105,19 +105,15 @@ fn symbols_are_read_from_regular_files_and_from_no_more_than_there_is() {
         (Path::new("/proc"), "a directory"),
         (&huge, "1073741825 bytes"),
     ] {
-        for options in [Rings::options().uprobe_symbol(path, "main"), Rings::options().uretprobe_symbol(path, "main")] {
-            let Some(said) = said(path, |_| refused(options.open())) else { return };
-            assert!(said.contains(named), "{said}: no {named}");
-        }
+        let Some(said) = said(path, |path| function(path, "main").unwrap_err().to_string()) else { return };
+        assert!(said.contains(named), "{said}: no {named}");
     }
     // A file that becomes a pipe after its kind was checked.
     let file = folder.0.join("file");
     std::fs::write(&file, "no program").unwrap();
     let swap = || drop((std::fs::remove_file(&file), mkfifo(&file, Mode::S_IRWXU)));
-    let Some((said, wrong)) = watched(&file, swap, || refused(Rings::options().uprobe_symbol(&file, "main").open()))
-    else {
-        return;
-    };
+    let find = || function(&file, "main").unwrap_err().to_string();
+    let Some((said, wrong)) = watched(&file, swap, find) else { return };
     assert!(wrong.is_empty() && said.contains("a pipe"), "{wrong:?}: {said}");
 }
 

@@ -7,7 +7,9 @@ use perf_event_open_sys::bindings;
 use perfweave::{ErrorKind, Hold, Key, Order, Reader, RingOptions, Rings};
 use perfweave_support::probe::probed;
 use perfweave_support::{assert_error, foreign, kernel, lacks, load, probe};
+use perfweave_symbols::{function, usdt};
 use std::ffi::CString;
+use std::io;
 use std::path::Path;
 
 /// The number of a PMU, if this kernel has it.
@@ -82,14 +84,15 @@ fn a_function_of_a_program_is_probed_on_every_cpu() {
 }
 
 /// The same by the function's name: of this program, and of the library that has the system calls.
-#[cfg(feature = "symbols")]
 #[test]
 fn functions_are_probed_by_name() {
     let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
     let (address, file, _) = probe::place().unwrap();
-    let options = Rings::options().uprobe_symbol(&file, probe::SYMBOL).uretprobe_symbol(&file, probe::SYMBOL);
+    let offset = function(&file, probe::SYMBOL).unwrap();
+    let name = format!("uretprobe {}:{}", file.display(), probe::SYMBOL);
+    let options = Rings::options().uprobe(&file, offset).uretprobe(&file, offset).named(&name);
     let Some(rings) = kernel("set a probe", options.open()) else { return };
-    assert_eq!(rings.sources()[1].name(), format!("uretprobe {}:{}", file.display(), probe::SYMBOL));
+    assert_eq!(rings.sources()[1].name(), name);
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     (0..7).for_each(|n| assert_eq!(probed(n), 3 * n));
     let mut ours = hits(&mut reader);
@@ -103,7 +106,8 @@ fn functions_are_probed_by_name() {
     let library =
         maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5)).find(|path| path.contains("/libc.so"));
     let Some(library) = library else { return lacks("a C library that is shared") };
-    let Some(rings) = kernel("set a probe", Rings::options().uprobe_symbol(library, "getppid").open()) else { return };
+    let options = Rings::options().uprobe(library, function(library, "getppid").unwrap());
+    let Some(rings) = kernel("set a probe", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     (0..5).for_each(|_| assert!(nix::unistd::getppid().as_raw() >= 0));
     let ours = hits(&mut reader).iter().filter(|hit| hit.thread == this_thread()).count();
@@ -111,15 +115,18 @@ fn functions_are_probed_by_name() {
 }
 
 /// Static probes of this program: each place once, and one that programs pass by while nobody traces it.
-#[cfg(feature = "symbols")]
 #[test]
 fn static_probes_are_probed_by_name_at_all_their_places() {
     let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
     let (_, file, _) = probe::place().unwrap();
     assert!(!probe::guarded(), "nobody traces it yet");
-    let options = Rings::options().usdt(&file, "perfweave", "go").usdt(&file, "perfweave", "guarded");
-    let Some(rings) = kernel("set a probe", options.open()) else { return };
     let name = |probe: &str| format!("usdt {}:perfweave:{probe}", file.display());
+    let options = ["go", "guarded"].into_iter().fold(Rings::options(), |options, probe| {
+        usdt(&file, "perfweave", probe).unwrap().iter().fold(options, |options, place| {
+            options.uprobe(&file, place.offset).semaphore(place.semaphore).named(&name(probe))
+        })
+    });
+    let Some(rings) = kernel("set a probe", options.open()) else { return };
     let names: Vec<_> = rings.sources().iter().map(|source| source.name().to_owned()).collect();
     assert_eq!(names, [name("go"), name("go"), name("guarded")]);
     let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -157,15 +164,15 @@ fn what_a_process_would_inherit_is_refused() {
 }
 
 /// The error for a missing static probe suggests the nearest one, or says that there is none.
-#[cfg(feature = "symbols")]
 #[test]
 fn a_static_probe_that_is_not_there_is_said_so() {
-    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
     let (_, file, _) = probe::place().unwrap();
     let said = |path: &Path, name: &str| {
-        let error = Rings::options().usdt(path, "perfweave", name).open().unwrap_err();
-        assert_error!(error, NotFound, "cannot set a usdt");
-        error.to_string()
+        let error = usdt(path, "perfweave", name).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let said = error.to_string();
+        assert!(said.starts_with(&format!("{}: it has no static probe perfweave:{name} (", path.display())), "{said}");
+        said
     };
     let nearest = said(&file, "guardet");
     assert!(nearest.contains("did you mean perfweave:guarded?"), "{nearest}");
@@ -174,16 +181,13 @@ fn a_static_probe_that_is_not_there_is_said_so() {
 }
 
 /// The error for a missing symbol suggests the nearest one; the error for a bad file names it.
-#[cfg(feature = "symbols")]
 #[test]
 fn a_symbol_that_is_not_there_is_said_so() {
-    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
     let (_, file, _) = probe::place().unwrap();
     let said = |path: &Path, symbol: &str| {
-        let error = Rings::options().uprobe_symbol(path, symbol).open().unwrap_err();
-        let said = error.to_string();
-        assert!(said.starts_with("cannot set a uprobe"), "{said}");
-        assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput), "{:?}: {said}", error.kind());
+        let error = function(path, symbol).unwrap_err();
+        let (kind, said) = (error.kind(), error.to_string());
+        assert!(matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::InvalidData), "{kind:?}: {said}");
         said
     };
     let nearest = said(&file, "perfweave_suport_probed");

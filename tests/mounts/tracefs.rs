@@ -2,8 +2,8 @@
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::decode::Format;
 use perfweave::{Error, Rings};
+use perfweave_decode::Format;
 use perfweave_support::{assert_error, kernel, needs, privilege, tracefs};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

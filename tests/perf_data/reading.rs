@@ -276,8 +276,9 @@ async fn the_end_of_a_recording_is_the_end_of_a_stream() {
 fn formats_are_those_of_the_recorded_machine() {
     let Some(recorded) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
     let bytes = std::fs::read(&recorded.0).unwrap();
-    let here = perfweave::decode::Format::read("sched:sched_switch").unwrap();
-    let offset = |path: &std::path::Path| open(path).format(0).map(|format| format.field("prev_pid").unwrap().offset());
+    let here = Format::read("sched:sched_switch").unwrap();
+    let offset =
+        |path: &std::path::Path| Format::of(&open(path), 0).map(|format| format.field("prev_pid").unwrap().offset());
     assert_eq!(offset(&recorded.0).unwrap(), here.field("prev_pid").unwrap().offset());
     // Another machine, with other fields: texts of the same length.
     let replaced = |from: &[u8], to: &[u8]| {

@@ -6,6 +6,7 @@ use perfweave::{
     Clock, ClockOffset, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample,
     perf_data, sim,
 };
+use perfweave_decode::Format;
 use perfweave_support::bpf::Map;
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, echo, kernel, tracefs};
@@ -145,7 +146,7 @@ fn files_of_tracefs_are_in_the_recording_whole() {
     // So is the format of one that was asked for by its number.
     let id = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
     let Some((_, by_number)) = recorded(Rings::options().tracepoint_id(id)) else { return };
-    assert!(by_number.format(0).unwrap().field("prev_pid").is_ok());
+    assert!(Format::of(&by_number, 0).unwrap().field("prev_pid").is_ok());
 }
 
 /// The bytes of every record, and all other events; for losses also the keys around them, if these are `exact`.
@@ -216,7 +217,7 @@ fn a_pipe_has_what_a_file_has() {
         let [of_file, of_pipe] = [&file, &piped].map(|file| {
             let rings = open(&file.0);
             let names = rings.sources().iter().map(|source| source.name().to_owned()).collect::<Vec<_>>();
-            (names, rings.format(0).unwrap().fields().len(), rings.clock(), perf_data::build_ids(&rings).len())
+            (names, Format::of(&rings, 0).unwrap().fields().len(), rings.clock(), perf_data::build_ids(&rings).len())
         });
         assert_eq!(of_file, of_pipe);
         // perf(1) takes no choice of fields before it knows the events.

@@ -27,6 +27,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use perfweave::{Clock, Order, Reader, Rings};
+use perfweave_decode::Format;
 use perfweave_support::perf::complaints;
 use perfweave_support::{kernel, lacks, load, needs, threads, tracefs};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -350,7 +351,7 @@ fn switches_beside_perf(rings: Rings) -> bool {
     let folder = Folder::new("order");
     let data = folder.file("perf.data");
     let mut shell = Shell::new("i=0; while [ $i -lt 50 ]; do sleep 0.001 | cat; i=$((i+1)); done");
-    let format = rings.format(0).unwrap();
+    let format = Format::of(&rings, 0).unwrap();
     let [prev, next] = ["prev_pid", "next_pid"].map(|name| format.field(name).unwrap());
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     // Within our time, so that all that perf sees is ours.

@@ -10,6 +10,9 @@ pub enum Error {
     /// The events cannot be read.
     #[error("{}", in_words(.0))]
     Events(#[from] perfweave::Error),
+    /// A function or a static probe of a program cannot be found.
+    #[error(transparent)]
+    Symbols(#[from] perfweave_symbols::Error),
     /// The place to write to is not understood.
     #[error("{url} is no folder and no URL of a store: {reason}")]
     Place {

@@ -6,8 +6,8 @@ use crate::numbers::OUTSIDE;
 use crate::out::line;
 use crate::session::{notice, notice_json};
 use crate::stamp::Stamp;
-use perfweave::decode::Field;
 use perfweave::{Certainty, Event, Item, Record};
+use perfweave_decode::Field;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 

@@ -5,8 +5,8 @@ use super::picture::is_switch_out;
 use crate::interrupt;
 use crate::numbers::{Numbers, OUTSIDE};
 use linux_perf_event_reader::EventRecord;
-use perfweave::decode::{Field, Format};
 use perfweave::{Clock, ClockOffset, Event, Item, Kind, Record, Rings, perf_data};
+use perfweave_decode::{Field, Format};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
@@ -72,7 +72,7 @@ struct Task {
 impl Source {
     fn new(rings: &Rings, index: usize) -> Self {
         let name = rings.sources()[index].tracepoint().unwrap_or(rings.sources()[index].name()).to_owned();
-        let format = rings.format(index).ok();
+        let format = Format::of(rings, index).ok();
         let field = |name: &str| format.as_ref()?.field(name).ok();
         let task = |pid: &str, comm: &str| Some(Task { pid: field(pid)?, comm: field(comm) });
         let woken = |is_waking| Some(Sched::Wake { woken: task("pid", "comm")?, is_waking });

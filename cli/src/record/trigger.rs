@@ -6,6 +6,7 @@ use crate::names::Names;
 use crate::scheduler::{self, Scheduler};
 use nix::sys::signal::Signal;
 use perfweave::{Clock, Handle, Item, Reader, Record, Rings, Sample};
+use perfweave_decode::Format;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;
@@ -117,7 +118,7 @@ impl On {
         };
         // For lines of an event. Wake-ups have their own, and sources that are no tracepoints.
         let printed = if waits.is_some() { 0 } else { rings.sources().len() };
-        let formats: Vec<_> = (0..printed).map(|source| rings.format(source)).collect::<Result<_, _>>()?;
+        let formats: Vec<_> = (0..printed).map(|source| Format::of(&rings, source)).collect::<Result<_, _>>()?;
         let mut reader = Reader::new(rings, common.order())?;
         let handle = reader.handle();
         thread::Builder::new().name("trigger".into()).spawn(move || {

@@ -10,7 +10,7 @@ use nix::sys::mman::{MapFlags, ProtFlags};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use nix::sys::wait::WaitPidFlag;
-use perfweave::decode::{Field, Format};
+use perfweave_decode::{Field, Format};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -3,13 +3,14 @@
 use super::lines::{At, Lines};
 use super::summary::Summary;
 use super::{Args, lines};
-use crate::failure::{Outcome, in_line};
+use crate::failure::{Failure, Outcome, in_line};
 use crate::family::Family;
 use crate::names::NAMING;
 use crate::out::say;
 use crate::session::{Session, Tell};
-use perfweave::decode::Format;
 use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Sample};
+use perfweave_decode::Format;
+use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
@@ -17,10 +18,7 @@ pub fn run(args: &Args) -> Outcome {
     let child = args.target.start()?;
     let mut options = Rings::options().bytes(args.common.buffer);
     for name in &args.events {
-        options = event(options, name);
-        if let Some(filter) = &args.filter {
-            options = options.filter(filter);
-        }
+        options = event(options, name, args.filter.as_deref())?;
     }
     // The records come last: they are the source after the events.
     let options = options.records(NAMING).sample([Sample::Tid, Sample::Ip]);
@@ -64,26 +62,27 @@ fn is_probe(name: &str) -> bool {
     name.split_once(':').is_some_and(|(kind, _)| kinds.contains(&kind))
 }
 
-/// An event by its name: a tracepoint has a colon, and so have probes.
-pub fn event(options: RingOptions, name: &str) -> RingOptions {
-    match name.split_once(':') {
-        Some(("kprobe", function)) => options.kprobe(function),
-        Some(("kretprobe", function)) => options.kretprobe(function),
-        Some(("uprobe", place)) => match place.rsplit_once(':') {
-            Some((path, symbol)) => options.uprobe_symbol(path, symbol),
-            None => options.uprobe(place, 0),
-        },
-        Some(("uretprobe", place)) => match place.rsplit_once(':') {
-            Some((path, symbol)) => options.uretprobe_symbol(path, symbol),
-            None => options.uretprobe(place, 0),
-        },
-        Some(("usdt", place)) => match place.rsplitn(3, ':').collect::<Vec<_>>()[..] {
-            [probe, provider, path] => options.usdt(path, provider, probe),
-            _ => options.tracepoint(name),
-        },
-        Some(_) => options.tracepoint(name),
-        None => options.event_name(name),
-    }
+/// An event by its name: a tracepoint has a colon, and so have probes. A static probe is an event for each of its places.
+pub fn event(options: RingOptions, name: &str, filter: Option<&str>) -> Result<RingOptions, Failure> {
+    let filtered = |options: RingOptions| filter.into_iter().fold(options, RingOptions::filter);
+    let Some((kind, of)) = name.split_once(':') else { return Ok(filtered(options.event_name(name))) };
+    let shown = format!("{kind} {of}");
+    let added = match (kind, of.rsplit_once(':')) {
+        ("kprobe", _) => options.kprobe(of),
+        ("kretprobe", _) => options.kretprobe(of),
+        ("uprobe", Some((path, symbol))) => options.uprobe(path, function(path, symbol)?).named(&shown),
+        ("uretprobe", Some((path, symbol))) => options.uretprobe(path, function(path, symbol)?).named(&shown),
+        ("uprobe", None) => options.uprobe(of, 0),
+        ("uretprobe", None) => options.uretprobe(of, 0),
+        ("usdt", Some((file, probe))) => {
+            let Some((path, provider)) = file.rsplit_once(':') else { return Ok(filtered(options.tracepoint(name))) };
+            return Ok(usdt(path, provider, probe)?.iter().fold(options, |options, place| {
+                filtered(options.uprobe(path, place.offset).semaphore(place.semaphore).named(&shown))
+            }));
+        }
+        _ => options.tracepoint(name),
+    };
+    Ok(filtered(added))
 }
 
 /// An event that is traced.
@@ -95,7 +94,7 @@ struct Known {
 impl Known {
     fn new(rings: &Rings, source: usize) -> Self {
         let of = &rings.sources()[source];
-        Self { name: of.tracepoint().unwrap_or(of.name()).to_owned(), format: rings.format(source).ok() }
+        Self { name: of.tracepoint().unwrap_or(of.name()).to_owned(), format: Format::of(rings, source).ok() }
     }
 
     fn text(&self, record: &Record<'_>) -> String {

@@ -2,8 +2,8 @@
 
 use super::calls::{self, is_exec, is_fork, is_sigreturn};
 use crate::failure::Failure;
-use perfweave::decode::Field;
 use perfweave::{Kind, Record, RingOptions, Rings, Sample};
+use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 
 /// A call that has been entered.
@@ -73,7 +73,7 @@ pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> Ring
 impl Pairs {
     /// `waits` is the process that becomes the command.
     pub fn new(rings: &Rings, waits: Option<u32>) -> Result<Self, Failure> {
-        let (enter, exit) = (rings.format(0)?, rings.format(1)?);
+        let (enter, exit) = (Format::of(&rings, 0)?, Format::of(&rings, 1)?);
         Ok(Self {
             number: enter.field("id")?,
             args: enter.field("args")?,

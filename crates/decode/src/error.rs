@@ -1,6 +1,7 @@
 //! What can go wrong, and what would help.
 
 use crate::steps::step;
+use perfweave::ErrorKind;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -38,6 +39,15 @@ pub enum Error {
 const HINT: &str = "give the text of events/category/name/format of tracefs, whole";
 
 impl Error {
+    /// What a program can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Rings(error) => error.kind(),
+            Self::Text { .. } => ErrorKind::InvalidInput,
+            Self::NoField { .. } => ErrorKind::NotFound,
+        }
+    }
+
     /// What helps. `None` if nothing is known to help. The message ends with it.
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -72,9 +82,8 @@ const MOST_COMPARED: usize = 1 << 12;
 /// The one of these names that is nearest to a name that does not exist, if any is near.
 pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let bound = 3 + name.len() / 4;
-    let alike = names.filter(|other| {
-        other.len().max(name.len()) <= LONGEST_COMPARED && other.len().abs_diff(name.len()) < bound
-    });
+    let alike = names
+        .filter(|other| other.len().max(name.len()) <= LONGEST_COMPARED && other.len().abs_diff(name.len()) < bound);
     let distance = |other: &'a str| {
         step();
         (strsim::levenshtein(name, other), other)

@@ -1,8 +1,8 @@
 //! The expressions of `print fmt`: C over a record's fields, and the kernel's helpers.
 
 use crate::field::Field;
-use crate::tokens::Token;
 use crate::steps::step;
+use crate::tokens::Token;
 use std::collections::HashMap;
 
 /// The expression of an argument. Fields are named by their index among the event's.

@@ -146,8 +146,10 @@ impl FromStr for Format {
 
     /// Parses the whole text of a `format` file. The text may be from another machine with the same byte order.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let error = |line: usize, text: &str, expected| {
-            Error::Text { line, text: text.chars().take(LONGEST_QUOTE).collect(), expected }
+        let error = |line: usize, text: &str, expected| Error::Text {
+            line,
+            text: text.chars().take(LONGEST_QUOTE).collect(),
+            expected,
         };
         let (mut name, mut id, mut common) = (None, None, None);
         let mut fields: Vec<Field> = Vec::new();
@@ -172,13 +174,7 @@ impl FromStr for Format {
         let id = id.ok_or_else(|| error(behind, "", "ID:"))?;
         // The first blank line separates the common fields from the event's own.
         let common = common.filter(|common| fields[..*common].iter().all(|field| field.name().starts_with("common_")));
-        Ok(Self {
-            name,
-            id,
-            common: common.unwrap_or(0),
-            print: Print::parse(print, &fields),
-            fields,
-        })
+        Ok(Self { name, id, common: common.unwrap_or(0), print: Print::parse(print, &fields), fields })
     }
 }
 

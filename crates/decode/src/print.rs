@@ -2,9 +2,9 @@
 
 use crate::expression::{Cast, Expression, Parser};
 use crate::field::{Field, LONGEST, shorten};
+use crate::steps::step;
 use crate::tokens::tokens;
 use crate::value::{Scope, Value};
-use crate::steps::step;
 use perfweave::Bytes;
 
 /// How an event is printed.

@@ -1,7 +1,7 @@
 //! Hand-made and hostile formats, in text.
 
-use crate::{Error, Format};
 use crate::steps::count;
+use crate::{Error, Format};
 use perfweave::{Bytes, Hold, Layout, Merge, Order, sim};
 use quickcheck::quickcheck;
 use std::fmt::Write;

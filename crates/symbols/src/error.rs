@@ -62,15 +62,15 @@ const MOST_COMPARED: usize = 1 << 28;
 /// Suggests the one of these names that is nearest to a name that does not exist, if any is near.
 pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let bound = 3 + name.len() / 4;
-    let alike = names.filter(|other| {
-        other.len().max(name.len()) <= LONGEST_COMPARED && other.len().abs_diff(name.len()) < bound
-    });
+    let alike = names
+        .filter(|other| other.len().max(name.len()) <= LONGEST_COMPARED && other.len().abs_diff(name.len()) < bound);
     let mut left = MOST_COMPARED;
     let affordable = alike.take_while(|other| {
         let cost = left.checked_sub(name.len() * other.len());
         left = cost.unwrap_or(0);
         cost.is_some()
     });
-    let near = affordable.map(|other| (strsim::levenshtein(name, other), other)).filter(|(distance, _)| *distance < bound);
+    let near =
+        affordable.map(|other| (strsim::levenshtein(name, other), other)).filter(|(distance, _)| *distance < bound);
     near.min().map(|(_, other)| format!("did you mean {other}?"))
 }

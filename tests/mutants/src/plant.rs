@@ -11,8 +11,13 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Expr, Pat, ReturnType, Stmt, UnOp};
 
+const LIBC: &str = "[dependencies]\nlibc = \"0.2\"\n";
+
 /// What is done to a statement.
 const LEAVE_OUT: &str = "leave out";
+
+/// The crate, and the packages beside it that are mutated too. Each has the switch in it.
+pub const PACKAGES: [&str; 3] = ["", "crates/decode", "crates/symbols"];
 
 /// One mutant.
 #[derive(Debug, Clone)]
@@ -80,12 +85,21 @@ impl Planted {
     /// Copies the crate but for the files that are to be mutated.
     pub fn copy(&self) -> Result<(), Box<dyn Error>> {
         let mut written: BTreeSet<PathBuf> = self.files.iter().map(|file| self.root.join(&file.path)).collect();
-        written.insert(self.root.join("src/lib.rs"));
-        for part in ["src", "tests", "fuzz/src", "fuzz/corpus", "benches", "docs", "examples", "cli"] {
+        for package in PACKAGES {
+            written.extend(["src/lib.rs", "Cargo.toml"].map(|file| self.root.join(package).join(file)));
+        }
+        for part in ["src", "crates", "tests", "fuzz/src", "fuzz/corpus", "benches", "docs", "examples", "cli"] {
             copy(&self.root.join(part), &self.directory.join(part), &written)?;
         }
-        for part in ["Cargo.toml", "Cargo.lock", "README.md"] {
+        for part in ["Cargo.lock", "README.md"] {
             copy(&self.root.join(part), &self.directory.join(part), &written)?;
+        }
+        for package in PACKAGES {
+            // What the switch needs.
+            let manifest = fs::read_to_string(self.root.join(package).join("Cargo.toml"))?;
+            let has_it = manifest.contains("\nlibc = ");
+            let manifest = manifest.replacen("[dependencies]\n", if has_it { "[dependencies]\n" } else { LIBC }, 1);
+            renew(&self.directory.join(package).join("Cargo.toml"), manifest.as_bytes())?;
         }
         Ok(())
     }
@@ -96,9 +110,13 @@ impl Planted {
             let text = file.emit(without);
             renew(&self.directory.join(&file.path), text.as_bytes())?;
         }
-        let lib = fs::read_to_string(self.root.join("src/lib.rs"))?;
-        let lib = format!("#![allow(warnings, arithmetic_overflow, unconditional_panic, clippy::all)]\n{lib}\n{SWITCH}");
-        renew(&self.directory.join("src/lib.rs"), lib.as_bytes())
+        for package in PACKAGES {
+            let path = Path::new(package).join("src/lib.rs");
+            let lib = fs::read_to_string(self.root.join(&path))?.replace("#![forbid(unsafe_code)]\n", "");
+            let allowed = "#![allow(warnings, arithmetic_overflow, unconditional_panic, clippy::all)]";
+            renew(&self.directory.join(path), format!("{allowed}\n{lib}\n{SWITCH}").as_bytes())?;
+        }
+        Ok(())
     }
 
     /// The mutants that a compiler's message about some bytes of a file is about.
