@@ -39,7 +39,7 @@ tsan:
 
 # The loom models
 loom:
-    RUSTFLAGS="--cfg loom" cargo test --lib --target-dir target/loom
+    RUSTFLAGS="--cfg loom" cargo test -p perfweave --lib --target-dir target/loom
 
 # One fuzz target for a minute
 fuzz target="raw_bytes":
