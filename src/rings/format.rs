@@ -131,3 +131,22 @@ fn none(name: &str, tracefs: &Path) -> Error {
 fn no_format(event: &str, cure: &'static str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{} has no format", short(event))).hinting(cure).about(event)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_four_bytes_are_found_by_their_whole_name() {
+        let own = "\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
+                   \tfield:pid_t next_pid;\toffset:56;\tsize:4;\tsigned:1;\n\tfield:u64 pid;\toffset:64;\tsize:8;\tsigned:0;\n\
+                   \nprint fmt: \"field:pid_t child_pid;\toffset:4;\tsize:4;\", REC->pid\n";
+        let text = format!("name: sched_switch\nID: 1\nformat:\n{COMMON}{own}");
+        let fields = ["common_pid", "prev_pid", "next_pid", "pid", "common_type", "prev_comm", "child_pid", "none"];
+        let places = [Some(4), Some(24), Some(56), None, None, None, None, None];
+        assert_eq!(fields.map(|field| place_of(&text, field)), places);
+        for (returns, fields) in [(false, "__probe_ip"), (true, "__probe_ret_ip")] {
+            assert!(of_probe(returns).contains(fields) && place_of(&of_probe(returns), "common_pid") == Some(4));
+        }
+    }
+}

@@ -527,4 +527,18 @@ mod tests {
         let error = RingOptions::new().tracepoint("sched_switch").open().unwrap_err();
         assert!(error.to_string().contains("category:name"), "{error}");
     }
+
+    /// A semaphore is a uprobe's, and an event has one name, which errors have too.
+    #[test]
+    fn names_and_semaphores_are_of_the_event_that_was_added_last() {
+        let said = |options: RingOptions| options.open().unwrap_err().to_string();
+        for options in [RingOptions::new(), RingOptions::new().uprobe("/bin/true", 64).kprobe("vfs_read")] {
+            assert!(said(options.semaphore(8)).starts_with("semaphore is a setting of the uprobe"));
+        }
+        assert!(said(RingOptions::new().named("a")).starts_with("named is a setting of the event"));
+        let twice = RingOptions::new().event_name("cpu-clock").named("a").named("b");
+        assert!(said(twice).starts_with("named and named are set"));
+        let silent = RingOptions::new().event_name("cpu-clock").period(0).named("my clock");
+        assert!(said(silent).contains("my clock"));
+    }
 }

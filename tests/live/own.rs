@@ -28,7 +28,7 @@ fn own() -> u32 {
 /// What each record of a scheduler trace is about: the writer, and the threads that it names.
 fn about(reader: &mut Reader) -> Vec<(usize, [u32; 3])> {
     let rings = reader.rings();
-    let field = |source: usize, name: &str| Format::of(&rings, source).unwrap().field(name).unwrap();
+    let field = |source: usize, name: &str| Format::of(rings, source).unwrap().field(name).unwrap();
     let fields = [
         [field(0, "common_pid"), field(0, "prev_pid"), field(0, "next_pid")],
         [field(1, "common_pid"), field(1, "pid"), field(1, "pid")],

@@ -73,7 +73,7 @@ pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> Ring
 impl Pairs {
     /// `waits` is the process that becomes the command.
     pub fn new(rings: &Rings, waits: Option<u32>) -> Result<Self, Failure> {
-        let (enter, exit) = (Format::of(&rings, 0)?, Format::of(&rings, 1)?);
+        let (enter, exit) = (Format::of(rings, 0)?, Format::of(rings, 1)?);
         Ok(Self {
             number: enter.field("id")?,
             args: enter.field("args")?,

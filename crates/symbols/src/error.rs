@@ -74,3 +74,22 @@ pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
         affordable.map(|other| (strsim::levenshtein(name, other), other)).filter(|(distance, _)| *distance < bound);
     near.min().map(|(_, other)| format!("did you mean {other}?"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A large program has as many functions, and a file from elsewhere has any number of any length.
+    #[test]
+    fn the_nearest_of_many_names_is_hinted_at() {
+        let names: Vec<_> =
+            (0..3_000).map(|number| format!("_ZN4core3fmt9Formatter{number:08}17h0123456789abcdefE")).collect();
+        let all = || names.iter().map(String::as_str);
+        let asked = names[2_777].replace("Formatter", "Fromatter");
+        assert_eq!(nearest(&asked, all()).unwrap(), format!("did you mean {}?", names[2_777]));
+        assert_eq!(nearest("main", all()), None);
+        let long = "x".repeat(64 << 10);
+        assert_eq!(nearest(&long, std::iter::once(&*format!("{}y", &long[1..]))), None, "too long for a message");
+        assert_eq!(nearest("x", std::iter::empty()), None);
+    }
+}

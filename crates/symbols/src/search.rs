@@ -101,3 +101,38 @@ fn place_of(file: &File<'_>, address: u64) -> Option<u64> {
 fn outside(path: &Path, what: &str) -> Error {
     Error::invalid(path, format!("{what} lies in no segment of the file"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    /// A file that was cut off anywhere, or that says other things of itself, is searched or refused.
+    #[test]
+    fn a_program_that_is_damaged_is_searched_or_refused() {
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        let folder = std::env::temp_dir().join(format!("perfweave-symbols-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("program");
+        let look = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let found = function(&path, "main").map(|offset| assert!(offset < bytes.len() as u64));
+            let errors = [found.err(), usdt(&path, "perfweave", "go").err()];
+            for error in errors.iter().flatten() {
+                let kind = error.kind();
+                assert!(matches!(kind, ErrorKind::NotFound | ErrorKind::InvalidData), "{kind:?}: {error}");
+                assert!(error.to_string().starts_with(&format!("{}: ", path.display())), "{error}");
+            }
+            errors[0].is_none()
+        };
+        assert!(look(&program), "it has a function main");
+        (0..24).for_each(|part| drop(look(&program[..program.len() / 24 * part])));
+        // The header, which says where everything is.
+        for at in 0..64 {
+            let mut damaged = program[..program.len().min(1 << 16)].to_vec();
+            damaged[at] ^= 0xff;
+            look(&damaged);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
