@@ -3,6 +3,13 @@
 _list:
     @just --list
 
+# Before a commit: lints, docs, unit and simulated tests, sizes, tables. Without root
+check: lint
+    cargo clippy --quiet --all-targets -- -D warnings
+    cargo test --all-features --lib --test simulated
+    benches/tables --check
+    .ci/size
+
 # Everything that guards main: as root, on any machine with Rust
 ci:
     .ci/run

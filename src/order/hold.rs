@@ -117,9 +117,9 @@ pub enum Fence {
     /// [`Reader::fence`](crate::Reader::fence) says which.
     #[default]
     Auto,
-    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no privilege. Takes 8 to 16
-    /// ms; some 10 µs if the machine's administrator has set grace periods so ([`Rcu`](crate::Rcu)). Kernels with `nohz_full` refuse it. While
-    /// only one CPU is online, membarrier does not wait at all, and `Map` replaces it.
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no privilege. Takes some
+    /// scheduler ticks, and more on a busy machine; far less if the machine's administrator has set grace periods so ([`Rcu`](crate::Rcu)).
+    /// Kernels with `nohz_full` refuse it. While only one CPU is online, membarrier does not wait at all, and `Map` replaces it.
     ///
     /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU (`sched_setaffinity(2)`). It visits CPUs
     /// whose rings hold events and on which the program's first thread may run. Each move makes that CPU switch tasks. Without the switch,
@@ -134,8 +134,8 @@ pub enum Fence {
     /// BPF map.
     Map,
     /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`, `fs/namespace.c`).
-    /// Takes some 30 µs, unless the machine's administrator forbids expedited grace periods ([`Rcu`](crate::Rcu)), as on a kernel with
-    /// `PREEMPT_RT`: then it takes as long as the others. Needs `CAP_SYS_ADMIN`.
+    /// Takes a fraction of a scheduler tick, unless the machine's administrator forbids expedited grace periods ([`Rcu`](crate::Rcu)), as
+    /// on a kernel with `PREEMPT_RT`: then it takes as long as the others. Needs `CAP_SYS_ADMIN`.
     ///
     /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the kernel is built
     /// today. The namespace belongs to the fence's own thread. No other thread changes its namespace, and other mounts can still be

@@ -191,8 +191,8 @@ impl Order {
     /// A reader gathers events, because each wake-up and each fence costs as much as many events. On a machine with few events it wakes
     /// once in this time, and under a fence rule begins a fence if it found an event. On a busy machine it wakes as soon as a wake-up is cheap
     /// for the number of events, in 5 to 40 ms, and never later than this. So a smaller latency makes each event dearer, and a larger one
-    /// gains something only where events are few. If a ring fills up, the kernel wakes the reader. docs/NUMBERS.md has the curve: what each
-    /// latency costs under each rule.
+    /// gains something only where events are few. If a ring fills up, the kernel wakes the reader. docs/NUMBERS.md names the table: what
+    /// each latency costs under each rule.
     ///
     /// The kernel wakes a reader of BPF ring buffers for single events. There this is the longest time for which a reader gathers events that
     /// come fast.
