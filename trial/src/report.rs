@@ -114,19 +114,23 @@ impl Row {
 
 /// The median, with the least and the most where they differ from it.
 fn spread(values: &[f64]) -> String {
+    let (least, most) = (values.iter().copied().reduce(f64::min), values.iter().copied().reduce(f64::max));
+    let (Some(least), Some(most)) = (least.map(number), most.map(number)) else { return String::new() };
+    if least == most { least } else { format!("{} ({least}–{most})", median(values)) }
+}
+
+fn median(values: &[f64]) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let (Some(&least), Some(&most)) = (sorted.first(), sorted.last()) else { return String::new() };
-    let number = |value: f64| match value {
+    sorted.get(sorted.len() / 2).copied().map_or(String::new(), number)
+}
+
+fn number(value: f64) -> String {
+    match value {
         0.0 => "0".to_owned(),
         _ if value.fract() == 0.0 && value >= 1.0 => format!("{value:.0}"),
         _ if value < 0.01 => "<0.01".to_owned(),
         _ => format!("{value:.2}"),
-    };
-    let median = number(sorted[sorted.len() / 2]);
-    match number(least) == number(most) {
-        true => median,
-        false => format!("{median} ({}–{})", number(least), number(most)),
     }
 }
 
@@ -157,8 +161,30 @@ impl Report {
         ]
     }
 
+    /// The first way of each tool in each work, planted faults aside: the median share of lines that are out of order.
+    fn short(&self) -> String {
+        let cases: Vec<_> = self.cases.iter().map(|(case, _)| case).filter(|case| self.rows_of(case).next().is_some()).collect();
+        let mut text = String::from("| tool |");
+        for case in &cases {
+            let _ = write!(text, " {case} |");
+        }
+        let _ = writeln!(text, "\n| --- |{}", " --- |".repeat(cases.len()));
+        for tool in &self.tools {
+            let first = |case: &str| self.rows_of(case).find(|row| row.tool == tool.name && row.planted.is_empty());
+            let cells: Vec<_> = cases
+                .iter()
+                .map(|case| first(case).map_or(String::new(), |row| median(&row.figures()[0].2)))
+                .collect();
+            if cells.iter().any(|cell| !cell.is_empty()) {
+                let _ = writeln!(text, "| {} | {} |", tool.name, cells.join(" | "));
+            }
+        }
+        text
+    }
+
     pub fn markdown(&self) -> String {
         let mut text = format!("# Tracers on trial\n\n{}\n\n{WORDS}\n", self.machine);
+        let _ = write!(text, "\n## In short\n\nInverted, % of the lines, each tool in its first way.\n\n{}", self.short());
         text += "\n## Tools\n\n| tool | version | from | order it promises |\n| --- | --- | --- | --- |\n";
         for tool in &self.tools {
             let _ = writeln!(text, "| {} | {} | {} | {} |", tool.name, tool.version, tool.from, tool.promises);
