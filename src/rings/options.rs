@@ -493,12 +493,8 @@ impl RingOptions {
         self
     }
 
-    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
-    /// [`RingOptions::event`] asks for it. For keys that programs write into the payload.
-    ///
-    /// A record is then 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
-    /// a fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`ErrorKind::Clock`].
-    pub fn without_time(mut self) -> Self {
+    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to [`RingOptions::event`] asks for it.
+    pub(crate) fn without_time(mut self) -> Self {
         self.timed = false;
         self
     }

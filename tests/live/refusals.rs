@@ -362,7 +362,7 @@ fn each_kind_of_error_is_given() {
         (ErrorKind::Busy, refused(libc::EBUSY).unwrap(), io::ErrorKind::ResourceBusy),
         (ErrorKind::Map, of(options().slots(|cpu| cpu + (1 << 20))), io::ErrorKind::InvalidInput),
         (ErrorKind::Cpu, of(options().cpus([100_000])), io::ErrorKind::NotFound),
-        (ErrorKind::Clock, made(options().without_time(), Order::new()), io::ErrorKind::InvalidInput),
+        (ErrorKind::Clock, made(Order::new().key(Key::Payload(0)).ring_options().bpf_output(&map), Order::new()), io::ErrorKind::InvalidInput),
         (ErrorKind::Fence, Recorder::open(options(), Key::Time, &custom).map(drop).unwrap_err(), io::ErrorKind::Other),
         (ErrorKind::Degraded, degraded(), io::Error::from_raw_os_error(libc::EIO).kind()),
         (ErrorKind::System, refused(libc::EEXIST).unwrap(), io::ErrorKind::AlreadyExists),

@@ -270,11 +270,20 @@ fn an_event_that_somebody_else_opened_can_be_adopted() {
 #[test]
 fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     let Some((events, echo)) = echo() else { return };
-    let open = || Rings::options().bpf_output(&events).without_time().open().unwrap();
-    let error = Reader::new(open(), Order::new()).unwrap_err();
+    let open = |order: &Order| order.ring_options().bpf_output(&events).open().unwrap();
+    let by_number = || Order::new().key(Key::Payload(0));
+    let error = Reader::new(open(&by_number()), Order::new()).unwrap_err();
     assert_error!(error, Clock, "carry no time to order by");
 
-    let mut reader = Reader::new(open(), Order::new().key(Key::Payload(0))).unwrap();
+    // A function may read the time.
+    for order in [Order::new(), Order::new().key(Key::with(|record| record.time()))] {
+        let mut reader = Reader::new(open(&order), order).unwrap();
+        assert_eq!(echo.run_with(load::online()[0], &[1]).unwrap(), 0);
+        let event = reading::next(&mut reader);
+        assert!(event.key().is_some() && event.key() == event.record().expect("a record").time());
+    }
+
+    let mut reader = Reader::new(open(&by_number()), by_number()).unwrap();
     let cpus = load::online();
     for number in 0..100 {
         assert_eq!(echo.run_with(cpus[number as usize % cpus.len()], &[number]).unwrap(), 0);
