@@ -379,7 +379,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     let mut rings = adopt(&map);
     assert_error!(
         rings.count_failures(&array).unwrap_err(),
-        Map,
+        InvalidInput,
         "BPF_MAP_TYPE_PERCPU_ARRAY",
         "BPF_MAP_TYPE_ARRAY (2)"
     );
