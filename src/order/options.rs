@@ -145,7 +145,7 @@ impl Order {
     ///
     /// Such a record is 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about a fifth of a small
     /// output. [`Record::time`](crate::Record::time) is then `None`, and a reader by [`Key::Time`] is
-    /// [`ErrorKind::Clock`](crate::ErrorKind::Clock). Records of [`Rings::options`](crate::Rings::options) have a time.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput). Records of [`Rings::options`](crate::Rings::options) have a time.
     ///
     /// ```no_run
     /// use perfweave::{Key, Order, Reader};
