@@ -66,8 +66,6 @@ fn run() -> Result<(), Box<dyn Error>> {
     let Options { time, stall, json, .. } = options;
     let maps = Maps::new(&options)?;
     let programs = maps.programs(&options)?;
-    let rings = maps.open(options.bytes)?;
-    let clock = rings.clock();
     let hold = match options.hold {
         Rule::Hold(hold) => hold,
         Rule::Epochs(Some(_)) => Hold::epochs(&maps.words)?,
@@ -75,6 +73,8 @@ fn run() -> Result<(), Box<dyn Error>> {
         Rule::Epochs(None) => Hold::Fence(Fence::custom(|| Ok(()))),
     };
     let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(options.full).spin(options.spin);
+    let rings = maps.open(options.bytes, &order)?;
+    let clock = rings.clock();
     let mut reader = Reader::new(rings, order)?;
 
     let cpus = load::online();
@@ -286,9 +286,9 @@ impl Maps {
         Ok(Programs { slow, quick, interrupts, lasts, sleeper })
     }
 
-    fn open(&self, bytes: u64) -> Result<Rings, perfweave::Error> {
+    fn open(&self, bytes: u64, order: &Order) -> Result<Rings, perfweave::Error> {
         let mut rings = match &self.events {
-            Some(events) => Rings::options().bpf_output(events).bytes(bytes).open()?,
+            Some(events) => order.ring_options().bpf_output(events).bytes(bytes).open()?,
             None => Rings::empty(Clock::Monotonic),
         };
         if let Some(buffers) = &self.buffers {

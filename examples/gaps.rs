@@ -10,7 +10,7 @@
 //! ```
 
 use perfweave::{
-    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Ledger, Order, Pause, Reader, Rings,
+    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Ledger, Order, Pause, Reader,
     SequenceAnomaly, WhenFull,
 };
 use perfweave::{Item, Sequence};
@@ -63,12 +63,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let on_syscall = program(bpf::Kind::RawTracepoint, &events, &machine, &own)?;
     let on_clock = program(bpf::Kind::PerfEvent, &events, &machine, &own)?;
 
-    let rings = Rings::options().bpf_output(&events).pages(pages).open()?;
-    let cpus: Vec<u32> = rings.cpus().collect();
     let order = match dense {
         true => Order::new().key(Key::Payload(0)).hold(Hold::Dense { first: Some(0), fence: Fence::Auto }),
         false => Order::new().numbers(Sequence::u64(8).starting_at(0)),
     };
+    let rings = order.ring_options().bpf_output(&events).pages(pages).open()?;
+    let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, order.when_full(full))?;
     let handle = reader.handle();
 

@@ -53,11 +53,9 @@ impl From<pw::Error> for Failure {
         let errno = match error.kind() {
             ErrorKind::Permission => known.unwrap_or(libc::EPERM),
             ErrorKind::NotFound => libc::ENOENT,
-            ErrorKind::InvalidInput | ErrorKind::Map | ErrorKind::Clock => libc::EINVAL,
-            ErrorKind::Unsupported | ErrorKind::Fence => libc::EOPNOTSUPP,
+            ErrorKind::InvalidInput => libc::EINVAL,
+            ErrorKind::Unsupported => libc::EOPNOTSUPP,
             ErrorKind::Limit => known.unwrap_or(libc::ENOMEM),
-            ErrorKind::Busy => libc::EBUSY,
-            ErrorKind::Cpu => libc::ENODEV,
             ErrorKind::Degraded => libc::EAGAIN,
             ErrorKind::Forked => libc::ECHILD,
             _ => known.unwrap_or(libc::EIO),

@@ -231,14 +231,15 @@ fn perf(map: c_int, bytes: usize, calls: Callbacks, opts: *const pw_opts) -> Res
             "a buffer of {bytes} bytes has no room for a page\nhint: pw_buffer__new takes bytes where perf_buffer__new takes pages"
         )));
     }
-    let mut options = Rings::options().bpf_output(descriptor(map, "map_fd")?);
+    let order = opts.order(false)?;
+    let mut options = order.ring_options().bpf_output(descriptor(map, "map_fd")?);
     if bytes != 0 {
         options = options.bytes(bytes as u64);
     }
     if opts.wakeup_events != 0 {
         options = options.wakeup(Wakeup::Events(opts.wakeup_events));
     }
-    let reader = Reader::new(options.open()?, opts.order(false)?)?;
+    let reader = Reader::new(options.open()?, order)?;
     Ok(pw_buffer::new(Inside::new(Source::Perf, opts, calls, Some(reader))))
 }
 

@@ -11,7 +11,7 @@ use crate::session::{Session, Tell, notice, notice_json};
 use crate::stamp::{self, By, Stamp};
 use aya::maps::MapData;
 use layout::Payload;
-use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Record, Ring, Rings};
+use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Order, Record, Ring, Rings};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -72,7 +72,9 @@ const RESERVED: &str = "a program has not committed what it reserved, and nobody
 pub fn run(args: Args) -> Outcome {
     let format = format(&args)?;
     let key = key(&args, format.as_ref())?;
-    let (mut rings, are_buffers) = rings(&args, matches!(key, Key::Time))?;
+    let by_time = matches!(key, Key::Time);
+    let order = args.common.order().key(key);
+    let (mut rings, are_buffers) = rings(&args, &order, by_time)?;
     if let Some(path) = &args.failures {
         let cannot = |error| {
             let error: &dyn std::error::Error = &error;
@@ -81,7 +83,6 @@ pub fn run(args: Args) -> Outcome {
         };
         rings.count_failures(MapData::from_pin(path).map_err(cannot)?.fd())?;
     }
-    let order = args.common.order().key(key);
     // A key may be any number. It is a time if the user says so.
     let stamp = args.time.time.map(|_| args.time.stamp(&rings, By::Monotonic, args.common.json)).transpose()?;
     let mut session = Session::begin(rings, order, &args.common, None)?;
@@ -123,7 +124,7 @@ fn key(args: &Args, format: Option<&Payload>) -> Result<Key, Failure> {
 }
 
 /// The rings of the map, whatever it is, and whether they are BPF ring buffers.
-fn rings(args: &Args, by_time: bool) -> Result<(Rings, bool), Failure> {
+fn rings(args: &Args, order: &Order, by_time: bool) -> Result<(Rings, bool), Failure> {
     // SAFETY: this process reads the map nowhere else. The help says that no other one may, and a second reader is reported as damage.
     let buffers = unsafe { Ring::adopt_pinned_ring_buffers(&args.map) };
     match buffers {
@@ -139,7 +140,10 @@ fn rings(args: &Args, by_time: bool) -> Result<(Rings, bool), Failure> {
             Ok((rings, true))
         }
         // It is no ring buffer: if it is no perf event array either, the error of this says what it is.
-        Err(_) => Ok((Rings::options().bpf_output_pinned(&args.map).bytes(args.common.buffer).open()?, false)),
+        Err(_) => {
+            let options = order.ring_options().bpf_output_pinned(&args.map);
+            Ok((options.bytes(args.common.buffer).open()?, false))
+        }
     }
 }
 

@@ -128,7 +128,7 @@ impl Error {
 
     /// `what` is the target of the map's file descriptor, as `/proc` names it: `/dev/null`, `anon_inode:bpf-prog`.
     pub(crate) fn not_a_map(event: &str, what: &str) -> Self {
-        Self::new(ErrorKind::Map, format!("{event}: this is no BPF map, but {what}"))
+        Self::new(ErrorKind::InvalidInput, format!("{event}: this is no BPF map, but {what}"))
     }
 
     /// A pinned map that cannot be opened.
@@ -158,7 +158,7 @@ impl Error {
 
     /// No fence is possible. `tried` has each way and its error.
     pub(crate) fn no_fence(tried: &str, hint: impl Into<Text>) -> Self {
-        Self::new(ErrorKind::Fence, format!("no fence: {tried}")).hinting(hint)
+        Self::new(ErrorKind::Unsupported, format!("no fence: {tried}")).hinting(hint)
     }
 
     /// A fence has failed `times` times since the last report.

@@ -15,28 +15,19 @@ pub enum ErrorKind {
     /// The process lacks a privilege, or a filter or security module refuses the call. Get the privilege that the hint names, or
     /// ask for less: one process, user space only.
     Permission,
-    /// The named thing does not exist: a tracepoint, an event, a function, a file, a field, a process, a thread, a control group. Name
-    /// another (the hint has the nearest name), or go on without it.
+    /// The named thing does not exist: a tracepoint, an event, a function, a file, a field, a process, a thread, a control group, a CPU that is
+    /// online. Name another (the hint has the nearest name), wait until it is there, or go on without it.
     NotFound,
-    /// No machine can meet the request: settings that exclude each other, a size that no ring has, an event that writes nothing, text that
-    /// is no format. Fix the program, or the input of its user.
+    /// No machine can meet the request: settings that exclude each other, a size that no ring has, an event that writes nothing, a BPF map
+    /// of the wrong type or length, records without the key that would order them, text that is no format. Fix the program, or the input of
+    /// its user.
     InvalidInput,
-    /// This kernel, this hardware or this processor architecture cannot do it. Go without it.
+    /// This kernel, this hardware, this processor architecture or this kind of ring cannot do it. Go without it. If no fence is possible, choose
+    /// another [`Fence`](crate::Fence) or [`Hold`](crate::Hold).
     Unsupported,
-    /// A limit is reached: file descriptors, locked memory, memory, space on a disk. Raise it, or ask for less.
+    /// There is not enough: file descriptors, locked memory, memory, space on a disk are used up, or a resource is in use, or changes too
+    /// fast. Raise the limit, ask for less, or try again later.
     Limit,
-    /// The resource is in use, or changes too fast. Try again later.
-    Busy,
-    /// The BPF map does not fit: its type, its flags, its length, or which slots are used. Create it as the message says.
-    Map,
-    /// The CPU is offline, does not exist, or has no ring. Name other CPUs, or wait until it is online.
-    Cpu,
-    /// The events cannot be put in order by this key, clock or counter. Choose another, or open the rings with
-    /// `PERF_SAMPLE_TIME`.
-    Clock,
-    /// No fence is possible here, or the only fence that the call can use has failed. Choose another [`Fence`](crate::Fence) or
-    /// [`Hold`](crate::Hold).
-    Fence,
     /// A reader has a problem and goes on by itself. Log the error and read on.
     ///
     /// Events stay held while fences fail. The reader tries again after 1 ms, then after twice as long each time, up to a second. A reader
@@ -66,7 +57,7 @@ impl ErrorKind {
             (_, io::ErrorKind::PermissionDenied) => Self::Permission,
             (_, io::ErrorKind::NotFound) => Self::NotFound,
             (_, io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge) => Self::Limit,
-            (_, io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => Self::Busy,
+            (_, io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => Self::Limit,
             (_, io::ErrorKind::Unsupported) => Self::Unsupported,
             (_, io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory) => Self::InvalidInput,
             // From this crate. If the kernel says `EINVAL`, either the call is wrong or the kernel is old.
@@ -79,11 +70,11 @@ impl ErrorKind {
     pub(super) fn in_std(self, source: Option<io::ErrorKind>) -> io::ErrorKind {
         match self {
             Self::Permission => io::ErrorKind::PermissionDenied,
-            Self::NotFound | Self::Cpu => io::ErrorKind::NotFound,
-            Self::InvalidInput | Self::Map | Self::Clock => io::ErrorKind::InvalidInput,
+            Self::NotFound => io::ErrorKind::NotFound,
+            Self::InvalidInput => io::ErrorKind::InvalidInput,
             Self::Unsupported => io::ErrorKind::Unsupported,
+            Self::Limit if source == Some(io::ErrorKind::ResourceBusy) => io::ErrorKind::ResourceBusy,
             Self::Limit => io::ErrorKind::QuotaExceeded,
-            Self::Busy => io::ErrorKind::ResourceBusy,
             Self::Recording => source.unwrap_or(io::ErrorKind::InvalidData),
             _ => source.unwrap_or(io::ErrorKind::Other),
         }

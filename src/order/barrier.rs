@@ -48,7 +48,7 @@ impl Barrier {
                 "a perf ring does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers alone",
                 lane.origin.cpu
             );
-            return Err(Error::new(ErrorKind::Fence, message).hinting("choose Hold::FENCE, or Fence::Epochs"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose Hold::FENCE, or Fence::Epochs"));
         }
         if self == Self::Programs && cfg!(not(target_arch = "x86_64")) {
             let arch = std::env::consts::ARCH;
@@ -209,7 +209,7 @@ impl Interrupts {
                 "CPU {cpu} is kept free of other work (isolcpus or nohz_full), and interrupts would disturb it"
             );
             let cure = "choose another fence, or Barrier::Interrupts { isolated: true, .. }";
-            return Err(Error::new(ErrorKind::Fence, message).hinting(cure));
+            return Err(Error::new(ErrorKind::Unsupported, message).hinting(cure));
         }
         self.is_checked = true;
         Ok(())

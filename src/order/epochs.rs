@@ -79,7 +79,7 @@ impl Epochs {
     /// Maps the words of a BPF array. `map` has the array's file descriptor, which the program may close afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::Map`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if the array cannot be mapped.
+    /// [`ErrorKind::InvalidInput`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
         // Asked for once: what is checked is what is mapped.
         let map = map.as_fd();
@@ -94,7 +94,7 @@ impl Epochs {
                  flags {map_flags:#x}",
                 bpf::map_type(map_type)
             );
-            return Err(Error::new(ErrorKind::Map, message));
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let last = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?.last().copied().unwrap_or(0);
         if max_entries <= last {
@@ -133,7 +133,7 @@ impl Epochs {
                 "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output alone, or choose \
                  another fence"
             );
-            return Err(Error::new(ErrorKind::Fence, message).about(event));
+            return Err(Error::new(ErrorKind::Unsupported, message).about(event));
         }
         // All CPUs write into a ring of no single CPU. There is a word for each of them.
         match rings.cpus().find(|cpu| *cpu != ANY_CPU && *cpu >= self.words.len()) {
@@ -158,7 +158,7 @@ impl Epochs {
 
 fn too_few(entries: u32, cpu: u32) -> Error {
     let message = format!("a map of epochs with {entries} elements has none for CPU {cpu}: it needs {}", cpu + 1);
-    Error::new(ErrorKind::Map, message)
+    Error::new(ErrorKind::InvalidInput, message)
 }
 
 impl fmt::Debug for Epochs {

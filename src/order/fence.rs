@@ -272,7 +272,7 @@ impl Fences {
         self.begin();
         loop {
             if let Some(ended) = self.ended() {
-                return ended.map_err(|errno| Error::fence_failed(ErrorKind::Fence, errno, 1));
+                return ended.map_err(|errno| Error::fence_failed(ErrorKind::of(&errno), errno, 1));
             }
             self.shared.wake.sleep(MOMENT);
         }

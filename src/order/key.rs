@@ -41,6 +41,11 @@ impl Key {
         Self::Fn(Box::new(extract))
     }
 
+    /// Whether records without the kernel's time may have no key. Nobody knows what a function reads.
+    pub(crate) fn may_need_time(&self) -> bool {
+        !matches!(self, Self::Payload(_))
+    }
+
     #[inline]
     fn of(&self, record: &Record<'_>) -> Option<u64> {
         match self {

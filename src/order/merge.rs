@@ -106,9 +106,9 @@ impl Merge {
     /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if there are no rings, or if a fill mark leaves no space for a record. [`ErrorKind::Clock`] if the key
-    /// is the kernel's time and a ring does not record it. [`ErrorKind::Fence`] and
-    /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings. [`ErrorKind::Map`] if a BPF ring buffer was added twice.
+    /// [`ErrorKind::InvalidInput`]: there are no rings; a fill mark leaves no space for a record; the key is the kernel's time and a ring does
+    /// not record it; the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice. [`ErrorKind::Unsupported`] if writers'
+    /// epochs prove nothing for these rings.
     /// [`ErrorKind::Forked`].
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         rings.control().check()?;
@@ -570,7 +570,7 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
             let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
             let message =
                 format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
-            return Err(Error::new(ErrorKind::Map, message));
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
     }
     if matches!(order.key, Key::Time)
@@ -583,7 +583,7 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         };
-        return Err(Error::new(ErrorKind::Clock, message));
+        return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     match order.hold.fence().filter(|_| !rings.are_complete()) {
         Some(Fence::Epochs(epochs)) => epochs.check(rings)?,

@@ -104,7 +104,7 @@ impl Proof {
                         None => std::thread::sleep(reserved.nap().unwrap_or_default()),
                     }
                 };
-                ended.map_err(|errno| Error::fence_failed(ErrorKind::Fence, errno, 1))
+                ended.map_err(|errno| Error::fence_failed(ErrorKind::of(&errno), errno, 1))
             }
         }
     }
@@ -388,7 +388,7 @@ impl Watch {
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let failed = |errno| Error::fence_failed(ErrorKind::Fence, errno, 1);
+        let failed = |errno| Error::fence_failed(ErrorKind::of(&errno), errno, 1);
         self.begin();
         loop {
             if self.stand_in.as_ref().is_some_and(|fences| !fences.is_here()) {
@@ -410,7 +410,7 @@ impl Fence {
     /// [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of fence.
     ///
     /// # Errors
-    /// [`ErrorKind::Fence`] if no way of this fence is possible; [`ErrorKind::System`] if the thread cannot be started.
+    /// [`ErrorKind::Unsupported`] if no way of this fence is possible; [`ErrorKind::System`] if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
         Proof::start(self).map(GracePeriods)
     }

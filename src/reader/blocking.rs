@@ -123,8 +123,8 @@ impl Reader {
     /// Makes a reader of these rings, with these options.
     ///
     /// # Errors
-    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the hold rule needs a fence and none is possible;
-    /// [`ErrorKind::Clock`](crate::ErrorKind::Clock) for the lag rule on a clock that cannot be read; [`ErrorKind::Limit`](crate::ErrorKind::Limit); [`ErrorKind::System`](crate::ErrorKind::System).
+    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the hold rule needs a fence and none is possible;
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for the lag rule on a clock that cannot be read; [`ErrorKind::Limit`](crate::ErrorKind::Limit); [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)

@@ -103,7 +103,7 @@ impl Engine {
         let complete = rings.are_complete();
         if matches!(hold, Hold::Lag(_)) && !complete && rings.clock().now().is_none() {
             let message = "the lag rule cannot read the perf clock: open the rings with another";
-            return Err(Error::new(ErrorKind::Clock, message));
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let control = Arc::clone(rings.control());
         control.arm().map_err(Error::cannot("make an eventfd"))?;

@@ -94,7 +94,7 @@ impl Recorder {
     /// `key` orders the events. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the fence is not possible, or is a custom one, writers' epochs, or reservations.
+    /// As [`RingOptions::open`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the fence is not possible, or is a custom one, writers' epochs, or reservations.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
@@ -146,7 +146,7 @@ impl Recorder {
     /// it.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if a ring cannot be stopped, [`ErrorKind::Fence`](crate::ErrorKind::Fence) if
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if a ring cannot be stopped, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if
     /// waiting for the grace period failed, [`ErrorKind::Forked`](crate::ErrorKind::Forked). Recording goes on then.
     pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
         if self.rings.control().is_forked() {

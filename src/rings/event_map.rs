@@ -54,7 +54,7 @@ fn wrong_type(event: &str, map_type: u32) -> Error {
         _ => "",
     };
     let message = format!("the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)", bpf::map_type(map_type));
-    Error::new(ErrorKind::Map, message).hinting(hint).about(event)
+    Error::new(ErrorKind::InvalidInput, message).hinting(hint).about(event)
 }
 
 /// The kernel says nothing about a file descriptor, or does not duplicate it.

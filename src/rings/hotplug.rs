@@ -101,7 +101,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     if rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
         let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
-        return Err(Error::new(ErrorKind::Cpu, message));
+        return Err(Error::new(ErrorKind::NotFound, message));
     }
     // All at once, so that some CPUs are traced and others are not for a short time only.
     rings.control().outlets().start(all)?;

@@ -372,7 +372,7 @@ impl Rings {
     /// [`Handle::pause`](crate::Handle::pause) does this for all CPUs, and from other threads.
     ///
     /// # Errors
-    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring with a known event; [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring with a known event; [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if one of them is a BPF ring buffer; [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
@@ -399,7 +399,7 @@ impl Rings {
     /// Only this crate may store `data_tail` or the consumer position while the rings are in use.
     ///
     /// # Errors
-    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring here, or the machine cannot have such a CPU;
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring here, or the machine cannot have such a CPU;
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         self.control.check()?;
@@ -412,7 +412,7 @@ impl Rings {
     fn absent(&self, cpu: u32) -> Error {
         match machine::possible_cpus().map(|possible| possible.last().copied()) {
             Ok(Some(last)) if cpu > last => no_such_cpu(cpu, last),
-            Ok(_) => Error::new(ErrorKind::Cpu, format!("CPU {cpu} has no ring")),
+            Ok(_) => Error::new(ErrorKind::NotFound, format!("CPU {cpu} has no ring")),
             Err(errno) => list_cpus(errno),
         }
     }
@@ -439,7 +439,7 @@ fn list_cpus(errno: io::Error) -> Error {
 
 /// The machine can have no CPU of that number.
 fn no_such_cpu(cpu: u32, last: u32) -> Error {
-    Error::new(ErrorKind::Cpu, format!("no CPU {cpu}: this machine can have CPUs up to {last}"))
+    Error::new(ErrorKind::NotFound, format!("no CPU {cpu}: this machine can have CPUs up to {last}"))
 }
 
 impl Drop for Rings {

@@ -95,8 +95,8 @@ impl RingOptions {
     ///
     /// This crate also refuses what the kernel takes but what could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
     /// writes nothing, a map that is named twice, two settings that exclude each other, a wake-up that would never come, an
-    /// attribute with a pointer in it, a size of zero or more than 2 GiB. [`ErrorKind::Map`](crate::ErrorKind::Map): a map without a slot for a CPU, or
-    /// with one slot for two. [`ErrorKind::Cpu`](crate::ErrorKind::Cpu): a CPU that the machine can never have, or no requested CPU is online.
+    /// attribute with a pointer in it, a size of zero or more than 2 GiB, a map without a slot for a CPU, or with one slot for two.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound): a CPU that the machine can never have, or no requested CPU is online.
     pub fn open(self) -> Result<Rings, Error> {
         hotplug::open(self, false)
     }
@@ -172,7 +172,7 @@ impl RingOptions {
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
     /// Unless set, the slot is the CPU's number, as `BPF_F_CURRENT_CPU` expects. Each CPU needs a slot of its own
-    /// ([`ErrorKind::Map`]): only programs on that CPU can output through its event.
+    /// ([`ErrorKind::InvalidInput`]): only programs on that CPU can output through its event.
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
         self.slot = slot;
         self
@@ -330,7 +330,7 @@ impl RingOptions {
     /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults or hardware, with
     /// [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs. Opening the rings gives
     /// [`ErrorKind::NotFound`] if there is no such process, and
-    /// [`ErrorKind::Busy`] if its threads come faster than events can be opened.
+    /// [`ErrorKind::Limit`] if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
         self.trace("pid", Task::process(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
@@ -480,12 +480,8 @@ impl RingOptions {
         self
     }
 
-    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
-    /// [`RingOptions::event`] asks for it. For keys that programs write into the payload.
-    ///
-    /// A record is then 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
-    /// a fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`ErrorKind::Clock`].
-    pub fn without_time(mut self) -> Self {
+    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to [`RingOptions::event`] asks for it.
+    pub(crate) fn without_time(mut self) -> Self {
         self.timed = false;
         self
     }

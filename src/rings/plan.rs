@@ -148,11 +148,11 @@ impl Plan {
                     "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
                      CPUs"
                 );
-                return Err(Error::new(ErrorKind::Map, message));
+                return Err(Error::new(ErrorKind::InvalidInput, message));
             }
             if let Some(other) = taken.insert(slot, cpu) {
                 let what = format!("slot {slot} of the perf event array, which holds one event");
-                return Err(Error::new(ErrorKind::Map, format!("CPUs {other} and {cpu} would share {what}")));
+                return Err(Error::new(ErrorKind::InvalidInput, format!("CPUs {other} and {cpu} would share {what}")));
             }
         }
         Ok(())

@@ -45,7 +45,7 @@ impl Rings {
     /// Call it after [`Rings::add`]. It counts failures from now on.
     ///
     /// # Errors
-    /// [`ErrorKind::Map`] if the map is no such array; [`ErrorKind::InvalidInput`] if there is no BPF ring buffer, or if several
+    /// [`ErrorKind::InvalidInput`] if the map is no such array, if there is no BPF ring buffer, or if several
     /// share a CPU: the counts do not say to which a failure belongs. [`ErrorKind::System`].
     pub fn count_failures(&mut self, map: impl AsFd) -> Result<(), Error> {
         // Asked for once: what is checked is what is read from then on.
@@ -60,7 +60,7 @@ impl Rings {
                  {value_size} bytes",
                 bpf::map_type(map_type)
             );
-            return Err(Error::new(ErrorKind::Map, message));
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
         let buffers: Vec<u32> =

@@ -176,7 +176,7 @@ impl Kernel {
     /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no writer writes into these rings while they are stopped.
     ///
     /// # Errors
-    /// [`ErrorKind::Fence`](crate::ErrorKind::Fence); [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported); [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
     ///
     /// # Panics
     /// As [`Kernel::recorder`].

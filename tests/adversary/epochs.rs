@@ -146,30 +146,30 @@ fn what_cannot_be_proven_is_refused() {
 
     // Maps of the wrong type.
     let plain = Map::array(64, load::slots()).unwrap();
-    assert_error!(Epochs::open(&plain).unwrap_err(), Map, "a BPF_MAP_TYPE_ARRAY (2), with flags 0x0");
-    assert_error!(Epochs::open(&events).unwrap_err(), Map, "a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)");
+    assert_error!(Epochs::open(&plain).unwrap_err(), InvalidInput, "a BPF_MAP_TYPE_ARRAY (2), with flags 0x0");
+    assert_error!(Epochs::open(&events).unwrap_err(), InvalidInput, "a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)");
     if load::slots() > 1 {
         let few = Map::epochs(load::slots() - 1).unwrap();
         let error = Epochs::open(&few).unwrap_err();
         let last = load::slots() - 1;
-        assert_error!(error, Map, format!("with {last} elements has none for CPU {last}"));
+        assert_error!(error, InvalidInput, format!("with {last} elements has none for CPU {last}"));
     }
     let null = std::fs::File::open("/dev/null").unwrap();
     let error = Epochs::open(&null).unwrap_err();
     assert!(error.event().is_none(), "the error concerns no event");
-    assert_error!(error, Map, "epochs: this is no BPF map, but /dev/null");
+    assert_error!(error, InvalidInput, "epochs: this is no BPF map, but /dev/null");
 
     // Other writers in the rings, which do not enter and leave.
     if let Some(rings) = kernel("trace", Rings::options().bpf_output(&events).tracepoint("sched:sched_switch").open()) {
         let error = Reader::new(rings, Order::new().hold(hold())).unwrap_err();
-        assert_error!(error, Fence, "epochs say nothing of");
+        assert_error!(error, Unsupported, "epochs say nothing of");
         assert_eq!(error.event(), Some("tracepoint sched:sched_switch"));
     }
 
     // A recorder's bytes must not change while they are read, and programs cannot guarantee that.
     let epochs = Fence::Epochs(Epochs::open(&words).unwrap());
     let refused = Recorder::open(Rings::options().bpf_output(&events), Key::Time, &epochs);
-    assert_error!(refused.unwrap_err(), Fence, "no fence: ");
+    assert_error!(refused.unwrap_err(), Unsupported, "no fence: ");
 }
 
 /// Epochs need no thread, no sleep and no system calls other than those of a refresh: the record of a program that has left comes at once.

@@ -331,7 +331,7 @@ fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
         let rings = Rings::options().bpf_output(&world.events).cpus([cpu, cpu]).pages(1);
         let mut reader = match rings.open() {
             // It is the only CPU.
-            Err(error) if error.kind() == ErrorKind::Cpu && world.cpus.len() == 1 => return,
+            Err(error) if error.kind() == ErrorKind::NotFound && world.cpus.len() == 1 => return,
             _ => Reader::new(world.options().open().unwrap(), Order::new().hold(Hold::None)).unwrap(),
         };
         // The first check finds that it is listed.

@@ -60,10 +60,10 @@ fn cpus_that_are_offline() {
         let rings = options.bpf_output(&events).open().unwrap();
         assert_eq!(rings.cpus().collect::<Vec<_>>(), load::online());
         assert!(!load::online().contains(&gone));
-        assert_error!(rings.raw(gone).unwrap_err(), Cpu, format!("CPU {gone} has no ring"));
+        assert_error!(rings.raw(gone).unwrap_err(), NotFound, format!("CPU {gone} has no ring"));
     }
     let error = Rings::options().bpf_output(&events).cpus([gone]).open().unwrap_err();
-    assert_error!(error, Cpu, format!("none of the CPUs [{gone}] is online; these are: {:?}", load::online()));
+    assert_error!(error, NotFound, format!("none of the CPUs [{gone}] is online; these are: {:?}", load::online()));
 
     // With one CPU left, membarrier returns at once and proves nothing: the fence uses the map.
     if load::online().len() == 1
@@ -293,7 +293,7 @@ fn comes_to_a_slot_that_another_has(events: &Map, echo: &Program, cpu: u32) {
         refused.is_some()
     });
     let error = refused.unwrap();
-    assert_error!(error, Map, format!("CPUs 0 and {cpu} would share slot 0"));
+    assert_error!(error, InvalidInput, format!("CPUs 0 and {cpu} would share slot 0"));
     assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
     assert_eq!(numbers(&mut reader, 1), [1]);
 }

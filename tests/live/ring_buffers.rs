@@ -340,14 +340,14 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     // SAFETY: it has no other reader.
     let refused = |map: &dyn AsFd| unsafe { Ring::adopt_ring_buffers(map.as_fd()) }.unwrap_err();
     let array = Map::array(8, 1).unwrap();
-    assert_error!(refused(&array), Map, "a BPF ring buffer is expected", "BPF_MAP_TYPE_ARRAY (2)");
-    assert_error!(refused(&std::fs::File::open("/dev/null").unwrap()), Map);
+    assert_error!(refused(&array), InvalidInput, "a BPF ring buffer is expected", "BPF_MAP_TYPE_ARRAY (2)");
+    assert_error!(refused(&std::fs::File::open("/dev/null").unwrap()), InvalidInput);
     // Slots, none of them filled.
-    assert_error!(refused(&Map::ring_buffers(BYTES, &[]).unwrap().0), Map, "empty");
+    assert_error!(refused(&Map::ring_buffers(BYTES, &[]).unwrap().0), InvalidInput, "empty");
     if let Ok(user) = Map::user_ring_buffer(BYTES) {
-        assert_error!(refused(&user), Map, "BPF_MAP_TYPE_USER_RINGBUF", "the kernel reads it");
+        assert_error!(refused(&user), InvalidInput, "BPF_MAP_TYPE_USER_RINGBUF", "the kernel reads it");
     }
-    assert_error!(refused(&Map::ring_buffers_keyed(BYTES, 8).unwrap()), Map, "keys of 8 bytes");
+    assert_error!(refused(&Map::ring_buffers_keyed(BYTES, 8).unwrap()), InvalidInput, "keys of 8 bytes");
     let spoilt = Map::ring_buffer(BYTES).unwrap();
     // Another program has moved the consumer position, the first word of the first page.
     let (page, fd) = (foreign::page_size(), spoilt.as_fd().as_raw_fd());
@@ -357,15 +357,15 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     assert_ne!(word, libc::MAP_FAILED);
     // SAFETY: the page was just mapped, and can be written.
     unsafe { word.cast::<u64>().write_volatile(4) };
-    assert_error!(refused(&spoilt), Map, "the consumer position 4", "no multiple of 8");
+    assert_error!(refused(&spoilt), InvalidInput, "the consumer position 4", "no multiple of 8");
     // BPF_F_RB_OVERWRITE
     match Map::ring_buffer_with(BYTES, 1 << 19) {
-        Ok(overwrite) => assert_error!(refused(&overwrite), Map, "BPF_F_RB_OVERWRITE"),
+        Ok(overwrite) => assert_error!(refused(&overwrite), InvalidInput, "BPF_F_RB_OVERWRITE"),
         Err(_) => perfweave_support::lacks("BPF_F_RB_OVERWRITE, so that nothing was refused"),
     }
 
     let error = Reader::new(adopt(&map), Order::new().hold(RESERVED)).unwrap_err();
-    assert_error!(error, Clock, "Key::Payload");
+    assert_error!(error, InvalidInput, "Key::Payload");
     let error = Reader::new(adopt(&map), order(RESERVED).numbers(Sequence::u64(8))).unwrap_err();
     assert_error!(error, InvalidInput, "Layout::cpu_at");
     let Some((events, _)) = perfweave_support::echo() else { return };
@@ -374,12 +374,12 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     // SAFETY: it has no other reader.
     mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
     let error = Reader::new(mixed, order(RESERVED)).unwrap_err();
-    assert_error!(error, Fence, "perf ring", "Hold::FENCE");
+    assert_error!(error, Unsupported, "perf ring", "Hold::FENCE");
 
     let mut rings = adopt(&map);
     assert_error!(
         rings.count_failures(&array).unwrap_err(),
-        Map,
+        InvalidInput,
         "BPF_MAP_TYPE_PERCPU_ARRAY",
         "BPF_MAP_TYPE_ARRAY (2)"
     );
@@ -408,7 +408,7 @@ fn cpus_that_are_kept_free_are_interrupted_with_permission_only() {
         refused.unwrap();
         return lacks("CPUs that are kept free of other work");
     }
-    assert_error!(refused.unwrap_err(), Fence, "kept free of other work", "isolated: true");
+    assert_error!(refused.unwrap_err(), Unsupported, "kept free of other work", "isolated: true");
     let mut holds = vec![RESERVED];
     if cfg!(target_arch = "x86_64") {
         holds.push(Hold::Fence(Fence::Reserved(Barrier::Programs)));
@@ -639,7 +639,7 @@ fn the_same_map_twice_is_refused() {
     }
     // SAFETY: nobody reads it.
     let error = unsafe { Ring::adopt_ring_buffers(&slots) }.unwrap_err();
-    assert_error!(error, Map, "0 and 2", "the same map");
+    assert_error!(error, InvalidInput, "0 and 2", "the same map");
     let mut rings = adopt(&map);
     // Another descriptor of it.
     let again = map.as_fd().try_clone_to_owned().unwrap();
@@ -647,7 +647,7 @@ fn the_same_map_twice_is_refused() {
     for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(again) }.unwrap() {
         rings.add(cpu, ring, Layout::RING_BUFFER);
     }
-    assert_error!(Reader::new(rings, order(Hold::None)).unwrap_err(), Map, "twice");
+    assert_error!(Reader::new(rings, order(Hold::None)).unwrap_err(), InvalidInput, "twice");
     // A reader that is gone leaves the map to the next.
     drop(reader(&map, Hold::None));
     drop(reader(&map, Hold::None));

@@ -187,8 +187,8 @@ fn no_thread_is_missed_or_traced_twice_that_comes_meanwhile() {
         });
         let rings = match rings {
             // This error is expected: other tests start threads too.
-            Err(error) if error.kind() == ErrorKind::Busy => {
-                assert_error!(error, Busy, "were others each time");
+            Err(error) if error.kind() == ErrorKind::Limit => {
+                assert_error!(error, Limit, "were others each time");
                 continue;
             }
             rings => kernel("trace a process", rings),

@@ -78,7 +78,7 @@ fn serial_test_perf_buffer() {
 fn no_buffer() {
     let Some((map, _)) = echo() else { return };
     let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).open().unwrap();
-    assert_error!(rings.raw(5000).unwrap_err(), Cpu, "no CPU 5000: ");
+    assert_error!(rings.raw(5000).unwrap_err(), NotFound, "no CPU 5000: ");
 }
 
 /// `perf_buffer__consume()` takes buffers one after the other; perfweave begins with the fullest.
@@ -163,7 +163,7 @@ fn new_raw_with_map_keys() {
     let small = Map::perf_event_array(last + SHIFT + 1).unwrap();
     let options = Rings::options().bpf_output(&small).pages(1).slots(|cpu| cpu + SHIFT + 1);
     let error = options.open().unwrap_err();
-    assert_error!(error, Map, format!("CPU {last} needs slot {}: ", last + SHIFT + 1));
+    assert_error!(error, InvalidInput, format!("CPU {last} needs slot {}: ", last + SHIFT + 1));
 }
 
 /// `perf_buffer__new()` for a map that is pinned.
@@ -199,7 +199,7 @@ fn a_pinned_map_is_opened_by_its_path() {
     let path = mount.path().join("array");
     pin::pin(&array, &path).unwrap();
     let error = Rings::options().bpf_output_pinned(&path).open().unwrap_err();
-    assert_error!(error, Map, "the map is a BPF_MAP_TYPE_ARRAY (2)");
+    assert_error!(error, InvalidInput, "the map is a BPF_MAP_TYPE_ARRAY (2)");
 }
 
 #[test]

@@ -345,8 +345,12 @@ fn resuming_lets_output_into_every_ring() {
     assert!(!kernel.emit(3, 1, b"") && kernel.emit(0, 1, b""));
     rings.resume().unwrap();
     assert!(kernel.emit(3, 2, b""));
-    assert_error!(rings.pause_output(1, true).unwrap_err(), Cpu, "CPU 1");
-    assert_error!(rings.pause_output(70_000, true).unwrap_err(), Cpu, "no CPU 70000: this machine can have CPUs up to");
+    assert_error!(rings.pause_output(1, true).unwrap_err(), NotFound, "CPU 1");
+    assert_error!(
+        rings.pause_output(70_000, true).unwrap_err(),
+        NotFound,
+        "no CPU 70000: this machine can have CPUs up to"
+    );
 }
 
 /// If a key function panics in the refresh that begins a flush, the flush remains.

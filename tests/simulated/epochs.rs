@@ -234,7 +234,7 @@ fn cpus_without_a_word_are_refused() {
     let kernel = sim::Kernel::new(&[0, 5000]);
     let hold = Hold::Fence(Fence::Epochs(kernel.epochs()));
     let error = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap_err();
-    assert_error!(error, Map, "a map of epochs with 1024 elements has none for CPU 5000");
+    assert_error!(error, InvalidInput, "a map of epochs with 1024 elements has none for CPU 5000");
 }
 
 /// Words are memory that other programs write. With any content every event comes out, and none is late if the programs enter and leave.

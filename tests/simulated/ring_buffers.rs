@@ -370,12 +370,12 @@ fn what_proves_nothing_is_refused() {
     let kind = |rings, order| Merge::new(rings, order).map(drop).map_err(|error| error.kind());
     let (_buffers, rings) = machine(&[0], 4096);
     assert_eq!(kind(rings, reserved()), Ok(()));
-    assert_eq!(kind(sim::Kernel::new(&[0]).rings(), reserved()), Err(ErrorKind::Fence));
+    assert_eq!(kind(sim::Kernel::new(&[0]).rings(), reserved()), Err(ErrorKind::Unsupported));
     let mut mixed = sim::Kernel::new(&[0]).rings();
     mixed.add(0, RingBuffer::new(4096).1, Layout::RING_BUFFER);
-    assert_eq!(kind(mixed, reserved()), Err(ErrorKind::Fence));
+    assert_eq!(kind(mixed, reserved()), Err(ErrorKind::Unsupported));
     let (_buffers, rings) = machine(&[0], 4096);
-    assert_eq!(kind(rings, order().key(Key::Time)), Err(ErrorKind::Clock));
+    assert_eq!(kind(rings, order().key(Key::Time)), Err(ErrorKind::InvalidInput));
     let (_buffers, rings) = machine(&[ANY_CPU], 4096);
     let numbered = order().numbers(perfweave::Sequence::u64(8));
     assert_eq!(kind(rings, numbered), Err(ErrorKind::InvalidInput));

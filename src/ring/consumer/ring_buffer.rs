@@ -35,12 +35,12 @@ impl Ring {
     /// reader at its next refresh ([`Fault::Consumer`]), which may be too late.
     ///
     /// # Errors
-    /// [`ErrorKind::Map`] if the map is none, or if the kernel overwrites its oldest records (`BPF_F_RB_OVERWRITE`);
+    /// [`ErrorKind::InvalidInput`] if the map is none, or if the kernel overwrites its oldest records (`BPF_F_RB_OVERWRITE`);
     /// [`ErrorKind::System`] if it cannot be mapped.
     pub unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
         let map = map.as_fd();
         let info = info_of(map)?;
-        let refused = |why: String| Err(Error::new(ErrorKind::Map, why));
+        let refused = |why: String| Err(Error::new(ErrorKind::InvalidInput, why));
         match info.map_type {
             bpf::BPF_MAP_TYPE_RINGBUF => {}
             bpf::BPF_MAP_TYPE_USER_RINGBUF => {
@@ -120,7 +120,7 @@ impl Ring {
     /// As [`Ring::adopt_ring_buffer`], of each.
     ///
     /// # Errors
-    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::Map`] if the keys of a map of maps are not of 4 bytes, or if two elements are the
+    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::InvalidInput`] if the keys of a map of maps are not of 4 bytes, or if two elements are the
     /// same map;
     /// [`ErrorKind::Permission`] if this process may not open a map by its id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
     pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
@@ -133,7 +133,7 @@ impl Ring {
         if info.key_size != 4 {
             let message =
                 format!("keys of {} bytes: a map of ring buffers has the CPU as its key, 4 bytes", info.key_size);
-            return Err(Error::new(ErrorKind::Map, message));
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let cannot = |errno| Error::system("look into the map of BPF ring buffers", errno);
         let mut rings: Vec<(u32, Self)> = Vec::new();
@@ -143,12 +143,12 @@ impl Ring {
             let ring = unsafe { Self::adopt_ring_buffer(&inner) }?;
             if let Some((other, _)) = rings.iter().find(|(_, other)| other.is_same_map(&ring)) {
                 let message = format!("elements {other} and {cpu} are the same map: a BPF ring buffer has one reader");
-                return Err(Error::new(ErrorKind::Map, message));
+                return Err(Error::new(ErrorKind::InvalidInput, message));
             }
             rings.push((cpu, ring));
         }
         if rings.is_empty() {
-            return Err(Error::new(ErrorKind::Map, "the map of BPF ring buffers is empty"));
+            return Err(Error::new(ErrorKind::InvalidInput, "the map of BPF ring buffers is empty"));
         }
         Ok(rings)
     }

@@ -115,7 +115,7 @@ pub fn echo() -> Option<(bpf::Map, bpf::Program)> {
     Some((events, program))
 }
 
-/// Checks an error's kind and what its message says: `assert_error!(error, Cpu, "CPU 3 has no ring")`. Texts may be formatted values.
+/// Checks an error's kind and what its message says: `assert_error!(error, NotFound, "CPU 3 has no ring")`. Texts may be formatted values.
 #[macro_export]
 macro_rules! assert_error {
     ($error:expr, $kind:ident $(, $text:expr)* $(,)?) => {{

@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-fn open(map: OwnedFd, start: &Start) -> Result<Rings> {
-    Ok(Rings::options().bpf_output(map).bytes(start.bytes as u64).open()?)
+fn open(map: OwnedFd, start: &Start, order: &Order) -> Result<Rings> {
+    Ok(order.ring_options().bpf_output(map).bytes(start.bytes as u64).open()?)
 }
 
 /// Takes an event.
@@ -30,7 +30,7 @@ fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
 
 /// A reader and a running tally. The remaining events are flushed when the load has ended.
 fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -> Result<(Reader, Tally)> {
-    begin_with(open(map, start)?, start, within(order, latency.or(start.latency)))
+    begin_with(open(map, start, &order)?, start, within(order, latency.or(start.latency)))
 }
 
 /// With this latency, if one is set.
@@ -97,12 +97,12 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
 
 /// Without order, with perfweave's default wake-up.
 pub fn drain(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map, start)?, start, |fds| wait(fds, start.sleep()))
+    drained(open(map, start, &Order::new())?, start, |fds| wait(fds, start.sleep()))
 }
 
 /// The same with less sleep.
 pub fn drain_often(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map, start)?, start, |fds| wait(fds, Duration::from_millis(1)))
+    drained(open(map, start, &Order::new())?, start, |fds| wait(fds, Duration::from_millis(1)))
 }
 
 pub(super) fn drained(
