@@ -10,8 +10,8 @@
 //! ```
 
 use perfweave::{
-    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Ledger, Order, Pause, Reader,
-    SequenceAnomaly, WhenFull,
+    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Ledger, Order, Pause, Reader, SequenceAnomaly,
+    WhenFull,
 };
 use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;

@@ -3,8 +3,8 @@
 use crate::error::{Error, ErrorKind};
 use crate::order::hold::Hold;
 use crate::order::key::Key;
-use crate::rings::{Lane, Rings};
 use crate::rings::options::RingOptions;
+use crate::rings::{Lane, Rings};
 use crate::sequence::counter::Sequence;
 use std::time::Duration;
 
