@@ -5,6 +5,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Certainty, Clock, Ended, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, WhenFull, perf_data, sim,
 };
+use perfweave_decode::Format;
 use perfweave_support::{assert_error, perf::printed};
 use std::collections::BTreeSet;
 use std::process::Command;
