@@ -154,7 +154,7 @@ impl Recorder {
         for (number, source) in rings.sources().iter().enumerate().take(tables) {
             let (system, name) =
                 source.tracepoint().unwrap_or(source.name()).split_once(':').unwrap_or(("perf", source.name()));
-            let table = Filling::new(Table::event(system, name, Format::of(&rings, number).ok().as_ref(), origin));
+            let table = Filling::new(Table::event(system, name, Format::of(rings, number).ok().as_ref(), origin));
             let same = events.iter().position(|other| other.folder == table.folder);
             sources.push(same.unwrap_or(events.len()));
             if same.is_none() {

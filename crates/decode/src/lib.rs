@@ -1,4 +1,4 @@
-//! Tracepoint fields by name, and lines of text as the kernel prints them, from records that [perfweave](::perfweave) reads.
+//! Tracepoint fields by name, and lines of text as the kernel prints them, from records that [`perfweave`] reads.
 //!
 //! [`Format::of`] and [`Format::read`] give the format of a tracepoint or a probe. [`Format::field`] looks a field up once; [`Field`] reads it
 //! in place, without allocating. [`Format::line`] prints a record as the kernel does.
