@@ -114,11 +114,8 @@
 #![deny(unsafe_code)]
 // docs.rs says at each item which feature brings it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Rooms always contain the seams of these features. A build with all features finds unused code.
-#![cfg_attr(
-    not(all(feature = "perf-event-open-sys-7", feature = "test-util")),
-    expect(dead_code, reason = "what only a feature uses")
-)]
+// Rooms always contain the seams of this feature. A build with all features finds unused code.
+#![cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "what only a feature uses"))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("perf rings are Linux's");

@@ -528,10 +528,13 @@ mod tests {
     #[test]
     fn names_and_semaphores_are_of_the_event_that_was_added_last() {
         let said = |options: RingOptions| options.open().unwrap_err().to_string();
-        for options in [RingOptions::new(), RingOptions::new().uprobe("/bin/true", 64).kprobe("vfs_read")] {
-            assert!(said(options.semaphore(8)).starts_with("semaphore is a setting of the uprobe"));
+        let before = RingOptions::new().semaphore(8).event_name("cpu-clock");
+        let of_another = RingOptions::new().uprobe("/bin/true", 64).kprobe("vfs_read").semaphore(8);
+        for options in [before, of_another] {
+            assert!(said(options).starts_with("semaphore is a setting of the uprobe"));
         }
-        assert!(said(RingOptions::new().named("a")).starts_with("named is a setting of the event"));
+        let before = RingOptions::new().named("a").event_name("cpu-clock");
+        assert!(said(before).starts_with("named is a setting of the event"));
         let twice = RingOptions::new().event_name("cpu-clock").named("a").named("b");
         assert!(said(twice).starts_with("named and named are set"));
         let silent = RingOptions::new().event_name("cpu-clock").period(0).named("my clock");
