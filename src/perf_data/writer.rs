@@ -158,8 +158,9 @@ impl Writer {
     /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
     /// return their rings: [`Reader::rings`](crate::Reader::rings). It blocks while it reads procfs and writes.
     ///
-    /// Only this user may read the file. If the last name in the path is a link, it is followed only if it is of this user or of root. Of the
-    /// folders and links before it nothing is checked. A descriptor of this process, `/proc/self/fd/3`, may be anybody's file.
+    /// Only this user may read the file. One that others could open until now is removed first: who has it open sees nothing. If the last
+    /// name in the path is a link, it is followed only if it is of this user or of root. Of the folders and links before it nothing is
+    /// checked. A descriptor of this process, `/proc/self/fd/3`, may be anybody's file.
     ///
     /// # Errors
     /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is reached by a link of

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 const MOST_LINKS: usize = 40;
 
 /// Creates a file for writing that only its user may read, or empties a regular one of that user, or opens what is there and no file. `None`
-/// if what is there is not wanted. Never waits for a reader.
+/// if what is there is not wanted. Never waits for a reader. A file that others could open until now is replaced: who has opened it has the old
+/// one. One that this process was given open is made private where it is.
 ///
 /// `PermissionDenied` if another user could read it, because it belongs to them, or has a say in what it is, by a link at the last place of
 /// the path. Links at the other places are followed: who may write in a folder of the path has a say in all that is behind it.
@@ -53,6 +54,12 @@ pub(crate) fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::R
         return Err(refused(format!(
             "it has {names} names, and may be a file that somebody linked here: remove it first"
         )));
+    }
+    if there.mode() & 0o077 != 0 && !is_own {
+        fs::remove_file(&path).map_err(|error| {
+            refused(format!("others could open it until now, and it cannot be replaced ({error}): chmod 600 it first"))
+        })?;
+        return open(options.clone().create_new(true), OFlag::O_NOFOLLOW).map(Some);
     }
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.set_len(0)?;

@@ -12,7 +12,8 @@ use perfweave_support::threads::until;
 use perfweave_support::{assert_error, echo, kernel, tracefs};
 use std::io::{self, Read};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -89,6 +90,37 @@ fn a_file_that_others_could_read_is_made_private_or_refused() {
     assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
     assert!(error.to_string().contains("belongs to user 65534"), "{error}");
     assert_eq!(std::fs::read(&file.0).unwrap(), b"theirs");
+}
+
+/// Who opened a file while others could, and keeps it open, has the old one.
+#[test]
+fn a_file_that_others_may_have_open_is_replaced() {
+    let rings = sim::Kernel::new(&[0]).rings();
+    let file = File::new();
+    std::fs::write(&file.0, "before").unwrap();
+    let mut modes = Vec::new();
+    for mode in [0o640, 0o604, 0o622, 0o600] {
+        std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut opened = std::fs::File::open(&file.0).unwrap();
+        let before = std::fs::read(&file.0).unwrap();
+        perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+        let mut seen = Vec::new();
+        opened.read_to_end(&mut seen).unwrap();
+        modes.push(seen == before);
+        let there = std::fs::metadata(&file.0).unwrap();
+        assert_eq!(there.permissions().mode() & 0o777, 0o600);
+        assert_eq!(there.ino() == opened.metadata().unwrap().ino(), mode == 0o600, "{mode:o}");
+        std::fs::write(&file.0, "before").unwrap();
+    }
+    assert_eq!(modes, [true, true, true, false], "whether the old file has nothing new");
+    // What was given open, as by the shell, stays that file.
+    std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let given = std::fs::File::options().write(true).open(&file.0).unwrap();
+    let path = format!("/proc/self/fd/{}", given.as_raw_fd());
+    perf_data::Writer::create(path, &rings).unwrap().finish().unwrap();
+    let there = given.metadata().unwrap();
+    assert_eq!((there.nlink(), there.permissions().mode() & 0o777), (1, 0o600));
+    assert!(std::fs::read(&file.0).unwrap().starts_with(b"PERFILE2"));
 }
 
 /// A link of another user leads where that user likes. Own links are followed. And a file with a second name may be anybody's file.
