@@ -9,6 +9,8 @@ mod printable;
 pub mod query;
 pub mod record;
 pub mod schema;
+pub mod seal;
 pub mod tighten;
+pub mod verify;
 
 pub use query::Failure;

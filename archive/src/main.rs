@@ -6,7 +6,7 @@ mod printable;
 
 use clap::Parser;
 use nix::sys::stat::{Mode, umask};
-use perfweave_archive::{generate, query, record, tighten};
+use perfweave_archive::{generate, query, record, tighten, verify};
 use printable::say;
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -20,6 +20,8 @@ enum Command {
     Record(record::Options),
     /// Ask an archive
     Query(query::Options),
+    /// Check what an archive says of itself: whether a row, file or field was changed, added, moved or removed
+    Verify(verify::Options),
     /// Correct clocks of machines by messages between them: no message is received before it is sent
     Tighten(tighten::Options),
     /// Write an archive with the shapes of a real one, to try queries on
@@ -28,7 +30,8 @@ enum Command {
 
 fn main() -> ExitCode {
     match run(Command::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(message) => {
             say(format_args!("perfweave-archive: {message}"));
             ExitCode::FAILURE
@@ -36,14 +39,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// What goes wrong, in words.
-fn run(command: Command) -> Result<(), String> {
+/// Whether all holds, where that is asked. What goes wrong, in words.
+fn run(command: Command) -> Result<bool, String> {
     let runtime = || Runtime::new().map_err(|error| format!("the runtime cannot begin: {error}"));
-    match command {
+    let done = match command {
+        Command::Verify(options) => return verify::run(&options).map_err(|error| error.to_string()),
         // It has threads of its own, so that events never wait for a store.
         Command::Record(options) => match record::record(&options) {
             Err(record::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            done => done.map(|outcome| say(format_args!("{outcome}"))).map_err(|error| error.to_string()),
+            done => done.map(|outcome| told(&outcome)).map_err(|error| error.to_string()),
         },
         Command::Query(options) => {
             own_files();
@@ -59,6 +63,15 @@ fn run(command: Command) -> Result<(), String> {
             eprintln!("{} rows of events in {} files of {} bytes", made.rows, made.files, made.bytes);
             Ok(())
         }
+    };
+    done.map(|()| true)
+}
+
+/// Says how a recording went.
+fn told(outcome: &record::Outcome) {
+    say(format_args!("{outcome}"));
+    if let Some(hash) = outcome.written.hash {
+        say(format_args!("hash {hash}"));
     }
 }
 

@@ -7,14 +7,15 @@ mod cure;
 mod error;
 // The same of what is missing.
 #[path = "../../cli/src/missing.rs"]
-mod missing;
+pub(crate) mod missing;
 mod recorder;
+mod sealing;
 mod store;
 mod stream;
 mod unfinished;
 #[path = "../../cli/src/words.rs"]
 mod words;
-mod writer;
+pub(crate) mod writer;
 
 pub use error::Error;
 pub use store::{Store, variables};

@@ -2,8 +2,9 @@
 
 use crate::child::Child;
 use crate::failure::Failure;
+use crate::out::say;
 use clap::Args;
-use perfweave::{Fence, Hold, Order, RingOptions};
+use perfweave::{Fence, Hold, Order, Rcu, RingOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,6 +86,15 @@ impl Common {
     /// The order of the stream, without what is about this program.
     pub fn order(&self) -> Order {
         Order::new().hold(self.hold.clone()).without_self()
+    }
+
+    /// Says that expedited grace periods were asked for where there are none. The order is proven all the same.
+    pub fn say_if_not_expedited(&self) {
+        if matches!(self.hold, Hold::Fence(Fence::Expedited { .. })) && matches!(Rcu::read(), Ok(Rcu::Normal)) {
+            say(format_args!(
+                "perfweave: --hold expedited is as slow as --hold fence here: /sys/kernel/rcu_normal is 1, so no grace period is expedited"
+            ));
+        }
     }
 }
 

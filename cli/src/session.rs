@@ -71,6 +71,7 @@ impl Session {
         for program in rings.foreign_programs().unwrap_or_default() {
             say(format_args!("perfweave: {program}"));
         }
+        common.say_if_not_expedited();
         let reader = Reader::new(rings, order)?;
         let stop = Arc::new(Stop::default());
         on_signals(Arc::clone(&stop), reader.handle())?;

@@ -189,14 +189,13 @@ fn of_cpu(found: &Found) -> String {
 
 /// A doubt in a line, with times as seconds.
 fn in_words(doubt: &Doubt) -> String {
-    let text = doubt.to_string();
-    match doubt.times {
-        None => text,
-        Some([from, until]) => text.replace(
-            &format!("of the times {from} to {until}"),
-            &format!("from {} to {}", seconds(from), seconds(until)),
-        ),
+    let mut doubt = doubt.clone();
+    let times = doubt.times.take();
+    let mut text = doubt.to_string();
+    if let Some([from, until]) = times {
+        let _ = write!(text, "; records from {} to {} are in doubt", seconds(from), seconds(until));
     }
+    text
 }
 
 fn object(args: &Args, verdict: &Verdict, is_expected: bool) -> Value {

@@ -153,10 +153,20 @@ fn how_fast_grace_periods_may_be_is_said() {
     assert_eq!(of(&text, "fence ").1, None, "{text}");
     assert!(of(&text, "fence, expedited").1.is_some_and(|advice| advice.contains("--hold fence takes no")), "{text}");
 
-    let Some(_normal) = Setting::set("/sys/kernel/rcu_normal", "1") else { return };
+    let Some(normal) = Setting::set("/sys/kernel/rcu_normal", "1") else { return };
     let text = said();
     assert!(of(&text, "grace periods").0.contains("rcu_normal is 1"), "{text}");
     assert!(of(&text, "fence ").1.is_some_and(|advice| advice.contains("/sys/kernel/rcu_normal")), "{text}");
+    // Who asks for what there is not is told, and nobody else.
+    let warns = |rule: &str| {
+        let output = Run::new(&["trace", "-e", "sched:sched_process_exec", "--hold", rule, "--", "true"]).output();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said.contains("rcu_normal is 1")
+    };
+    assert!(warns("expedited") && !warns("fence"));
+    drop(normal);
+    assert!(!warns("expedited"));
 }
 
 /// Every refusal comes with what would help, and the exit status says that something is missing.

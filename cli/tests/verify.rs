@@ -154,6 +154,13 @@ fn what_was_done_to_a_recording_is_named() {
     let doubted = |doubt: &Value| doubt["bytes"][1].as_u64().unwrap() - doubt["bytes"][0].as_u64().unwrap();
     assert!(plain.len() > 2 << 20 && doubts.iter().all(|doubt| doubted(doubt) < 5 << 18), "{said}");
     let (status, text) = words(&[&file]);
+    // Times are seconds there.
+    for times in doubts.iter().filter_map(|doubt| doubt["times"].as_array()) {
+        let [from, until] = [0, 1].map(|at| times[at].as_u64().unwrap());
+        let [from, until] = [from, until].map(|time| format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000));
+        assert!(text.contains(&format!("; records from {from} to {until} are in doubt")), "{text}");
+    }
+    assert!(doubts.iter().any(|doubt| doubt["times"].is_array()), "{said}");
     assert!(
         status == Some(1) && text.contains("IN DOUBT: bytes ") && text.contains("what is not named above holds"),
         "{text}"

@@ -61,7 +61,7 @@ impl Location {
     }
 
     /// All files, also behind one in a folder whose name a store cannot have. That one is an error.
-    pub(super) fn list(&self) -> Result<BoxStream<'static, object_store::Result<ObjectMeta>>, Failure> {
+    pub(crate) fn list(&self) -> Result<BoxStream<'static, object_store::Result<ObjectMeta>>, Failure> {
         let (store, prefix) = (Arc::clone(&self.store), self.prefix.clone());
         let list = move || store.list(Some(&prefix));
         if self.root.scheme() != "file" {

@@ -5,7 +5,10 @@ use super::writer::{Batch, Message};
 use super::{Error, missing};
 use crate::clocks::{Clocks, Reading};
 use crate::schema::{At, Of, Origin, Table, Value};
-use arrow::datatypes::SchemaRef;
+use crate::seal::{self, End};
+use arrow::array::AsArray;
+use arrow::datatypes::{Int32Type, SchemaRef};
+use arrow::record_batch::RecordBatch;
 use perfweave::{Account, Certainty, Event, Item, Kind, Record, Rings};
 use perfweave_decode::Format;
 use std::fs;
@@ -124,10 +127,14 @@ pub struct Recorder {
     next_tick: i64,
     hour_ends: i64,
     mono: i64,
+    /// The largest key that came.
+    newest: Option<i64>,
     row: i64,
     late: Option<Span>,
     /// The last key of each CPU's ring.
     last_of: Vec<Option<i64>>,
+    /// By CPU, the events that became rows, and those of them that were dropped.
+    of_cpus: Vec<[u64; 2]>,
     /// Notices of damage before the next record of its ring, and of CPUs that are not traced.
     lasting: Vec<Notice>,
     /// Rows that became part of a batch for which there was no room.
@@ -182,9 +189,11 @@ impl Recorder {
             next_tick: reading.mono,
             hour_ends,
             mono: reading.mono,
+            newest: None,
             row: 0,
             late: None,
             last_of: Vec::new(),
+            of_cpus: Vec::new(),
             lasting: Vec::new(),
             dropped: 0,
             yielded: 0,
@@ -213,6 +222,7 @@ impl Recorder {
     pub fn take(&mut self, event: &Event<'_>) -> Result<(), Error> {
         let mono = event.key().map_or(self.mono, |key| key.cast_signed());
         self.mono = self.mono.max(mono);
+        self.newest = self.newest.max(event.key().map(u64::cast_signed));
         if mono >= self.hour_ends {
             // A file has rows of one hour.
             self.send_all()?;
@@ -238,6 +248,7 @@ impl Recorder {
         };
         let at = self.at(mono);
         self.yielded += 1;
+        self.of_cpu(record.cpu())[0] += 1;
         let filling = &mut self.events[number];
         filling.note(mono);
         filling.table.add_record(at, of, &record);
@@ -255,6 +266,24 @@ impl Recorder {
             self.last_of.resize(cpu + 1, None);
         }
         self.last_of[cpu] = Some(mono);
+    }
+
+    /// What is counted of a CPU.
+    fn of_cpu(&mut self, cpu: u32) -> &mut [u64; 2] {
+        let cpu = cpu as usize;
+        if cpu >= self.of_cpus.len() {
+            self.of_cpus.resize(cpu + 1, [0; 2]);
+        }
+        &mut self.of_cpus[cpu]
+    }
+
+    /// Rows of events are not passed on.
+    fn drop_rows(&mut self, rows: &RecordBatch) {
+        let cpus = rows.column_by_name("cpu_id").and_then(|cpus| cpus.as_primitive_opt::<Int32Type>());
+        for cpu in cpus.iter().flat_map(|cpus| cpus.values().iter()) {
+            self.of_cpu(cpu.cast_unsigned())[1] += 1;
+        }
+        self.dropped += rows.num_rows() as i64;
     }
 
     /// The last key of a CPU's ring.
@@ -398,6 +427,11 @@ impl Recorder {
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
     pub fn tick(&mut self) -> Result<(), Error> {
+        self.tick_with(None)
+    }
+
+    /// The same. With accounts it is the last time.
+    fn tick_with(&mut self, accounts: Option<Vec<seal::Account>>) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.reading, read(&self.clock)?);
         let reading @ Reading { mono, offset, bracket, maxerror, esterror, pending, rate, .. } = self.reading;
         self.next_tick = mono + self.every;
@@ -417,9 +451,12 @@ impl Recorder {
             self.notice(self.mono, &Notice { kind: "clock", from, to, text, ..Notice::default() });
         }
         self.tell();
+        if let Some(accounts) = accounts {
+            send(&self.to, Message::End(End { places: self.row.cast_unsigned(), accounts }))?;
+        }
         self.send_all()?;
         self.passed = self.row;
-        send(&self.to, Message::Now(mono))
+        send(&self.to, Message::Now { mono, floor: self.newest })
     }
 
     /// Notices of what happened often.
@@ -471,8 +508,8 @@ impl Recorder {
                 Ok(())
             }
             Err(_) => {
-                self.dropped += rows as i64;
                 filling.dropped = Span::with(filling.dropped, rows as i64, filling.first, filling.last);
+                self.drop_rows(&batch.rows);
                 Ok(())
             }
         }
@@ -502,7 +539,22 @@ impl Recorder {
             send(&self.to, Message::Rows(batch))?;
         }
         self.trace("end", [self.yielded - self.dropped, self.yielded, lost.cast_signed()].map(Value::Int));
-        self.tick()
+        let accounts = self.sealed(accounts);
+        self.tick_with(Some(accounts))
+    }
+
+    /// What the last file says of each CPU, and of those that the ledger does not name.
+    fn sealed(&self, accounts: &[Account]) -> Vec<seal::Account> {
+        let of = |cpu: Option<u32>| cpu.and_then(|cpu| self.of_cpus.get(cpu as usize)).copied().unwrap_or_default();
+        let mut sealed =
+            accounts.iter().map(|account| seal::Account::new(account, of(account.cpu))).collect::<Vec<_>>();
+        for (cpu, &[taken, dropped]) in (0..).zip(&self.of_cpus).filter(|(_, [taken, _])| *taken > 0) {
+            let cpu = Some(cpu);
+            if !accounts.iter().any(|account| account.cpu == cpu) {
+                sealed.push(seal::Account { cpu, taken, dropped, ..seal::Account::default() });
+            }
+        }
+        sealed
     }
 }
 

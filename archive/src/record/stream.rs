@@ -37,8 +37,8 @@ pub fn write(
         match message {
             Message::Rows(batch) => waiting.push(batch),
             // All rows that come later are later in the order, too.
-            Message::Now(_) => stream.take(&mut waiting)?,
-            Message::Told(_) => {}
+            Message::Now { .. } => stream.take(&mut waiting)?,
+            Message::Told(_) | Message::End(_) => {}
         }
     }
     stream.take(&mut waiting)?;
@@ -196,8 +196,8 @@ mod tests {
             // As two tables pass them on.
             Message::Rows(rows(2, &[(30, 5), (29, UNKNOWN)])),
             Message::Rows(rows(0, &[(10, 1), (20, 1)])),
-            Message::Now(0),
-            Message::Now(0),
+            Message::Now { mono: 0, floor: None },
+            Message::Now { mono: 0, floor: None },
             Message::Rows(rows(4, &[(25, 7), (40, 7)])),
         ] {
             to.send(message).unwrap();

@@ -117,6 +117,12 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
         ints(&events, "mono").into_iter().all(|key| spans.iter().all(|(from, to)| key <= *from || key >= *to)),
         "no row is in a dropped interval"
     );
+    // What was dropped is known, so the archive holds, and says that something is missing.
+    let root = url::Url::parse("memory:///").unwrap();
+    let verdict =
+        crate::verify::at(&crate::query::Location { store: memory, root, prefix: Key::from("archive") }, None).unwrap();
+    assert!(verdict.holds() && !verdict.recordings[0].is_complete(), "{verdict:?}");
+    assert_eq!(verdict.recordings[0].found.dropped.cast_signed(), dropped);
 }
 
 /// Of a notice of dropped rows no CPU is known.

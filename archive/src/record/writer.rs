@@ -1,8 +1,10 @@
 //! The thread that writes: batches of rows become files.
 
 use super::Error;
+use super::sealing::{Chain, Sealing};
 use super::store::{Finish, Store};
 use super::unfinished::Unfinished;
+use crate::seal::{End, KEY, Tally};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{SortColumn, lexsort_to_indices, take_record_batch};
 use arrow::datatypes::Int64Type;
@@ -10,7 +12,8 @@ use arrow::record_batch::RecordBatch;
 use parquet::arrow::AsyncArrowWriter;
 use parquet::arrow::async_writer::AsyncFileWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::metadata::SortingColumn;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use std::collections::HashMap;
@@ -47,7 +50,14 @@ pub enum Message {
     /// Rows to write.
     Rows(Batch),
     /// The time. Old files end.
-    Now(i64),
+    Now {
+        /// `CLOCK_MONOTONIC`
+        mono: i64,
+        /// Rows that come have no smaller key, but for late ones. `None` if that is not known.
+        floor: Option<i64>,
+    },
+    /// What the last file says of all: the next one of `traces`.
+    End(End),
     /// The notices so far tell of these files, which can go once the notices are in a finished file.
     Told(Vec<Unfinished>),
 }
@@ -78,12 +88,16 @@ pub struct Written {
     pub event_bytes: u64,
     /// The bytes of all files.
     pub bytes: u64,
+    /// The hash in the last file, which stands for all of the recording. `None` without files.
+    pub hash: Option<blake3::Hash>,
 }
 
 /// A table's file.
 struct File {
-    writer: AsyncArrowWriter<Box<dyn AsyncFileWriter>>,
+    writer: AsyncArrowWriter<Sealing<Box<dyn AsyncFileWriter>>>,
     finish: Finish,
+    path: String,
+    tally: Tally,
     first: i64,
     last: i64,
     hour: i64,
@@ -94,7 +108,8 @@ struct File {
 /// # Errors
 /// If the store does not take a file. The others are finished as well as they can be, without an `end` in `traces`.
 pub async fn write(store: Store, files: Files, mut messages: UnboundedReceiver<Message>) -> Result<Written, Error> {
-    let mut writer = Writer { store, files, open: HashMap::new(), begun: 0, written: Written::default() };
+    let (chain, written) = (Chain::default(), Written::default());
+    let mut writer = Writer { store, files, open: HashMap::new(), begun: 0, hour: i64::MIN, chain, written };
     let taken = writer.take_all(&mut messages).await;
     let closed = writer.close_all().await;
     taken.and(closed).map(|()| writer.written)
@@ -105,6 +120,9 @@ struct Writer {
     files: Files,
     open: HashMap<Arc<str>, File>,
     begun: u64,
+    /// The latest hour of events.
+    hour: i64,
+    chain: Chain,
     written: Written,
 }
 
@@ -117,7 +135,11 @@ impl Writer {
         while let Some(message) = messages.recv().await {
             match message {
                 Message::Rows(batch) => self.add(batch).await?,
-                Message::Now(now) => self.close_old(now).await?,
+                Message::Now { mono, floor } => {
+                    self.chain.floor = floor;
+                    self.close_old(mono).await?;
+                }
+                Message::End(end) => self.chain.end = Some(end),
                 Message::Told(unfinished) => {
                     self.close("notices").await?;
                     unfinished.into_iter().for_each(Unfinished::remove);
@@ -148,6 +170,10 @@ impl Writer {
 
     async fn add_hour(&mut self, batch: Batch) -> Result<(), Error> {
         let hour = hour_of(batch.first.saturating_add(batch.utc));
+        if batch.folder.starts_with("events/") && hour > self.hour {
+            self.hour = hour;
+            self.close_before(hour).await?;
+        }
         // Rows of a file never decrease. After late rows another file begins.
         if self
             .open
@@ -161,6 +187,8 @@ impl Writer {
             None => self.begin(&batch, hour)?,
         };
         // A file that could not be written is not finished: it keeps the name of one that was left, which the next recording tells of.
+        let foreign = |_| ParquetError::General("rows lack what is counted".into());
+        file.tally.add(&batch.folder, &batch.rows).map_err(foreign)?;
         file.writer.write(&batch.rows).await?;
         file.last = batch.last;
         self.open.insert(batch.folder, file);
@@ -175,6 +203,16 @@ impl Writer {
             all = all.and(closed);
         }
         all
+    }
+
+    /// Finishes the files of hours before this one. So files are finished in the order of their hours, and who removes the oldest hours removes
+    /// the begin of the chain.
+    async fn close_before(&mut self, hour: i64) -> Result<(), Error> {
+        let old = self.open.iter().filter(|(_, file)| file.hour < hour).map(|(folder, _)| Arc::clone(folder));
+        for folder in old.collect::<Vec<_>>() {
+            self.close(&folder).await?;
+        }
+        Ok(())
     }
 
     fn is_old(&self, file: &File, now: i64) -> bool {
@@ -208,16 +246,26 @@ impl Writer {
             format!("{folder}/machine={machine}/date={date}/hour={hour_text}/{boot}-{first}-{trace}-{number}.parquet");
         self.begun += 1;
         let (bytes, finish) = self.store.create(&path)?.into_parts();
-        let writer = AsyncArrowWriter::try_new(bytes, batch.rows.schema(), Some(properties(&batch.rows)))?;
-        Ok(File { writer, finish, first, last: batch.first, hour })
+        let writer =
+            AsyncArrowWriter::try_new(Sealing::new(bytes), batch.rows.schema(), Some(properties(&batch.rows)))?;
+        Ok(File { writer, finish, path, tally: Tally::default(), first, last: batch.first, hour })
     }
 
     async fn close(&mut self, folder: &str) -> Result<(), Error> {
         let Some(mut file) = self.open.remove(folder) else { return Ok(()) };
+        let (open, is_last) = (self.open.values().map(|file| file.first).min(), folder == "traces");
+        let of = [file.path.as_str(), &self.files.boot, &self.files.trace];
+        let seal = self.chain.seal(of, &file.tally, open, is_last);
+        let text = seal.text().map_err(|error| ParquetError::External(error.into()))?;
+        file.writer.append_key_value_metadata(KeyValue::new(KEY.into(), text));
         let rows = file.writer.finish().await?.file_metadata().num_rows();
         let bytes = file.writer.bytes_written() as u64;
-        drop(file.writer);
+        let hash = file.writer.into_inner().hash();
         file.finish.finish()?;
+        if let Some(hash) = hash {
+            self.chain.follow(seal, hash);
+        }
+        self.written.hash = self.chain.hash();
         self.written.files += 1;
         self.written.bytes += bytes;
         if folder.starts_with("events/") {
@@ -352,17 +400,17 @@ mod tests {
 
     #[test]
     fn an_end_is_there_only_if_all_else_is() {
-        let messages = || vec![batch("events/a/b", &[1]), batch("events/c/d", &[2]), batch("traces", &[3])];
+        let messages = || vec![batch("made/a/b", &[1]), batch("made/c/d", &[2]), batch("traces", &[3])];
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), messages()).unwrap();
         assert_eq!(keys(folder.path()).len(), 3);
         // What has the first file's name is a folder, so that the file cannot have it.
         let folder = tempfile::tempdir().unwrap();
-        let name = "events/a/b/machine=here/date=1970-01-01/hour=00/12345678-1-87654321-0.parquet";
+        let name = "made/a/b/machine=here/date=1970-01-01/hour=00/12345678-1-87654321-0.parquet";
         fs::create_dir_all(folder.path().join(name).join("full")).unwrap();
         assert!(written(folder.path(), messages()).unwrap_err().to_string().contains("cannot be finished"));
         // The other events are there.
-        assert_eq!(keys(&folder.path().join("events/c")).len(), 1);
+        assert_eq!(keys(&folder.path().join("made/c")).len(), 1);
         assert_eq!(keys(&folder.path().join("traces")), []);
     }
 
@@ -380,7 +428,7 @@ mod tests {
     fn a_file_that_could_not_be_written_stays_unfinished() {
         let folder = tempfile::tempdir().unwrap();
         let wrong = Message::Rows(Batch {
-            folder: "events/a/b".into(),
+            folder: "made/a/b".into(),
             rows: RecordBatch::try_from_iter([("mono", Arc::new(arrow::array::Int64Array::from(vec![2])) as ArrayRef)])
                 .unwrap(),
             first: 2,
@@ -390,7 +438,7 @@ mod tests {
             room: None,
         });
         // Rows with other columns are what this writer refuses.
-        let messages = vec![batch("events/a/b", &[1]), wrong, batch("traces", &[3])];
+        let messages = vec![batch("made/a/b", &[1]), wrong, batch("traces", &[3])];
         assert!(written(folder.path(), messages).is_err());
         let mut names = Vec::new();
         let mut folders = vec![folder.path().to_owned()];

@@ -119,6 +119,7 @@ impl On {
         // For lines of an event. Wake-ups have their own, and sources that are no tracepoints.
         let printed = if waits.is_some() { 0 } else { rings.sources().len() };
         let formats: Vec<_> = (0..printed).map(|source| Format::of(&rings, source)).collect::<Result<_, _>>()?;
+        common.say_if_not_expedited();
         let mut reader = Reader::new(rings, common.order())?;
         let handle = reader.handle();
         thread::Builder::new().name("trigger".into()).spawn(move || {

@@ -1,0 +1,171 @@
+//! Files of a store, in parts.
+
+use crate::Failure;
+use crate::seal::{self, DIGITS, KEY, Seal, TRAILER};
+use blake3::{Hash, Hasher};
+use bytes::{Buf, Bytes};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::errors::{ParquetError, Result as Read};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::reader::{ChunkReader, Length};
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// How much is read and hashed at once.
+const PART: u64 = 1 << 20;
+/// A longer footer is not read.
+const FOOTER: u64 = 64 << 20;
+/// More columns of a row group, before they are unpacked, are not read.
+const GROUP: u64 = 64 << 20;
+
+/// Reads files, and blocks meanwhile.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) runtime: Runtime,
+}
+
+/// The footer of a file.
+#[derive(Debug)]
+pub(super) struct Footer {
+    /// Of the file.
+    len: u64,
+    bytes: Bytes,
+    /// What the file says of itself, and where in the footer.
+    pub(super) seal: Option<(Seal, Range<usize>)>,
+}
+
+impl Footer {
+    /// The columns of a file that has the hash in its seal. `None` if engines find another seal in it, or none.
+    fn metadata(&self) -> Result<Option<ParquetMetaData>, Failure> {
+        let metadata = ParquetMetaDataReader::decode_metadata(&self.bytes)?;
+        let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
+        let texts = pairs.filter(|pair| pair.key == KEY).filter_map(|pair| pair.value.as_deref()).collect::<Vec<_>>();
+        let found = self.seal.as_ref().and_then(|(_, text)| self.bytes.get(text.clone()));
+        let is_it = matches!(texts[..], [text] if Some(text.as_bytes()) == found);
+        Ok(is_it.then_some(metadata))
+    }
+}
+
+impl Files {
+    fn bytes(&self, path: &Path, range: Range<u64>) -> Result<Bytes, Failure> {
+        let wanted = range.end - range.start;
+        if wanted == 0 {
+            return Ok(Bytes::new());
+        }
+        let bytes = self.runtime.block_on(self.store.get_range(path, range))?;
+        let short = || ParquetError::EOF("the file is shorter than it was".into());
+        if bytes.len() as u64 == wanted { Ok(bytes) } else { Err(short().into()) }
+    }
+
+    /// The footer. `None` if the file is none of Parquet, or its footer is longer than 64 MiB.
+    pub(super) fn footer(&self, path: &Path, len: u64) -> Result<Option<Footer>, Failure> {
+        let Some(from) = len.checked_sub(TRAILER as u64) else { return Ok(None) };
+        let footer = seal::footer_len(&self.bytes(path, from..len)?).map(|len| len as u64).filter(|len| *len <= FOOTER);
+        let Some(begin) = footer.and_then(|footer| from.checked_sub(footer)).filter(|begin| *begin < from) else {
+            return Ok(None);
+        };
+        let bytes = self.bytes(path, begin..from)?;
+        Ok(Some(Footer { len, seal: seal::read(&bytes), bytes }))
+    }
+
+    /// The hash of a file, with zeros for its digits in the seal.
+    pub(super) fn hash(&self, path: &Path, footer: &Footer) -> Result<Hash, Failure> {
+        let (mut hasher, mut at) = (Hasher::new(), 0);
+        let begin = footer.len.saturating_sub((footer.bytes.len() + TRAILER) as u64);
+        let text = footer.seal.as_ref().map_or(footer.bytes.len(), |(_, text)| text.start);
+        let digits = seal::digits_at(begin + text as u64);
+        while at < footer.len {
+            let until = footer.len.min(at + PART);
+            let mut bytes = Vec::from(self.bytes(path, at..until)?);
+            let [from, to] = [digits, digits + DIGITS as u64].map(|digit| (digit.clamp(at, until) - at) as usize);
+            bytes[from..to].fill(b'0');
+            hasher.update(&bytes);
+            at = until;
+        }
+        Ok(hasher.finalize())
+    }
+
+    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. `None` if engines find another seal in it.
+    pub(super) fn groups<'a>(
+        &'a self,
+        path: &'a Path,
+        footer: &Footer,
+        names: &[&str],
+    ) -> Result<Option<impl Iterator<Item = Result<ParquetRecordBatchReader, Failure>> + use<'a>>, Failure> {
+        let Some(metadata) = footer.metadata()? else { return Ok(None) };
+        let mask = ProjectionMask::columns(metadata.file_metadata().schema_descr(), names.iter().copied());
+        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())?;
+        let len = footer.len;
+        Ok(Some((0..metadata.metadata().num_row_groups()).map(move |group| {
+            let columns = metadata.metadata().row_group(group).columns().iter().enumerate();
+            let ranges = columns.filter(|(column, _)| mask.leaf_included(*column)).map(|(_, column)| place(column));
+            let pieces = self.pieces(path, len, ranges.collect())?;
+            let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(pieces, metadata.clone());
+            Ok(reader.with_projection(mask.clone()).with_row_groups(vec![group]).build()?)
+        })))
+    }
+
+    fn pieces(&self, path: &Path, len: u64, ranges: Option<Vec<Range<u64>>>) -> Result<Pieces, Failure> {
+        let is_inside = |range: &Range<u64>| range.end <= len;
+        let all =
+            |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+        let ranges = ranges.filter(|ranges| ranges.iter().all(is_inside) && all(ranges) <= GROUP);
+        let ranges = ranges.ok_or_else(|| ParquetError::General("a column is too long".into()))?;
+        let piece = |range: &Range<u64>| Ok((range.start, self.bytes(path, range.clone())?));
+        Ok(Pieces { len, all: ranges.iter().map(piece).collect::<Result<_, Failure>>()? })
+    }
+}
+
+/// Where a column of a row group is.
+fn place(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
+    let begin = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+    let (begin, len) = (u64::try_from(begin).ok()?, u64::try_from(column.compressed_size()).ok()?);
+    Some(begin..begin.checked_add(len)?)
+}
+
+/// Columns of a file, each in one piece.
+#[derive(Debug)]
+struct Pieces {
+    len: u64,
+    all: Vec<(u64, Bytes)>,
+}
+
+impl Pieces {
+    /// All bytes of a piece from this place on.
+    fn from(&self, start: u64) -> Read<Bytes> {
+        let piece = self.all.iter().find_map(|(at, bytes)| {
+            let within = usize::try_from(start.checked_sub(*at)?).ok()?;
+            (within < bytes.len()).then(|| bytes.slice(within..))
+        });
+        piece.ok_or_else(|| ParquetError::EOF("a column lies outside of its place".into()))
+    }
+}
+
+impl Length for Pieces {
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl ChunkReader for Pieces {
+    type T = bytes::buf::Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Read<Self::T> {
+        self.from(start).map(Buf::reader)
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Read<Bytes> {
+        let bytes = self.from(start)?;
+        if length > bytes.len() {
+            return Err(ParquetError::EOF("a page is longer than its column".into()));
+        }
+        Ok(bytes.slice(..length))
+    }
+}
