@@ -332,11 +332,13 @@ fn fields_of_a_record_have_text_or_none() {
         let more = 8 * (time % 3) as usize;
         assert!(kernel.emit(0, time, &[payload(), vec![0; more]].concat()));
         merge.refresh(0);
-        let event = merge.next().unwrap();
-        let record = event.record().unwrap();
-        wraps += usize::from(!record.payload().unwrap().as_slices().1.is_empty());
-        for (name, text) in [("comm", Some("bash")), ("pid", None), ("words", None), ("name", Some("far"))] {
-            assert_eq!(format.field(name).unwrap().text(&record).as_deref(), text, "{name}, {record:?}");
+        {
+            let event = merge.next().unwrap();
+            let record = event.record().unwrap();
+            wraps += usize::from(!record.payload().unwrap().as_slices().1.is_empty());
+            for (name, text) in [("comm", Some("bash")), ("pid", None), ("words", None), ("name", Some("far"))] {
+                assert_eq!(format.field(name).unwrap().text(&record).as_deref(), text, "{name}, {record:?}");
+            }
         }
         merge.publish();
     }
