@@ -53,14 +53,14 @@
 //! | feature | brings |
 //! | --- | --- |
 //! | `tokio` | `AsyncReader`, `EventStream` |
-//! | `perf-data` | `perf_data`: recordings of perf(1), read and written |
 //! | `perf-event-open-sys-7` | `RingOptions::event`, `Source::attr`: any event by its attribute |
 //! | `linux-perf-event-reader-0-10` | `Record::decode`: records as typed values |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`: a simulated kernel for a program's own tests |
 //!
 //! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their lines as the kernel
-//! prints them; `perfweave-symbols` has functions and static probes of programs by name, for [`RingOptions::uprobe`].
+//! prints them; `perfweave-symbols` has functions and static probes of programs by name, for [`RingOptions::uprobe`]; `perfweave-perf-data`
+//! reads and writes recordings of perf(1). Readers of other formats make a [`Recording`] too.
 //!
 //! A feature with the name and the version of a crate puts types of that crate into this crate's signatures.
 //!
@@ -98,7 +98,6 @@
 //!
 //! - In the child, the parent's reader gives [`ErrorKind::Forked`], and the parent's [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
-//! - A writer of a recording gives [`ErrorKind::Forked`] in the child. Dropping it in the child writes nothing into the parent's file.
 //! - A [`Frozen`] recorder and its [`Recorded`] panic in the child. They give no record.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
 //!   guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has mapped at that address since. Dropping it
@@ -130,8 +129,6 @@ mod error;
 pub mod guide;
 mod instrument;
 mod order;
-#[cfg(feature = "perf-data")]
-pub mod perf_data;
 mod reader;
 mod record;
 mod recorder;
@@ -166,7 +163,7 @@ pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{ANY_CPU, Bytes, Fault, Ring};
 pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
-pub use rings::{RawRing, Rings, Source, Untraced};
+pub use rings::{RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
 pub use sequence::counter::Sequence;
 pub use sys::wakeup::Wakeup;

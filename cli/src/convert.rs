@@ -17,7 +17,8 @@ use crate::out::say;
 use crate::output;
 use crate::stamp::{self, Stamp};
 use nix::fcntl::OFlag;
-use perfweave::{Event, Order, Reader, Rings, perf_data};
+use perfweave::{Event, Order, Reader, Rings};
+use perfweave_perf_data as perf_data;
 use picture::Painter;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -144,7 +145,7 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
     }
-    if let Some(unfinished) = rings.unfinished() {
+    if let Some(unfinished) = perf_data::unfinished(&rings) {
         say(format_args!("perfweave: {unfinished}"));
     }
     let view = View::new(&rings, path);
@@ -152,7 +153,7 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
 }
 
 /// Reads a recording, or what comes through standard input: it is read twice, so that is kept in a file without a name.
-pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perfweave::Error>) -> Result<T, Failure> {
+pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perf_data::Error>) -> Result<T, Failure> {
     if path != Path::new("-") {
         return Ok(read(path.to_owned())?);
     }

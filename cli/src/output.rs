@@ -1,7 +1,7 @@
 //! Files that are written by a path that the user gives.
 
 // The library's own way, which is no part of its interface.
-#[path = "../../src/sys/created.rs"]
+#[path = "../../crates/perf-data/src/created.rs"]
 mod created;
 
 use std::fs::File;

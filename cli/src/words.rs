@@ -82,8 +82,11 @@ mod tests {
         let mut all = Vec::new();
         // The simulated kernel is for tests of programs.
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
-        for room in ["decode", "error", "order", "perf_data", "reader", "record", "recorder", "ring", "rings", "sys"] {
+        for room in ["error", "order", "reader", "record", "recorder", "ring", "rings", "sys"] {
             sources(&source.join(room), &mut all);
+        }
+        for package in ["decode", "perf-data", "symbols"] {
+            sources(&source.join("../crates").join(package).join("src"), &mut all);
         }
         let named: Vec<_> = all.iter().filter(|text| names_a_function(text)).collect();
         assert!(named.len() > 10, "the texts are found: {named:#?}");

@@ -2,8 +2,9 @@
 //! again with little memory, then writes it and reads that file: the records are the same, and its certificate holds.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull, perf_data};
+use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull};
 use perfweave_decode::Format;
+use perfweave_perf_data as perf_data;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;

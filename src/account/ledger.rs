@@ -1,6 +1,7 @@
 //! The ledger: an account of everything that was written.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 /// An account of everything that was written into one CPU's rings, as far as the crate can tell.
@@ -78,10 +79,6 @@ impl Account {
         self.exact && self.misses_nothing_known()
     }
 
-    fn misses_nothing_known(&self) -> bool {
-        self.lost == 0 && self.missing == 0 && self.is_balanced()
-    }
-
     /// This account with `refused` fewer unexplained numbers. `refused` is the programs' own count of outputs that failed without the
     /// kernel's counting them ([`Ledger`]). Outputs that failed after the last record seen leave no hole, so `refused` may be larger than
     /// `unexplained`.
@@ -90,7 +87,21 @@ impl Account {
         self
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    fn misses_nothing_known(&self) -> bool {
+        self.lost == 0 && self.missing == 0 && self.is_balanced()
+    }
+}
+
+impl Default for Account {
+    /// An account of nothing, of all CPUs together.
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+/// The sum of two accounts. The CPU stays that of the first.
+impl AddAssign<&Self> for Account {
+    fn add_assign(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.yielded, other.yielded),
             (&mut self.held, other.held),
@@ -103,7 +114,7 @@ impl Account {
         ] {
             *sum = sum.saturating_add(more);
         }
-        self.exact &= other.exact;
+        self.exact = self.exact && other.exact;
         self.untraced = self.untraced.saturating_add(other.untraced);
     }
 }
@@ -163,9 +174,9 @@ pub struct Ledger {
     /// The account of each CPU, in their order.
     pub accounts: Vec<Account>,
     /// The account of numbers of the whole machine whose CPUs are not known ([`Hold::Dense`](crate::Hold)).
-    machine: Account,
+    pub machine: Account,
     /// Whether records have numbers of their CPU ([`Order::numbers`](crate::Order::numbers)).
-    numbers: bool,
+    pub numbers: bool,
 }
 
 impl Default for Ledger {
@@ -178,7 +189,7 @@ impl Ledger {
     /// The account of all CPUs together, including the missing numbers of the whole machine.
     pub fn total(&self) -> Account {
         self.rows().fold(Account::new(None), |mut total, account| {
-            total.add(account);
+            total += account;
             total
         })
     }
@@ -194,14 +205,8 @@ impl Ledger {
         self.numbers = true;
     }
 
-    /// Whether they have.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn has_numbers(&self) -> bool {
-        self.numbers
-    }
-
     /// The account of each CPU, and that of the whole machine.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = &Account> {
+    fn rows(&self) -> impl Iterator<Item = &Account> {
         self.accounts.iter().chain([&self.machine])
     }
 
@@ -219,7 +224,7 @@ impl Ledger {
     /// Adds the time for which a CPU was not traced. The CPU may have no ring.
     pub(crate) fn add_untraced(&mut self, account: Account) {
         match self.accounts.binary_search_by_key(&account.cpu, |other| other.cpu) {
-            Ok(at) => self.accounts[at].add(&account),
+            Ok(at) => self.accounts[at] += &account,
             Err(at) => self.accounts.insert(at, account),
         }
     }
@@ -234,7 +239,7 @@ impl Ledger {
     /// Adds a ring to the account of its CPU.
     pub(crate) fn add(&mut self, account: Account) {
         match self.accounts.last_mut() {
-            Some(last) if last.cpu == account.cpu => last.add(&account),
+            Some(last) if last.cpu == account.cpu => *last += &account,
             _ => self.accounts.push(account),
         }
     }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-/// An error of opening, ordering, waiting for, reading or writing rings and recordings.
+/// An error of opening, ordering, waiting for or reading rings.
 ///
 /// [`Error::kind`] says what a program can do about it. The message says what was tried, with all numbers and names, then what the kernel
 /// answered, and in parentheses what helps. So a program that prints the error need not print its source too. `Debug` prints the same,
@@ -87,14 +87,6 @@ impl Error {
         self
     }
 
-    /// Puts before the message what the crate was doing.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn during(mut self, what: &str) -> Self {
-        let colon = if self.0.message.is_empty() { "" } else { ": " };
-        self.0.message = format!("{what}{colon}{}", self.0.message).into();
-        self
-    }
-
     /// The source, or else the error itself.
     pub(crate) fn into_source(mut self) -> io::Error {
         self.0.source.take().unwrap_or_else(|| self.into())
@@ -117,8 +109,7 @@ impl Error {
     }
 
     pub(crate) fn forked() -> Self {
-        let message =
-            "the rings, or the recording, belong to the process that this one was forked from: open others here";
+        let message = "the rings belong to the process that this one was forked from: open others here";
         Self::new(ErrorKind::Forked, message)
     }
 

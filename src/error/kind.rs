@@ -8,7 +8,7 @@ use std::io;
 /// | --- | --- |
 /// | rings, readers, recorders and formats are made | all but `Degraded` |
 /// | a reader runs | `Degraded`, after which it goes on by itself; those of opening, for the ring of a CPU that came online; `Forked` |
-/// | a recording is read or written | `Recording`, `Output` |
+/// | a recording is read or written, by the package perfweave-perf-data | `Recording`, `Output` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -117,9 +117,9 @@ impl Layout {
         self.cpu_at.checked_sub(1).map(|at| at as usize)
     }
 
-    /// Whether this is the layout of a BPF ring buffer.
+    /// Whether this is the layout of a BPF ring buffer ([`Layout::RING_BUFFER`]).
     #[inline]
-    pub(crate) const fn is_ring_buffer(&self) -> bool {
+    pub const fn is_ring_buffer(&self) -> bool {
         self.ring_buffer
     }
 
@@ -274,15 +274,13 @@ impl Layout {
         [self.id_back, self.time_back]
     }
 
-    /// Masks of registers of user space and at the interrupt.
-    #[cfg(any(feature = "linux-perf-event-reader-0-10", feature = "perf-data"))]
-    pub(crate) fn register_masks(&self) -> [u64; 2] {
+    /// The masks of registers of user space and at the interrupt ([`Layout::registers`]).
+    pub fn register_masks(&self) -> [u64; 2] {
         [self.registers_user, self.registers_interrupt]
     }
 
-    /// `branch_sample_type`
-    #[cfg(any(feature = "linux-perf-event-reader-0-10", feature = "perf-data"))]
-    pub(crate) fn branch_sample_type(&self) -> u64 {
+    /// The `branch_sample_type` of this layout ([`Layout::branches`]).
+    pub fn branch_sample_type(&self) -> u64 {
         self.branches
     }
 

@@ -19,11 +19,7 @@ mod view;
 pub use kind::Kind;
 pub use layout::Layout;
 #[cfg(any(test, feature = "test-util"))]
-pub(crate) use layout::STREAM_ID;
-#[cfg(any(test, feature = "test-util", feature = "perf-data"))]
-pub(crate) use layout::TID;
-#[cfg(any(test, feature = "perf-data", feature = "test-util"))]
-pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, TIME, TRAILER_ORDER};
+pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 pub(crate) use origin::{Origin, Sources};
 pub use sample::Sample;
 pub use view::Record;

@@ -32,7 +32,6 @@ impl Origin {
     }
 
     /// The same, but every record must have an id, even if all known ids have one source: a recording also has records of no source.
-    #[cfg(feature = "perf-data")]
     pub(crate) fn asked(self) -> Self {
         Self { only: None, ..self }
     }

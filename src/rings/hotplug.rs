@@ -88,10 +88,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     rings.skipped = skipped;
     rings.others = plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name));
     rings.sources = plan.events.iter().map(RingEvent::source).collect();
-    #[cfg(feature = "perf-data")]
-    {
-        rings.only = plan.target.threads()?;
-    }
+    rings.traced_threads = plan.target.threads()?;
     let mut all = Vec::new();
     for CpuRing { lane, owner, outlets } in opened {
         hotplug.watch(lane.origin.cpu, Arc::clone(&owner));

@@ -19,6 +19,7 @@ mod hotplug;
 mod losses;
 pub(crate) mod options;
 mod plan;
+mod recording;
 mod refusal;
 mod ring_buffers;
 mod source;
@@ -28,6 +29,7 @@ pub(crate) mod untraced;
 
 pub(crate) use format::place_of;
 pub(crate) use losses::{Counter, Losses};
+pub use recording::Recording;
 pub use source::Source;
 pub use untraced::Untraced;
 
@@ -39,6 +41,7 @@ use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,19 +68,15 @@ pub struct Rings {
     sources: Vec<Source>,
     /// The errors of tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
-    /// What a recording says about its machine, if the rings are a recording's.
-    recording: Option<Arc<Features>>,
+    /// Whether these are the rings of a recording, and nothing more will be written into them.
+    is_complete: bool,
     /// The wall clock, as the recording says it.
     recorded_wall_clock: Option<ClockOffset>,
-    /// Why the recording may lack events at its end.
-    unfinished: Option<Error>,
+    /// What else the recording says, for the package that has read it.
+    facts: Option<Box<dyn Any + Send + Sync>>,
     /// The threads that were traced when the rings were opened, if not all were.
-    #[cfg(feature = "perf-data")]
-    only: Option<Vec<u32>>,
+    traced_threads: Option<Vec<u32>>,
 }
-
-/// What a recording says about its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
-pub(crate) type Features = Vec<(u32, Vec<u8>)>;
 
 /// One ring, with the layout, the copies and the losses of its records.
 #[derive(Debug)]
@@ -183,11 +182,10 @@ impl Rings {
             others: None,
             sources: Vec::new(),
             skipped: Vec::new(),
-            recording: None,
-            unfinished: None,
+            is_complete: false,
             recorded_wall_clock: None,
-            #[cfg(feature = "perf-data")]
-            only: None,
+            facts: None,
+            traced_threads: None,
         }
     }
 
@@ -205,49 +203,34 @@ impl Rings {
         self.started = started;
     }
 
-    /// Marks the rings as a recording of these events: they hold everything that there is to read.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn set_recording(
-        &mut self,
-        sources: Vec<Source>,
-        features: Features,
-        wall: Option<ClockOffset>,
-        unfinished: Option<Error>,
-    ) {
-        self.sources = sources;
-        self.recorded_wall_clock = wall;
-        self.recording = Some(Arc::new(features));
-        self.unfinished = unfinished;
-    }
-
-    /// That these are the rings of a recording which its program did not finish, because it was killed: the
-    /// [`ErrorKind::Recording`](crate::ErrorKind::Recording) says how much was written. What was not is missing at the end. A record that was
-    /// written in part is [`Damage`](crate::Damage). `None` for all other rings.
-    pub fn unfinished(&self) -> Option<&Error> {
-        self.unfinished.as_ref()
-    }
-
-    /// What the recording says of its machine, if the rings are those of a recording.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn recording(&self) -> Option<&Arc<Features>> {
-        self.recording.as_ref()
+    /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of another type, for all
+    /// other rings, and once [`Rings::add`] has added one.
+    pub fn facts<T: Any>(&self) -> Option<&T> {
+        self.facts.as_deref()?.downcast_ref()
     }
 
     /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn are_live(&self) -> bool {
-        self.recording.is_none() && self.lanes.iter().any(|lane| !lane.ring.is_simulated())
+    pub fn are_live(&self) -> bool {
+        !self.is_complete && self.lanes.iter().any(|lane| !lane.ring.is_simulated())
     }
 
-    /// The threads that were traced when the rings were opened. `None` if they trace a machine or a control group.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn only(&self) -> Option<&[u32]> {
-        self.only.as_deref()
+    /// The threads that were traced when the rings were opened, by their numbers in this PID namespace. `None` if the rings trace a machine
+    /// or a control group, and for rings that were not opened by [`Rings::options`].
+    pub fn traced_threads(&self) -> Option<&[u32]> {
+        self.traced_threads.as_deref()
+    }
+
+    /// Whether this process was forked from the one that made the rings. It does not have their memory, and calls give
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked). Costs a load from memory; or a system call, if the kernel refuses the pages by which
+    /// children are told apart ([forked children](crate#forked-children)).
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.control.is_forked()
     }
 
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
-        self.recording.is_some()
+        self.is_complete
     }
 
     /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted and
@@ -298,7 +281,8 @@ impl Rings {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
         // The other program may still write into its ring.
-        self.recording = None;
+        self.is_complete = false;
+        self.facts = None;
         self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
     }
 
@@ -315,6 +299,17 @@ impl Rings {
     /// The CPUs that have a ring.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
         self.lanes.iter().map(|lane| lane.origin.cpu)
+    }
+
+    /// The layout of each ring's records, in the order of [`Rings::cpus`].
+    pub fn layouts(&self) -> impl Iterator<Item = &Layout> {
+        self.lanes.iter().map(|lane| &lane.origin.layout)
+    }
+
+    /// The ids by which records name their event (`PERF_EVENT_IOC_ID`, [`Record::id`]), each with the event's index in [`Rings::sources`]. An
+    /// event has an id for each CPU. A CPU that comes online adds some.
+    pub fn ids(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.lanes.iter().flat_map(|lane| lane.origin.all())
     }
 
     /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
@@ -346,10 +341,10 @@ impl Rings {
     }
 
     /// How far the wall clock is ahead of the clock that stamps the records: [`Clock::offset_to`] [`Clock::Realtime`], asked now. For the
-    /// rings of a recording: as the recording says it (`HEADER_CLOCK_DATA`, which `perf record -k` and `perf_data::Writer` write),
+    /// rings of a recording: as the recording says it (in a `perf.data` file, `HEADER_CLOCK_DATA`),
     /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
-        if self.recording.is_some() { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
+        if self.is_complete { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
     }
 
     /// Whether order by the records' times can be proven: the CPUs agree on the perf clock, and no hardware has drawn times before the
@@ -460,18 +455,19 @@ impl fmt::Debug for Rings {
     }
 }
 
-#[cfg(all(test, not(loom), feature = "perf-data"))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     /// Another program may still write into its ring, also beside a recording.
     #[test]
     fn a_recording_with_a_ring_of_another_program_is_not_complete() {
-        let mut rings = Rings::empty(Clock::Perf);
-        rings.set_recording(Vec::new(), Features::new(), None, None);
-        assert!(rings.are_complete());
+        let mut recording = Recording::new(Clock::Perf, None);
+        recording.facts("of a format");
+        let mut rings = recording.build();
+        assert!(rings.are_complete() && rings.facts::<&str>() == Some(&"of a format"));
         let (_kernel, ring) = Ring::simulated(machine::page_size(), 4096, None, false);
         rings.add(0, ring, Layout::RAW);
-        assert!(!rings.are_complete());
+        assert!(!rings.are_complete() && rings.facts::<&str>().is_none());
     }
 }

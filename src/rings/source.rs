@@ -1,5 +1,6 @@
 //! The events that write into the rings, for the program that reads them.
 
+use crate::sys::perf;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use std::fmt;
 use std::sync::Arc;
@@ -21,10 +22,11 @@ impl Source {
         Self { name, attr, tracepoint, format: None }
     }
 
-    /// The same with the text of the tracepoint's format on the machine that recorded the event.
-    #[cfg(feature = "perf-data")]
-    pub(crate) fn with_format(self, format: Option<Arc<str>>) -> Self {
-        Self { format, ..self }
+    /// An event of a recording.
+    pub(super) fn recorded(name: &str, attr: perf_event_attr, format: Option<&str>) -> Self {
+        let is_tracepoint = attr.type_ == PERF_TYPE_TRACEPOINT;
+        let tracepoint = name.strip_prefix("tracepoint ").filter(|name| is_tracepoint && name.contains(':'));
+        Self { name: name.into(), attr, tracepoint: tracepoint.map(Into::into), format: format.map(Into::into) }
     }
 
     /// The text of the tracepoint's format, if a recording has it.
@@ -45,6 +47,11 @@ impl Source {
     /// The tracepoint's number, as in the `id` file of tracefs. `None` for other events.
     pub fn tracepoint_id(&self) -> Option<u64> {
         (self.attr.type_ == PERF_TYPE_TRACEPOINT).then_some(self.attr.config)
+    }
+
+    /// The attribute that the event is opened with on each CPU: the bytes of `struct perf_event_attr`, as files have them.
+    pub fn attr_bytes(&self) -> &[u8] {
+        perf::attr_bytes(&self.attr)
     }
 
     /// The attribute that the event is opened with on each CPU, as a type of the crate perf-event-open-sys.

@@ -41,7 +41,6 @@ impl Target {
     }
 
     /// The threads that are traced now, if not all are. None of a process that has ended.
-    #[cfg(feature = "perf-data")]
     pub(super) fn threads(&self) -> Result<Option<Vec<u32>>, Error> {
         let (Self::Process(task) | Self::Thread(task)) = self else { return Ok(None) };
         match task.threads() {

@@ -73,9 +73,9 @@ impl Sequence {
         self
     }
 
-    /// A record's number, if it has one.
+    /// A record's number as it was written, if it has one.
     #[inline]
-    pub(crate) fn of(&self, record: &Record<'_>) -> Option<u64> {
+    pub fn of(&self, record: &Record<'_>) -> Option<u64> {
         match &self.at {
             At::Payload(offset) => {
                 let payload = record.payload()?;
@@ -88,11 +88,13 @@ impl Sequence {
         }
     }
 
-    pub(crate) fn bits(&self) -> u32 {
+    /// How many bits the counter has.
+    pub fn bits(&self) -> u32 {
         self.bits
     }
 
-    pub(crate) fn first(&self) -> Option<u64> {
+    /// The first number, if it was set ([`Sequence::starting_at`]).
+    pub fn first(&self) -> Option<u64> {
         self.first
     }
 }

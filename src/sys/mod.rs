@@ -1,8 +1,6 @@
 //! The system calls that no crate offers a safe wrapper for. The other home of unsafe code, after `ring`.
 
 pub(crate) mod bpf;
-#[cfg(feature = "perf-data")]
-pub(crate) mod created;
 pub(crate) mod epoll;
 pub(crate) mod file;
 pub(crate) mod fork;

@@ -143,14 +143,12 @@ pub(crate) fn pause_output(event: BorrowedFd<'_>, paused: bool) -> io::Result<()
 }
 
 /// The bytes of an attribute as in files. Its members are contiguous integers.
-#[cfg(feature = "perf-data")]
 pub(crate) fn attr_bytes(attr: &perf_event_attr) -> &[u8] {
     // SAFETY: as long as the struct, which is integers without padding between them, borrowed for as long.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast(), size_of::<perf_event_attr>()) }
 }
 
 /// An attribute from a file. Missing members are 0, and members that this crate does not know are dropped.
-#[cfg(feature = "perf-data")]
 pub(crate) fn attr_from(bytes: &[u8]) -> perf_event_attr {
     let mut attr = perf_event_attr::default();
     let len = bytes.len().min(size_of::<perf_event_attr>());

@@ -241,10 +241,10 @@ fn a_reader_in_steady_state_allocates_nothing() {
 }
 
 /// Writing a recording. Losses in a row are not stored, so each costs as much as the one before.
-#[cfg(feature = "perf-data")]
 #[test]
 fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
-    use perfweave::{Item, Kind, perf_data};
+    use perfweave::{Item, Kind};
+    use perfweave_perf_data as perf_data;
 
     let paths = ["plain", "losses"]
         .map(|name| std::env::temp_dir().join(format!("perfweave-allocations-{name}-{}.data", std::process::id())));

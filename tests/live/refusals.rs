@@ -368,20 +368,20 @@ fn each_kind_of_error_is_given() {
         ),
         (ErrorKind::Degraded, degraded(), io::Error::from_raw_os_error(libc::EIO).kind()),
         (ErrorKind::System, refused(libc::EEXIST).unwrap(), io::ErrorKind::AlreadyExists),
-        #[cfg(feature = "perf-data")]
-        (
-            ErrorKind::Recording,
-            perfweave::perf_data::open("/dev/null").map(drop).unwrap_err(),
-            io::ErrorKind::InvalidData,
-        ),
-        #[cfg(feature = "perf-data")]
-        (
-            ErrorKind::Output,
-            perfweave::perf_data::Writer::create("/", &options().open().unwrap()).map(drop).unwrap_err(),
-            io::ErrorKind::IsADirectory,
-        ),
     ];
     for (kind, error, std) in given {
+        let said = error.to_string();
+        assert_eq!(error.kind(), kind, "{said}");
+        let error = io::Error::from(error);
+        assert_eq!((error.kind(), error.to_string()), (std, said));
+    }
+    // Of recordings.
+    let read = perfweave_perf_data::open("/dev/null").map(drop).unwrap_err();
+    let written = perfweave_perf_data::Writer::create("/", &options().open().unwrap()).map(drop).unwrap_err();
+    for (kind, error, std) in [
+        (ErrorKind::Recording, read, io::ErrorKind::InvalidData),
+        (ErrorKind::Output, written, io::ErrorKind::IsADirectory),
+    ] {
         let said = error.to_string();
         assert_eq!(error.kind(), kind, "{said}");
         let error = io::Error::from(error);

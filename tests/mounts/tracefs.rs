@@ -76,7 +76,6 @@ fn tracefs_is_found_under_any_path() {
 }
 
 /// A recording has formats in it, so it cannot begin without tracefs.
-#[cfg(feature = "perf-data")]
 #[test]
 fn a_recording_needs_the_formats_of_its_tracepoints() {
     without_tracefs(|| {
@@ -84,7 +83,7 @@ fn a_recording_needs_the_formats_of_its_tracepoints() {
         let rings = Rings::options().tracepoint("sched:sched_switch").pages(1).open().unwrap();
         umount2("/mnt", MntFlags::empty()).unwrap();
         let path = std::env::temp_dir().join(format!("perfweave-no-tracefs-{}", std::process::id()));
-        let error = perfweave::perf_data::Writer::create(&path, &rings).map(drop).unwrap_err();
+        let error = perfweave_perf_data::Writer::create(&path, &rings).map(drop).unwrap_err();
         assert_error!(error, NotFound, "no format of tracepoint", "tracefs must be mounted");
         assert!(!path.exists());
     });

@@ -3,9 +3,8 @@
 use crate::memory;
 use crate::perf::{File, drain};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    Certainty, Fence, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, WhenFull, perf_data, sim,
-};
+use perfweave::{Certainty, Fence, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, WhenFull, sim};
+use perfweave_perf_data as perf_data;
 use quickcheck::QuickCheck;
 use std::fs;
 

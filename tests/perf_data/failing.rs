@@ -5,7 +5,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use perfweave::{Error, ErrorKind, Hold, Merge, Order, perf_data, sim};
+use perfweave::{ErrorKind, Hold, Merge, Order, sim};
+use perfweave_perf_data::{self as perf_data, Error};
 
 /// A merge that can give this many records.
 fn merge(records: u64) -> Merge {
@@ -70,7 +71,7 @@ fn after_an_error_every_call_gives_that_error() {
     assert_eq!(errno(writer.finish()), Some(libc::EFBIG), "what failed first");
     // What was written until then can be read.
     let rings = open(&file.0);
-    assert!(rings.unfinished().is_none());
+    assert!(perf_data::unfinished(&rings).is_none());
     let mut read = 0;
     crate::perf::drain(&mut perfweave::Reader::new(rings, Order::new()).unwrap(), |event| {
         read += 1;

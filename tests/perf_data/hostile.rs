@@ -3,8 +3,9 @@
 use crate::memory;
 use crate::perf::{File, by_cpu, drain, open, perf_has, record, samples, script};
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Error, ErrorKind, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings};
-use perfweave::{perf_data, sim};
+use perfweave::sim;
+use perfweave::{Clock, ErrorKind, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings};
+use perfweave_perf_data::{self as perf_data, Error};
 use perfweave_support::assert_error;
 use quickcheck::QuickCheck;
 use std::fs;
@@ -101,11 +102,6 @@ fn every_way_of_being_wrong_has_its_error() {
         let at = records(bytes);
         (bytes[at], bytes[at + 15]) = (71, 1);
     };
-    #[cfg(not(feature = "perf-data-zstd"))]
-    let compress = |bytes: &mut Vec<u8>| {
-        let at = records(bytes);
-        bytes[at] = 81;
-    };
     let refusals = [
         (refused(|bytes| bytes.clear()), "PERFILE2"),
         (refused(|bytes| bytes[..8].copy_from_slice(b"PERFFILE")), "before Linux 3.0"),
@@ -125,8 +121,6 @@ fn every_way_of_being_wrong_has_its_error() {
         (refused(|bytes| set(bytes, ATTRS + 8, u64::MAX)), "cut short"),
         (refused(|bytes| set(bytes, DATA, u64::MAX)), "cut short"),
         (refused(|bytes| bytes[FEATURES + 3] |= 1), "--threads"),
-        #[cfg(not(feature = "perf-data-zstd"))]
-        (refused(compress), "without -z"),
         // A record of perf's own whose data is longer than the file.
         (refused(forge), "perf's own"),
     ];
@@ -460,26 +454,12 @@ fn no_file_makes_it_panic_or_takes_a_record_from_the_order() {
     QuickCheck::new().quickcheck(property as fn(_, _) -> _);
 }
 
-#[cfg(not(feature = "perf-data-zstd"))]
-#[test]
-fn a_compressed_recording_is_refused() {
-    if !perf_has("zstd") {
-        return;
-    }
-    let Some(packed) = record(&["-z", "-a", "-e", "sched:sched_switch"]) else { return };
-    assert_error!(
-        perf_data::open(&packed.0).unwrap_err(),
-        Recording,
-        "its records are compressed (build this program with"
-    );
-}
-
 /// What `perf record --threads` writes: a file with a header, and one for each of perf's threads.
 #[test]
 fn a_recording_by_several_threads_is_read_as_perf_shows_it() {
     let packed = ["--threads", "-z", "-a", "-e", "sched:sched_switch"];
     let plain = [&packed[..1], &packed[2..]].concat();
-    let has_zstd = cfg!(feature = "perf-data-zstd") && perf_has("zstd");
+    let has_zstd = perf_has("zstd");
     for args in [plain.as_slice(), &packed].iter().take(if has_zstd { 2 } else { 1 }) {
         let Some(file) = record(args) else { return };
         let expected = script(file.path(), true);

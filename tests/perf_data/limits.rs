@@ -2,7 +2,8 @@
 
 use crate::perf::File;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use perfweave::{Certainty, Hold, Merge, Order, perf_data, sim};
+use perfweave::{Certainty, Hold, Merge, Order, sim};
+use perfweave_perf_data as perf_data;
 use perfweave_support::{kernel, lacks};
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -6,7 +6,6 @@ mod hostile;
 mod limits;
 mod memory;
 mod names;
-#[cfg(feature = "perf-data-zstd")]
 mod packed;
 mod peer;
 mod perf;

@@ -2,7 +2,8 @@
 
 use crate::memory;
 use crate::perf::{File, by_cpu, drain, open, perf, perf_has, record, samples, script};
-use perfweave::{ErrorKind, Fault, Item, Order, Reader, Rings, perf_data};
+use perfweave::{ErrorKind, Fault, Item, Order, Reader, Rings};
+use perfweave_perf_data as perf_data;
 use perfweave_support::perf::printed;
 use std::fs;
 use std::process::Command;

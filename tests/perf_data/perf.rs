@@ -1,6 +1,7 @@
 //! perf(1), and its files, which are removed with the test.
 
-use perfweave::{Item, Order, Reader, Rings, perf_data};
+use perfweave::{Item, Order, Reader, Rings};
+use perfweave_perf_data as perf_data;
 use perfweave_support::perf::printed;
 use perfweave_support::{kernel, lacks};
 use std::fs;

@@ -3,7 +3,8 @@
 use crate::perf::{File, drain, open, perf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{ErrorKind, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, perf_data, sim};
+use perfweave::{ErrorKind, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, sim};
+use perfweave_perf_data as perf_data;
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
 use std::fs;
@@ -41,7 +42,7 @@ fn a_file_that_was_not_finished_is_read_as_far_as_it_was_written() {
     }
     drop(writer);
     let rings = open(&file.0);
-    let unfinished = rings.unfinished().expect("it says so");
+    let unfinished = perf_data::unfinished(&rings).expect("it says so");
     assert_error!(unfinished, Recording, "bytes of records were written, and later ones are missing");
     assert_eq!(rings.sources().len(), 1);
     drop(rings);
@@ -67,9 +68,9 @@ fn only_files_that_were_not_finished_say_so() {
     let merge = merge(1);
     let writer = perf_data::Writer::create(&file.0, merge.rings()).unwrap();
     let rings = open(&file.0);
-    assert!(rings.is_empty() && rings.unfinished().is_some());
+    assert!(rings.is_empty() && perf_data::unfinished(&rings).is_some());
     writer.finish().unwrap();
-    assert!(open(&file.0).unfinished().is_none());
+    assert!(perf_data::unfinished(&open(&file.0)).is_none());
 }
 
 /// After each flush the file is complete, also for perf, and the writer goes on behind the last record.
@@ -86,11 +87,11 @@ fn a_flushed_file_is_complete() {
             writer.write(&merge.next().unwrap().event()).unwrap();
         }
         // A part that fits into the buffer leaves the file as it was, and a longer one opens it again.
-        assert_eq!(open(&file.0).unfinished().is_some(), part > 2000, "{part}");
+        assert_eq!(perf_data::unfinished(&open(&file.0)).is_some(), part > 2000, "{part}");
         written += part;
         for _ in 0..2 {
             writer.flush().unwrap();
-            assert!(open(&file.0).unfinished().is_none());
+            assert!(perf_data::unfinished(&open(&file.0)).is_none());
             assert_eq!(times(&file.0), ((1..=written).collect(), 0));
         }
         if perfweave_support::perf().is_some() {
@@ -133,7 +134,7 @@ fn what_a_killed_perf_wrote_is_read() {
     record.kill().unwrap();
     record.wait().unwrap();
     let rings = open(&file.0);
-    assert_error!(rings.unfinished().unwrap(), Recording, "it was not finished");
+    assert_error!(perf_data::unfinished(&rings).unwrap(), Recording, "it was not finished");
     drop(rings);
     assert!(samples() > 1000, "{}", samples());
     let error = perf(&["script", "-i", file.path()]).unwrap_err().to_string();
@@ -167,7 +168,7 @@ fn a_full_disk_leaves_a_file_that_can_be_read() {
         assert!(taken > 3000 && refused > 3000, "{taken} taken, {refused} refused");
         assert_eq!(writer.flush().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
         assert_eq!(writer.finish().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
-        assert!(open(&path).unfinished().is_none());
+        assert!(perf_data::unfinished(&open(&path)).is_none());
         let (read, damaged) = times(&path);
         // At most two buffers are missing.
         assert!(damaged == 0 && read.len() as u64 > taken - 2 * (256 << 10) / 136, "{} of {taken}", read.len());

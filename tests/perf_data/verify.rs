@@ -1,8 +1,8 @@
 //! Certificates: what was recorded holds, and whatever is done to a recording is found where it was done.
 
 use crate::perf::{File, record};
-use perfweave::perf_data::{self, DoubtKind, Verdict, Writer, verify, verify_numbered};
 use perfweave::{Account, Certainty, Hold, Item, Key, Layout, Order, Reader, Sequence, sim};
+use perfweave_perf_data::{self as perf_data, DoubtKind, Verdict, Writer, verify, verify_numbered};
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
@@ -263,7 +263,7 @@ fn numbers_that_the_recorder_did_not_have_are_counted_and_not_compared() {
 }
 
 /// The words of an error, without the file.
-fn why<T>(result: Result<T, perfweave::Error>) -> String {
+fn why<T>(result: Result<T, perfweave_perf_data::Error>) -> String {
     result.err().expect("an error").to_string().split_once(": ").unwrap().1.to_owned()
 }
 
@@ -295,7 +295,6 @@ fn events_that_cannot_be_read_are_an_error_or_a_doubt() {
 }
 
 /// `perf record -z22` has a window of 128 MiB.
-#[cfg(feature = "perf-data-zstd")]
 #[test]
 fn the_largest_window_that_perf_uses_is_no_damage() {
     let (bytes, _) = pipe(100, 1000);
@@ -445,7 +444,7 @@ fn a_cut_recording_is_vouched_for_up_to_the_cut() {
 #[test]
 fn a_recording_of_perf_has_no_certificate() {
     for args in [&["-a", "-e", "sched:sched_switch"][..], &["-z", "-a", "-e", "sched:sched_switch"]] {
-        if args[0] == "-z" && !(cfg!(feature = "perf-data-zstd") && crate::perf::perf_has("zstd")) {
+        if args[0] == "-z" && !crate::perf::perf_has("zstd") {
             continue;
         }
         let Some(file) = record(args) else { return };

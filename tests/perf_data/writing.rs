@@ -3,10 +3,10 @@
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Clock, ClockOffset, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample,
-    perf_data, sim,
+    Clock, ClockOffset, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample, sim,
 };
 use perfweave_decode::Format;
+use perfweave_perf_data as perf_data;
 use perfweave_support::bpf::Map;
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, echo, kernel, tracefs};

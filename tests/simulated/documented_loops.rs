@@ -103,8 +103,10 @@ fn every_documented_loop_is_run() {
     files(&root().join("docs/guide"), "md", &mut documents);
     let run = squeezed(include_str!("documented_loops.rs"));
     let loops = ["loop{", "whilelet", "for", ".for_each(", ".drain(", ".batch().", ".try_fold(", ".events("];
-    // Over descriptors, rings and what a check doubts, and no events.
+    // Over descriptors, rings, what a check doubts and what a file says, and no events.
     let others = [
+        "for(cpu,events)infile{",
+        "for(time,lost,data)inevents{",
         "fordoubtin&verdict.doubts{",
         "for(cpu,event)in&events{",
         "for(cpu,ring)inbuffers{",
@@ -403,10 +405,9 @@ fn what_a_recorder_has_kept() {
     assert_eq!(frozen.events().count(), frozen.since(0).count());
 }
 
-#[cfg(feature = "perf-data")]
 mod recordings {
     use super::*;
-    use perfweave::perf_data;
+    use perfweave_perf_data as perf_data;
 
     /// A new file, removed when dropped.
     struct File(PathBuf);
@@ -432,7 +433,7 @@ mod recordings {
         let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
         let mut merge = Merge::new(rings, order()).unwrap();
         merge.refresh(0);
-        documented!("src/perf_data/mod.rs":
+        documented!("crates/perf-data/src/lib.rs":
             while let Some(event) = merge.next() {
                 writer.write(&event.event())?;
             }
@@ -460,7 +461,7 @@ mod recordings {
         let file = recorded("batch");
         let mut merge = Merge::new(perf_data::open(&file.0).unwrap(), order()).unwrap();
         merge.refresh(0);
-        documented!("src/perf_data/open.rs":
+        documented!("crates/perf-data/src/open.rs":
             for event in merge.batch() {
                 println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
             }
@@ -473,7 +474,7 @@ mod recordings {
         let file = recorded("end");
         let mut reader = Reader::new(perf_data::open(&file.0).unwrap(), order()).unwrap();
         let mut read = Vec::new();
-        documented!("src/perf_data/mod.rs":
+        documented!("crates/perf-data/src/lib.rs":
             while let Some(event) = reader.next()? {
                 read.push((event.key(), event.cpu()));
             }
@@ -491,7 +492,7 @@ mod recordings {
         (0..2000).for_each(|more| record(&kernel, 0, 200 + more, 9 + more));
         let mut reader = Reader::new(kernel.rings(), order()).unwrap();
         let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
-        documented!("src/perf_data/writer.rs":
+        documented!("crates/perf-data/src/writer.rs":
             reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
             while let Some(event) = reader.next()? {
                 writer.write(&event.event())?;

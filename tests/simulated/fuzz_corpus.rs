@@ -9,7 +9,6 @@ mod decode;
 mod epochs;
 #[path = "../../fuzz/src/operations.rs"]
 mod operations;
-#[cfg(feature = "perf-data")]
 #[path = "../../fuzz/src/recordings.rs"]
 mod recordings;
 
@@ -61,7 +60,6 @@ fn decode_over_its_corpus() {
     replay("decode", decode::run);
 }
 
-#[cfg(feature = "perf-data")]
 #[test]
 fn recordings_over_their_corpus() {
     replay("recordings", recordings::run);
@@ -87,7 +85,6 @@ fn all_over_random_bytes() {
         reservations::run(&bytes);
         #[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
         decode::run(&bytes);
-        #[cfg(feature = "perf-data")]
         recordings::run(&bytes);
     }
 }

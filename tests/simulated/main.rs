@@ -19,6 +19,7 @@ mod reader;
 #[expect(dead_code, reason = "each binary takes a part")]
 #[path = "../reading/mod.rs"]
 mod reading;
+mod recorded;
 mod recorder;
 #[path = "../../fuzz/src/ring_buffers.rs"]
 mod reservations;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from left to right. Each may use those before it, and itself. Inside a room, concepts decide.
-const ROOMS: [&str; 14] = [
+const ROOMS: [&str; 13] = [
     "instrument",
     "sys",
     "error",
@@ -16,7 +16,6 @@ const ROOMS: [&str; 14] = [
     "order",
     "reader",
     "recorder",
-    "perf_data",
     "sim",
     "guide",
 ];

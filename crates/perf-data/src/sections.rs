@@ -6,17 +6,16 @@
 //! ```
 //! So a file is readable at any time. When it is finished, the header says where the records begin and where the other parts lie.
 
-use crate::error::Error;
-use crate::perf_data::file::Words;
-use crate::perf_data::metadata::{
-    ARCH, CLOCK_DATA, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, PIPE_HEADER, SMALLEST_ATTR, TRACING_DATA,
+use crate::attrs::{Attr, clock_id};
+use crate::file::Words;
+use crate::machine;
+use crate::metadata::{
+    ARCH, CLOCK_DATA, EVENT_DESC, Features, HEADER, MAGIC, NRCPUS, OSRELEASE, PIPE_HEADER, SMALLEST_ATTR, TRACING_DATA,
 };
-use crate::perf_data::noted::Noted;
-use crate::perf_data::tracing;
-use crate::record::clock::{Clock, ClockOffset};
-use crate::rings::{Features, Rings, Source};
-use crate::sys::{machine, perf};
-use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+use crate::noted::Noted;
+use crate::tracing;
+use crate::{Error, Facts};
+use perfweave::{Clock, ClockOffset, Rings, Source};
 
 /// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
 const STRING: usize = 64;
@@ -26,7 +25,7 @@ const CLOCK_DATA_VERSION: u32 = 1;
 
 /// A fact about the machine (`HEADER_*`).
 #[derive(Debug)]
-pub(super) enum Section {
+pub(crate) enum Section {
     /// It is in the file: where, and how long it is.
     There(u64, u64),
     /// It is written at the end.
@@ -35,18 +34,18 @@ pub(super) enum Section {
 
 /// The first bytes of a file: its header, its events, and room for their ids.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(crate) struct Front {
     /// The size of an attribute.
     used: usize,
     /// For how many ids each event has room.
     rooms: Vec<usize>,
     /// Where the front ends.
-    pub(super) end: u64,
+    pub(crate) end: u64,
 }
 
 impl Front {
     /// The front of a file with these events, each with room for `spare` more ids than it has.
-    pub(super) fn new(events: &[Noted], spare: usize) -> Self {
+    pub(crate) fn new(events: &[Noted], spare: usize) -> Self {
         let used = size_of_all(events);
         let rooms: Vec<_> = events.iter().map(|event| event.ids.len() + spare).collect();
         let end = HEADER + (events.len() * (used + 16)) as u64 + 8 * rooms.iter().sum::<usize>() as u64;
@@ -54,12 +53,12 @@ impl Front {
     }
 
     /// The header of a file that is not finished.
-    pub(super) fn header(&self) -> Vec<u8> {
+    pub(crate) fn header(&self) -> Vec<u8> {
         unfinished(self.used + 16, self.rooms.len(), self.end)
     }
 
     /// The bytes of the front.
-    pub(super) fn bytes(&self, events: &[Noted]) -> Vec<u8> {
+    pub(crate) fn bytes(&self, events: &[Noted]) -> Vec<u8> {
         let (count, each) = (self.rooms.len(), self.used + 16);
         let mut out = self.header();
         let mut at = HEADER + (count * each) as u64;
@@ -76,22 +75,22 @@ impl Front {
 }
 
 /// The first bytes of a recording that is read while it is written (`struct perf_pipe_file_header`).
-pub(super) fn pipe_header() -> Vec<u8> {
+pub(crate) fn pipe_header() -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     words(&mut out, [PIPE_HEADER]);
     out
 }
 
 /// What such a recording says of an event among its records (`struct perf_record_header_attr`): its attribute, and ids.
-pub(super) fn described(event: &Noted, ids: &[u64]) -> Vec<u8> {
+pub(crate) fn described(event: &Noted, ids: &[u64]) -> Vec<u8> {
     let attr = event.as_written();
-    let mut out = sized(&attr, used(perf::attr_bytes(&attr)));
+    let mut out = sized(&attr, used(attr.bytes()));
     words(&mut out, ids.iter().copied());
     out
 }
 
 /// The sections behind the records, and the header of the finished file. `data` is where the records begin, and how many bytes they have.
-pub(super) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 2]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 2]) -> (Vec<u8>, Vec<u8>) {
     // perf treats unknown members of attributes as an error, even if they are 0.
     let used = size_of_all(events);
     let names = (EVENT_DESC, Section::Later(describe(events, used, true)));
@@ -128,7 +127,7 @@ pub(super) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 
 }
 
 /// The header of a file that is not finished, by the size of an event, their number, and where the first bytes end.
-pub(super) fn unfinished(each: usize, count: usize, end: u64) -> Vec<u8> {
+pub(crate) fn unfinished(each: usize, count: usize, end: u64) -> Vec<u8> {
     header(each, HEADER, count, [end, 0], [0; 4])
 }
 
@@ -142,7 +141,7 @@ fn header(each: usize, attrs: u64, count: usize, [data, len]: [u64; 2], bits: [u
 }
 
 /// `HEADER_EVENT_DESC`: the events with their names, and with their ids.
-pub(super) fn describe(events: &[Noted], used: usize, ids: bool) -> Vec<u8> {
+pub(crate) fn describe(events: &[Noted], used: usize, ids: bool) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend([events.len() as u32, used as u32].iter().flat_map(|word| word.to_ne_bytes()));
     for event in events {
@@ -156,14 +155,13 @@ pub(super) fn describe(events: &[Noted], used: usize, ids: bool) -> Vec<u8> {
 }
 
 /// The facts about the machine in the file.
-pub(super) fn features(rings: &Rings) -> Result<Features, Error> {
-    if let Some(recording) = rings.recording() {
-        return Ok(recording.as_ref().clone());
+pub(crate) fn features(rings: &Rings) -> Result<Features, Error> {
+    if let Some(facts) = rings.facts::<Facts>() {
+        return Ok(facts.features.clone());
     }
     let mut features = Features::new();
-    let is_tracepoint = |source: &&Source| source.attr.type_ == PERF_TYPE_TRACEPOINT;
-    let tracepoints = rings.sources().iter().filter(is_tracepoint);
-    let tracepoints: Vec<_> = tracepoints.map(|source| (source.attr.config, source.tracepoint())).collect();
+    let tracepoint = |source: &'_ Source| Some((source.tracepoint_id()?, source.tracepoint().map(str::to_owned)));
+    let tracepoints: Vec<_> = rings.sources().iter().filter_map(tracepoint).collect();
     if !tracepoints.is_empty() {
         features.push((TRACING_DATA, tracing::data(&tracepoints)?));
     }
@@ -172,8 +170,7 @@ pub(super) fn features(rings: &Rings) -> Result<Features, Error> {
         string(&mut section, &text);
         features.push((feature, section));
     }
-    if let (Ok(possible), Ok(online)) = (machine::possible_cpus(), machine::online_cpus()) {
-        let counts = [possible.len() as u32, online.len() as u32];
+    if let Some(counts) = machine::cpus() {
         features.push((NRCPUS, counts.iter().flat_map(|count| count.to_ne_bytes()).collect()));
     }
     if let Some(section) = clock_data(rings.clock()) {
@@ -185,18 +182,16 @@ pub(super) fn features(rings: &Rings) -> Result<Features, Error> {
 /// `HEADER_CLOCK_DATA`: what the wall clock and the clock of the records say at the same moment (`write_clock_data`,
 /// `tools/perf/util/header.c`).
 fn clock_data(clock: Clock) -> Option<Vec<u8>> {
-    let (id, offset) = (clock.id()?, clock.offset_to(Clock::Realtime)?);
+    let (id, offset) = (clock_id(clock)?, clock.offset_to(Clock::Realtime)?);
     let now = clock.now()?;
-    let mut out = [CLOCK_DATA_VERSION, id.as_raw().cast_unsigned()]
-        .iter()
-        .flat_map(|word| word.to_ne_bytes())
-        .collect::<Vec<_>>();
+    let mut out =
+        [CLOCK_DATA_VERSION, id.cast_unsigned()].iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
     words(&mut out, [offset.apply(now), now]);
     Some(out)
 }
 
 /// The same, read.
-pub(super) fn wall_clock(features: &Features, clock: Clock) -> Option<ClockOffset> {
+pub(crate) fn wall_clock(features: &Features, clock: Clock) -> Option<ClockOffset> {
     if clock == Clock::Realtime {
         // It is the wall clock.
         return Some(ClockOffset { nanoseconds: 0, uncertainty: Some(0) });
@@ -204,8 +199,7 @@ pub(super) fn wall_clock(features: &Features, clock: Clock) -> Option<ClockOffse
     let (_, section) = features.iter().find(|(feature, _)| *feature == CLOCK_DATA)?;
     let mut input = Words(section);
     let (version, id, wall, time) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
-    let is_known =
-        version == CLOCK_DATA_VERSION && clock.id().is_some_and(|clock| clock.as_raw().cast_unsigned() == id);
+    let is_known = version == CLOCK_DATA_VERSION && clock_id(clock) == Some(id.cast_signed());
     is_known.then_some(ClockOffset { nanoseconds: wall.wrapping_sub(time).cast_signed(), uncertainty: None })
 }
 
@@ -221,8 +215,8 @@ fn words(out: &mut Vec<u8>, words: impl IntoIterator<Item = u64>) {
 }
 
 /// The size that the attributes of all events need.
-pub(super) fn size_of_all(events: &[Noted]) -> usize {
-    events.iter().map(|event| used(perf::attr_bytes(&event.as_written()))).max().unwrap_or(SMALLEST_ATTR)
+pub(crate) fn size_of_all(events: &[Noted]) -> usize {
+    events.iter().map(|event| used(event.as_written().bytes())).max().unwrap_or(SMALLEST_ATTR)
 }
 
 /// The size of the oldest version of an attribute that has all members that this one sets (`PERF_ATTR_SIZE_VER0` and so on: 64, 72, 80, 96
@@ -233,8 +227,8 @@ fn used(attr: &[u8]) -> usize {
 }
 
 /// An attribute cut to a size, with that size in it.
-fn sized(attr: &perf_event_open_sys::bindings::perf_event_attr, used: usize) -> Vec<u8> {
-    let attr = perf::attr_bytes(attr);
+fn sized(attr: &Attr, used: usize) -> Vec<u8> {
+    let attr = attr.bytes();
     let mut out = attr[..used.min(attr.len())].to_vec();
     out[4..8].copy_from_slice(&(used as u32).to_ne_bytes());
     out

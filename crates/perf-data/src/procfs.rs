@@ -3,7 +3,7 @@
 //!
 //! Processes and threads end meanwhile. Then their files are gone or empty, and they are left out.
 
-use crate::sys::machine;
+use crate::machine;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,77 +13,77 @@ const LINE: u64 = 4 * 4096 + 256;
 
 /// The file systems.
 #[derive(Debug, Clone)]
-pub(super) struct Machine {
-    pub(super) proc: PathBuf,
-    pub(super) sys: PathBuf,
+pub(crate) struct Machine {
+    pub(crate) proc: PathBuf,
+    pub(crate) sys: PathBuf,
     /// The folder of the running kernel's modules.
-    pub(super) modules: PathBuf,
+    pub(crate) modules: PathBuf,
 }
 
 /// A thread, from proc_pid_status(5).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Thread {
-    pub(super) name: Vec<u8>,
-    pub(super) process: u32,
-    pub(super) parent: u32,
+pub(crate) struct Thread {
+    pub(crate) name: Vec<u8>,
+    pub(crate) process: u32,
+    pub(crate) parent: u32,
     /// Whether it has an address space: kernel threads and processes that have ended have none.
-    pub(super) is_program: bool,
+    pub(crate) is_program: bool,
 }
 
 /// A line of proc_pid_maps(5).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mapping<'a> {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(crate) struct Mapping<'a> {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     /// `rwxp`
-    pub(super) flags: [u8; 4],
-    pub(super) offset: u64,
-    pub(super) device: [u32; 2],
-    pub(super) inode: u64,
-    pub(super) path: &'a [u8],
+    pub(crate) flags: [u8; 4],
+    pub(crate) offset: u64,
+    pub(crate) device: [u32; 2],
+    pub(crate) inode: u64,
+    pub(crate) path: &'a [u8],
 }
 
 /// Where the kernel lies.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// The symbol that perf relocates by: `_text`, or `_stext`.
-    pub(super) symbol: &'static str,
-    pub(super) start: u64,
-    pub(super) end: u64,
+    pub(crate) symbol: &'static str,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
 /// A line of `/proc/modules`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Module<'a> {
-    pub(super) name: &'a str,
-    pub(super) size: u64,
-    pub(super) start: u64,
+pub(crate) struct Module<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) size: u64,
+    pub(crate) start: u64,
 }
 
 impl Machine {
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let modules = Path::new("/lib/modules").join(machine::release());
         Self { proc: "/proc".into(), sys: "/sys".into(), modules }
     }
 
     /// Whether procfs shows processes by the numbers that this process knows: not if it is that of another PID namespace.
-    pub(super) fn has_our_numbers(&self) -> io::Result<bool> {
+    pub(crate) fn has_our_numbers(&self) -> io::Result<bool> {
         let own = fs::read_link(self.proc.join("self"))?;
         Ok(own.to_str() == Some(&std::process::id().to_string()))
     }
 
     /// The numbers of all processes.
-    pub(super) fn processes(&self) -> io::Result<impl Iterator<Item = u32> + use<>> {
+    pub(crate) fn processes(&self) -> io::Result<impl Iterator<Item = u32> + use<>> {
         numbers(&self.proc)
     }
 
     /// The numbers of the threads of a process.
-    pub(super) fn threads(&self, process: u32) -> io::Result<impl Iterator<Item = u32> + use<>> {
+    pub(crate) fn threads(&self, process: u32) -> io::Result<impl Iterator<Item = u32> + use<>> {
         numbers(&self.proc.join(format!("{process}/task")))
     }
 
     /// A thread, by its own number. `None` if the file makes no sense.
-    pub(super) fn thread(&self, number: u32) -> io::Result<Option<Thread>> {
+    pub(crate) fn thread(&self, number: u32) -> io::Result<Option<Thread>> {
         let folder = self.proc.join(number.to_string());
         let mut text = Vec::new();
         // The names are in the first lines, and an address space a few lines later.
@@ -107,7 +107,7 @@ impl Machine {
     }
 
     /// All mappings of a process.
-    pub(super) fn mappings<E: From<io::Error>>(
+    pub(crate) fn mappings<E: From<io::Error>>(
         &self,
         process: u32,
         mut each: impl FnMut(Mapping<'_>) -> Result<(), E>,
@@ -116,13 +116,13 @@ impl Machine {
     }
 
     /// Where a process sees a file.
-    pub(super) fn seen_by(&self, process: u32, path: &Path) -> PathBuf {
+    pub(crate) fn seen_by(&self, process: u32, path: &Path) -> PathBuf {
         let root = self.proc.join(format!("{process}/root"));
         root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// Where the kernel's code lies. `None` if its addresses are hidden: they are then 0.
-    pub(super) fn kernel(&self) -> io::Result<Option<Kernel>> {
+    pub(crate) fn kernel(&self) -> io::Result<Option<Kernel>> {
         let (mut text, mut stext, mut edata, mut etext) = (0, 0, 0, 0);
         lines(&self.proc.join("kallsyms"), |line| {
             // A module's symbols have its name in brackets. They come last.
@@ -145,7 +145,7 @@ impl Machine {
     }
 
     /// All modules of the kernel that are loaded. There is no such file if the kernel has no modules.
-    pub(super) fn modules<E: From<io::Error>>(
+    pub(crate) fn modules<E: From<io::Error>>(
         &self,
         mut each: impl FnMut(Module<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -153,7 +153,7 @@ impl Machine {
     }
 
     /// The paths of the kernel's modules, by the names that `/proc/modules` has. Takes as much memory as they do.
-    pub(super) fn module_files(&self) -> io::Result<Vec<(String, PathBuf)>> {
+    pub(crate) fn module_files(&self) -> io::Result<Vec<(String, PathBuf)>> {
         let mut files = Vec::new();
         lines(&self.modules.join("modules.dep"), |line| {
             let path = line.split(|byte| *byte == b':').next().and_then(|path| std::str::from_utf8(path).ok());
@@ -168,7 +168,7 @@ impl Machine {
     }
 
     /// The notes of the kernel, or of a module.
-    pub(super) fn notes(&self, module: Option<&str>) -> io::Result<Vec<u8>> {
+    pub(crate) fn notes(&self, module: Option<&str>) -> io::Result<Vec<u8>> {
         let path = match module {
             None => self.sys.join("kernel/notes"),
             Some(module) => self.sys.join(format!("module/{module}/notes/.note.gnu.build-id")),

@@ -1,23 +1,59 @@
 //! Reading a file that may contain anything. The crate reads no more than the file has, and keeps no more than the file's length and the
 //! available memory.
 
-use crate::error::{Error, ErrorKind};
-use crate::sys::file::{self, Found};
-use crate::sys::memory;
+use crate::Error;
+use perfweave::{ErrorKind, Recording};
 use std::borrow::Cow;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// How many bytes of memory a byte of the metadata takes at most: an id is kept, and indexed by its event and by its ring.
 const TIMES: u64 = 8;
 
+/// The file at a path.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A regular file, opened, and its length in bytes.
+    File(fs::File, u64),
+    Directory,
+    /// A pipe, a socket or a device.
+    Other,
+}
+
+/// Opens a file for reading without waiting for the other end of a pipe, if it is a regular one.
+pub(crate) fn open(path: &Path) -> io::Result<Found> {
+    // Checked before, because opening a device has effects. Checked again on the opened file.
+    match found(&fs::metadata(path)?) {
+        Ok(_) => opened(path),
+        Err(other) => Ok(other),
+    }
+}
+
+fn opened(path: &Path) -> io::Result<Found> {
+    // Rust adds O_CLOEXEC.
+    let file = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    Ok(match found(&file.metadata()?) {
+        Ok(len) => Found::File(file, len),
+        Err(other) => other,
+    })
+}
+
+/// The length of a regular file, or else its kind.
+fn found(metadata: &fs::Metadata) -> Result<u64, Found> {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        return Ok(metadata.len());
+    }
+    Err(if kind.is_dir() { Found::Directory } else { Found::Other })
+}
+
 /// A file, its length, and how much of it may still be kept.
 #[derive(Debug)]
-pub(super) struct Input {
-    pub(super) file: fs::File,
-    pub(super) len: u64,
+pub(crate) struct Input {
+    pub(crate) file: fs::File,
+    pub(crate) len: u64,
     budget: u64,
     /// How much is kept at most, if records are not.
     most: Option<u64>,
@@ -26,9 +62,11 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        match file::open(path).map_err(io)? {
-            Found::File(file, len) => Ok(Self { file, len, budget: len, most: None, available: memory::available() }),
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        match open(path).map_err(io)? {
+            Found::File(file, len) => {
+                Ok(Self { file, len, budget: len, most: None, available: Recording::available_memory() })
+            }
             Found::Directory => Err(unreadable("it is a directory", "")),
             Found::Other => {
                 Err(unreadable("it is no regular file", "write what comes through a pipe into a file first"))
@@ -37,13 +75,13 @@ impl Input {
     }
 
     /// A file of which no more than so many bytes are kept.
-    pub(super) fn bounded(path: &Path, budget: u64) -> Result<Self, Error> {
+    pub(crate) fn bounded(path: &Path, budget: u64) -> Result<Self, Error> {
         let input = Self::open(path)?;
         Ok(Self { budget: input.len.min(budget), most: Some(budget), ..input })
     }
 
     /// Fills a buffer from an offset in the file.
-    pub(super) fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         self.file.read_exact_at(out, at).map_err(|errno| match errno.kind() {
             io::ErrorKind::UnexpectedEof => changed(),
             _ => io(errno),
@@ -51,7 +89,7 @@ impl Input {
     }
 
     /// Refuses bytes that are to be kept, if there is too little memory for the data made from them.
-    pub(super) fn fits(&self, kept: u64) -> Result<(), Error> {
+    pub(crate) fn fits(&self, kept: u64) -> Result<(), Error> {
         let bytes = kept.saturating_mul(TIMES);
         match self.available.filter(|_| self.most.is_none()) {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
@@ -60,14 +98,14 @@ impl Input {
     }
 
     /// Memory that was available when the file was opened, if known.
-    #[cfg(feature = "perf-data-zstd")]
-    pub(super) fn available(&self) -> Option<u64> {
+    #[cfg(feature = "zstd")]
+    pub(crate) fn available(&self) -> Option<u64> {
         self.available
     }
 
     /// Refuses records that were unpacked, if there are more than there is memory. A few bytes can stand for very many.
-    #[cfg(feature = "perf-data-zstd")]
-    pub(super) fn has_room_for(&self, unpacked: u64) -> Result<(), Error> {
+    #[cfg(feature = "zstd")]
+    pub(crate) fn has_room_for(&self, unpacked: u64) -> Result<(), Error> {
         match self.available.filter(|_| self.most.is_none()) {
             Some(available) if unpacked > available => Err(too_large(unpacked, available)),
             _ => Ok(()),
@@ -75,7 +113,7 @@ impl Input {
     }
 
     /// The bytes of a section, to be kept. Sections of a forged file may overlap: all of them together are no longer than the file.
-    pub(super) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Error> {
+    pub(crate) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Error> {
         let end = at.saturating_add(size);
         if end > self.len {
             return Err(self.truncated(what, end));
@@ -94,34 +132,34 @@ impl Input {
     }
 
     /// The file ends before the data that it promises.
-    pub(super) fn truncated(&self, what: &str, end: u64) -> Error {
+    pub(crate) fn truncated(&self, what: &str, end: u64) -> Error {
         let message = format!("it is {} bytes long, and its {what} end at {end}", self.len);
         unreadable(message, "the file was cut short: copy it anew")
     }
 }
 
-pub(super) fn unreadable(what: impl Into<Cow<'static, str>>, hint: &'static str) -> Error {
+pub(crate) fn unreadable(what: impl Into<Cow<'static, str>>, hint: &'static str) -> Error {
     Error::new(ErrorKind::Recording, what).hinting(hint)
 }
 
 /// The metadata before or after the records contradicts itself.
-pub(super) fn malformed(what: &str, at: u64) -> Error {
+pub(crate) fn malformed(what: &str, at: u64) -> Error {
     unreadable(format!("its {what} make no sense at byte {at}"), "try `perf script -i`; if that reads it, report this")
 }
 
 /// The events of a file that is not kept take more than so many bytes.
-pub(super) fn too_much(what: &str, most: u64) -> Error {
+pub(crate) fn too_much(what: &str, most: u64) -> Error {
     Error::new(ErrorKind::Limit, format!("its {what} take more than {most} bytes"))
         .hinting("perf_data::open has no such limit")
 }
 
 /// Another program wrote into the file while it was read.
-pub(super) fn changed() -> Error {
+pub(crate) fn changed() -> Error {
     unreadable("it changed while it was read", "wait for `perf record` to end")
 }
 
 /// The records, or their metadata, do not fit into memory.
-pub(super) fn too_large(bytes: u64, available: u64) -> Error {
+pub(crate) fn too_large(bytes: u64, available: u64) -> Error {
     let message = format!("its contents take {bytes} bytes of memory, of which {available} are available here");
     let hint = "record less at a time: perf record --switch-output; or raise what is least of free memory, the control group's memory.max, \
                 and RLIMIT_AS";
@@ -129,35 +167,35 @@ pub(super) fn too_large(bytes: u64, available: u64) -> Error {
 }
 
 /// The allocator has no memory, although enough was available: other programs took it.
-pub(super) fn no_memory<E>(_: E) -> Error {
+pub(crate) fn no_memory<E>(_: E) -> Error {
     io(io::ErrorKind::OutOfMemory.into())
 }
 
-pub(super) fn io(errno: io::Error) -> Error {
+pub(crate) fn io(errno: io::Error) -> Error {
     Error::new(ErrorKind::Recording, "").because(errno)
 }
 
 /// A sequence of numbers and strings.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Words<'a>(pub(super) &'a [u8]);
+pub(crate) struct Words<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Words<'a> {
-    pub(super) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.bytes(4)?.try_into().ok().map(u32::from_ne_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.bytes(8)?.try_into().ok().map(u64::from_ne_bytes)
     }
 
     /// `struct perf_header_string`: a length, and characters followed by zeros.
-    pub(super) fn string(&mut self) -> Option<String> {
+    pub(crate) fn string(&mut self) -> Option<String> {
         let len = self.u32()?;
         let text = self.bytes(usize::try_from(len).ok()?)?.split(|byte| *byte == 0).next()?;
         Some(String::from_utf8_lossy(text).into_owned())

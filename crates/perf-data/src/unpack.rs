@@ -16,10 +16,10 @@ const WINDOW: u64 = 128 << 20;
 
 /// The bytes are no stream of zstd.
 #[derive(Debug)]
-pub(super) struct Corrupt;
+pub(crate) struct Corrupt;
 
 /// Takes compressed bytes in pieces of any length. Holds a window and two blocks at most.
-pub(super) struct Unpacker {
+pub(crate) struct Unpacker {
     frame: FrameDecoder,
     /// Whether the frame has begun, and whether a checksum follows it.
     begun: Option<bool>,
@@ -29,19 +29,19 @@ pub(super) struct Unpacker {
 
 impl Unpacker {
     /// `available`: bytes of memory that this process can get, if known.
-    pub(super) fn new(available: Option<u64>) -> Self {
+    pub(crate) fn new(available: Option<u64>) -> Self {
         let mut frame = FrameDecoder::new();
         frame.set_max_window_size(WINDOW.min(available.unwrap_or(WINDOW) / 4));
         Self { frame, begun: None, pending: Vec::new() }
     }
 
     /// Takes compressed bytes.
-    pub(super) fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.pending.extend(bytes);
     }
 
     /// Unpacks at most a block, and appends the bytes that it gives to `out`. Gives whether there was a whole block, or a frame's header.
-    pub(super) fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, Corrupt> {
+    pub(crate) fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, Corrupt> {
         let Some(has_checksum) = self.begun else { return self.begin() };
         let Some(&[a, b, c]) = self.pending.first_chunk() else { return Ok(false) };
         let block = u32::from_le_bytes([a, b, c, 0]);
@@ -62,7 +62,7 @@ impl Unpacker {
     }
 
     /// Ends the frame that was not ended, and appends what it still holds. Nothing may be pending.
-    pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+    pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let is_whole = std::mem::take(&mut self.pending).is_empty();
         if self.begun.take().is_some() {
             self.frame.decode_blocks(&END[..], BlockDecodingStrategy::UptoBlocks(1)).map_err(|_| Corrupt)?;

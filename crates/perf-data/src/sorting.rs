@@ -1,47 +1,46 @@
 //! Which event a record is of, and which ring it belongs to.
 
-use crate::error::{Error, ErrorKind};
-use crate::perf_data::attrs;
-use crate::perf_data::metadata::Described;
-use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout};
-use crate::ring::Bytes;
+use crate::Error;
+use crate::attrs::{self, CPU, ID, IDENTIFIER};
+use crate::metadata::Described;
+use perfweave::{Bytes, ErrorKind, Kind, Layout};
 use std::collections::HashMap;
 
 /// What a ring's records have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    pub(super) cpu: u32,
-    pub(super) group: usize,
+pub(crate) struct Place {
+    pub(crate) cpu: u32,
+    pub(crate) group: usize,
     /// The event's id, where records name no CPU.
     id: u64,
 }
 
 /// The CPU of records that name none, as perf has it: -1.
-pub(super) const NO_CPU: u32 = u32::MAX;
+pub(crate) const NO_CPU: u32 = u32::MAX;
 
 /// Which event a record is of, and which ring it belongs to.
 #[derive(Debug, Default)]
-pub(super) struct Sorting {
+pub(crate) struct Sorting {
     /// Layouts that differ.
-    pub(super) groups: Vec<Layout>,
+    pub(crate) groups: Vec<Layout>,
     /// The layout of each event.
     group_of: Vec<usize>,
     known: HashMap<Layout, usize>,
     by_id: HashMap<u64, usize>,
     /// Whether there are several events, so that each record must name its event.
-    pub(super) several: bool,
+    pub(crate) several: bool,
 }
 
 impl Sorting {
-    pub(super) fn new(events: &[Described]) -> Result<Self, Error> {
+    pub(crate) fn new(events: &[Described]) -> Result<Self, Error> {
         let mut sorting = Self::default();
         events.iter().try_for_each(|event| sorting.add(event))?;
         Ok(sorting)
     }
 
     /// Adds an event behind those that there are.
-    pub(super) fn add(&mut self, event: &Described) -> Result<(), Error> {
-        let (layout, index) = (attrs::layout(&event.attr), self.group_of.len());
+    pub(crate) fn add(&mut self, event: &Described) -> Result<(), Error> {
+        let (layout, index) = (event.attr.layout(), self.group_of.len());
         let groups = &mut self.groups;
         let group = *self.known.entry(layout).or_insert_with(|| {
             groups.push(layout);
@@ -64,7 +63,7 @@ impl Sorting {
     }
 
     /// The ring of a record, and the id and the event that it names. `None` if the record does not say, or is too short.
-    pub(super) fn place(&self, record: &[u8]) -> Option<(Place, Option<(u64, usize)>)> {
+    pub(crate) fn place(&self, record: &[u8]) -> Option<(Place, Option<(u64, usize)>)> {
         let record = Bytes::from(record);
         let first = self.groups.first()?;
         let group = match self.groups.len() {
@@ -93,10 +92,10 @@ impl Sorting {
 
 impl Place {
     /// The ring of all further events of a recording that has more events than separate rings.
-    pub(super) fn shared(self) -> Self {
+    pub(crate) fn shared(self) -> Self {
         Self { id: u64::MAX, ..self }
     }
 
     /// The ring of records that belong to none.
-    pub(super) const NOWHERE: Self = Self { cpu: NO_CPU, group: 0, id: 0 };
+    pub(crate) const NOWHERE: Self = Self { cpu: NO_CPU, group: 0, id: 0 };
 }

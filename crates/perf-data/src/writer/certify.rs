@@ -1,13 +1,11 @@
 //! What a recording says of itself while it is written: seals among its records.
 
 use super::Writer;
-use crate::account::ledger::Ledger;
-use crate::error::Error;
-use crate::order::event::{Event, Item};
-use crate::order::hold::Certainty;
-use crate::perf_data::metadata::{HEADER, PIPE_HEADER};
-use crate::perf_data::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, NUMBERS, Row, Seal, Tally, WHOLE};
+use crate::Error;
+use crate::metadata::{HEADER, PIPE_HEADER};
+use crate::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, NUMBERS, Row, Seal, Tally, WHOLE};
 use blake3::Hasher;
+use perfweave::{Certainty, Event, Item, Ledger};
 
 /// What is claimed, and the end of the chain.
 #[derive(Debug, Default)]
@@ -57,8 +55,8 @@ impl Certificate {
 
     /// Takes the account of everything, which the last seal has.
     pub(super) fn take_ledger(&mut self, ledger: &Ledger) {
-        self.numbers |= ledger.has_numbers();
-        self.ledger = ledger.rows().flat_map(Row::of).collect();
+        self.numbers |= ledger.numbers;
+        self.ledger = ledger.accounts.iter().chain([&ledger.machine]).flat_map(Row::of).collect();
     }
 
     /// The first bytes of the file were written over.

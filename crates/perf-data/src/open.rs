@@ -1,18 +1,14 @@
 //! From a file to rings: one pass over the file measures each ring, and a second one fills them.
 
-use crate::error::{Error, ErrorKind};
-use crate::perf_data::file::{Input, changed, io, no_memory, too_large, unreadable};
-use crate::perf_data::metadata::{Described, Metadata, TRACING_DATA};
-use crate::perf_data::pieces::{Piece, walk};
-use crate::perf_data::sections::wall_clock;
-use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
-use crate::perf_data::tracing;
-use crate::record::clock::Clock;
-use crate::record::{Origin, Sources};
-use crate::ring::{KernelHalf, Ring};
-use crate::rings::{Counter, Lane, Rings, Source};
-use crate::sys::{machine, memory};
-use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
+use crate::attrs::clock_id;
+use crate::file::{Input, changed, io, no_memory, too_large, unreadable};
+use crate::metadata::{Described, Metadata, TRACING_DATA};
+use crate::pieces::{Piece, walk};
+use crate::sections::wall_clock;
+use crate::sorting::{NO_CPU, Place, Sorting};
+use crate::tracing;
+use crate::{Error, Facts};
+use perfweave::{Clock, ErrorKind, Recording, Rings};
 use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
@@ -23,14 +19,14 @@ use std::path::{Path, PathBuf};
 /// `perf record --threads` writes a directory: the function reads all files of it.
 ///
 /// The function reads the whole file and closes it before it returns. [`Rings::sources`] lists its events in the file's order, and
-/// [`Record::source`](crate::Record::source) is the index in that list. [`Rings::clock`] is the clock that stamped the records (`perf
+/// [`Record::source`](perfweave::Record::source) is the index in that list. [`Rings::clock`] is the clock that stamped the records (`perf
 /// record -k`), or [`Clock::Perf`].
 ///
 /// ```no_run
-/// use perfweave::{Merge, Order, perf_data};
+/// use perfweave::{Merge, Order};
 ///
 /// // perf record -a -e sched:sched_switch -- sleep 1
-/// let mut merge = Merge::new(perf_data::open("perf.data")?, Order::new())?;
+/// let mut merge = Merge::new(perfweave_perf_data::open("perf.data")?, Order::new())?;
 /// loop {
 ///     merge.refresh(0);
 ///     for event in merge.batch() {
@@ -41,15 +37,15 @@ use std::path::{Path, PathBuf};
 ///         break;
 ///     }
 /// }
-/// # Ok::<(), perfweave::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Rings
 ///
 /// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each layout has a
 /// ring for each CPU. Records that name no CPU, such as those of `perf record --per-thread`, are in a ring for each event and thread (the
-/// event's id), and their [`Record::cpu`](crate::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
-/// [`Merge::new`](crate::Merge::new) then gives [`ErrorKind::InvalidInput`].
+/// event's id), and their [`Record::cpu`](perfweave::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
+/// [`Merge::new`](perfweave::Merge::new) then gives [`ErrorKind::InvalidInput`].
 ///
 /// Other programs may still write into rings that are added ([`Rings::add`]). The hold rule then applies to all rings.
 ///
@@ -63,14 +59,14 @@ use std::path::{Path, PathBuf};
 /// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and are not about the recorded machine |
 /// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | their content is used, in a file in pipe mode (`perf record -o -`) |
 /// | AUXTRACE and the data after it | nothing |
-/// | COMPRESSED, COMPRESSED2 | the records that they have, with feature `perf-data-zstd`; without it, the error [`ErrorKind::Recording`] |
+/// | COMPRESSED, COMPRESSED2 | the records that they have, with feature `zstd`; without it, the error [`ErrorKind::Recording`] |
 /// | bytes that cannot be decompressed | as bytes that cannot be a record |
-/// | bytes that cannot be a record | a [`Damage`](crate::Damage) with the first MiB of them, and the rest of the file is skipped |
+/// | bytes that cannot be a record | a [`Damage`](perfweave::Damage) with the first MiB of them, and the rest of the file is skipped |
 ///
 /// # Files that were not finished
 ///
 /// A program that is killed leaves a file whose header does not say where the records end. It is read to its end, and
-/// [`Rings::unfinished`] says so. The names of events and the formats of tracepoints are there if a [`Writer`](crate::perf_data::Writer)
+/// [`unfinished`] says so. The names of events and the formats of tracepoints are there if a [`Writer`](crate::Writer)
 /// wrote it; perf writes them last.
 ///
 /// # Memory
@@ -79,13 +75,13 @@ use std::path::{Path, PathBuf};
 /// length of the file's records. Each ring takes some 16 KiB more. If that exceeds the available memory, the error is [`ErrorKind::Limit`].
 /// Available is the least of `MemAvailable` of `/proc/meminfo` and what `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's
 /// control groups leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
-/// ([`Order::numbers`](crate::Order::numbers)) start again in each.
+/// ([`Order::numbers`](perfweave::Order::numbers)) start again in each.
 ///
 /// From the first refresh on, a merge takes 16 bytes for each indexed record, 40 if the record is out of order, and 64 for damage and for a
 /// loss. While a list of records out of order, or of damage and losses, grows, the old list and the new one both exist, so these take up to
-/// 80 and 140 bytes. The total stays within the bound of [`WhenFull::Copy`](crate::WhenFull::Copy), 64 MiB unless set, and within half of
+/// 80 and 140 bytes. The total stays within the bound of [`WhenFull::Copy`](perfweave::WhenFull::Copy), 64 MiB unless set, and within half of
 /// the memory that is available when the merge is made. A recording whose index could be larger is indexed in parts, in proven order: see
-/// [`WhenFull`](crate::WhenFull). That takes 4 bytes more for each KiB of records.
+/// [`WhenFull`](perfweave::WhenFull). That takes 4 bytes more for each KiB of records.
 ///
 /// # Errors
 /// [`ErrorKind::Recording`], with the problem and what helps; [`ErrorKind::Limit`] if there is too little memory.
@@ -166,38 +162,35 @@ fn read(path: &Path) -> Result<Rings, Error> {
     let mut places = Places::default();
     files.walk(|piece| places.measure(&sorting, piece))?;
     places.check_memory()?;
-    places.build()?;
-    files.walk(|piece| places.fill(&sorting, piece))?;
-    let mut rings = Rings::empty(clock);
-    for of_place in places.rings {
-        let origin = of_place.origin(&sorting);
-        for mut part in of_place.parts {
-            let filled = part.filled;
-            part.kernel()?.publish(filled);
-            let Some((_, ring)) = part.ring else { return Err(changed()) };
-            rings.lanes.push(Lane::new(ring, origin.clone(), Counter::Unknown));
-        }
-    }
+    let mut recording = Recording::new(clock, wall_clock(&metadata.features, clock));
+    places.build(&sorting, &mut recording)?;
+    files.walk(|piece| places.fill(&sorting, piece, &mut recording))?;
     let formats = metadata.features.iter().find(|(feature, _)| *feature == TRACING_DATA);
     let formats = formats.map(|(_, data)| tracing::formats(data)).unwrap_or_default();
-    let format = |event: &Described| {
-        formats.get(&event.attr.config).filter(|_| event.attr.type_ == PERF_TYPE_TRACEPOINT).cloned()
-    };
-    let sources = metadata.events.iter().map(|event| source(event).with_format(format(event))).collect();
+    for event in &metadata.events {
+        let format = formats.get(&event.attr.config()).filter(|_| event.attr.is_tracepoint());
+        recording.event(&name(event), event.attr.bytes(), format.map(String::as_str));
+    }
     let unfinished = metadata.is_unfinished.then(|| {
         let bytes = metadata.data.end - metadata.data.start;
         let what = format!("it was not finished: {bytes} bytes of records were written, and later ones are missing");
         unreadable(what, "end `perf record` with SIGINT or SIGTERM, not with SIGKILL")
             .during(&format!("{} is read in part", path.display()))
     });
-    let wall = wall_clock(&metadata.features, clock);
-    rings.set_recording(sources, metadata.features, wall, unfinished);
-    Ok(rings)
+    recording.facts(Facts { features: metadata.features, unfinished });
+    Ok(recording.build())
+}
+
+/// That these are the rings of a recording which its program did not finish, because it was killed: the [`ErrorKind::Recording`] says how
+/// much was written. What was not is missing at the end. A record that was written in part is [`Damage`](perfweave::Damage). `None` for all
+/// other rings.
+pub fn unfinished(rings: &Rings) -> Option<&Error> {
+    rings.facts::<Facts>()?.unfinished.as_ref()
 }
 
 /// The clock of all events.
 fn clock(events: &[Described]) -> Result<Clock, Error> {
-    let clock = |event: &Described| (event.attr.use_clockid() != 0).then_some(event.attr.clockid);
+    let clock = |event: &Described| event.attr.clock();
     let first = events.first().and_then(clock);
     if let Some(other) = events.iter().map(clock).find(|other| *other != first) {
         let clocks = [first, other];
@@ -205,31 +198,29 @@ fn clock(events: &[Described]) -> Result<Clock, Error> {
         return Err(Error::new(ErrorKind::Recording, message).hinting("record with one `-k CLOCK`"));
     }
     let known = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
-    let is_it = |clock: &Clock| clock.id().is_some_and(|id| Some(id.as_raw()) == first);
+    let is_it = |clock: &Clock| first.is_some() && clock_id(*clock) == first;
     // No event can have any of the other clocks (`perf_event_set_clock`, kernel/events/core.c).
     Ok(known.into_iter().find(is_it).unwrap_or(Clock::Perf))
 }
 
-/// An event as [`Rings::sources`] lists it.
-fn source(event: &Described) -> Source {
-    let perf_event_attr { type_, config, .. } = event.attr;
+/// The name of an event as [`Rings::sources`] lists it.
+fn name(event: &Described) -> String {
+    let attr = &event.attr;
     let tracepoint = || {
         // Modifiers may follow, as in `sched:sched_switch:u`. The name that is made up below is not a tracepoint's.
         let (category, rest) =
             event.name.as_deref()?.split_once(':').filter(|(category, _)| !category.contains(' '))?;
-        (type_ == PERF_TYPE_TRACEPOINT).then(|| format!("{category}:{}", rest.split(':').next().unwrap_or(rest)))
+        attr.is_tracepoint().then(|| format!("tracepoint {category}:{}", rest.split(':').next().unwrap_or(rest)))
     };
-    let tracepoint = tracepoint();
-    let name = match (&tracepoint, &event.name) {
-        (Some(name), _) => format!("tracepoint {name}"),
+    match (tracepoint(), &event.name) {
+        (Some(name), _) => name,
         (None, Some(name)) => name.clone(),
-        (None, None) => format!("event {type_}:{config}"),
-    };
-    Source::new(name.into(), event.attr, tracepoint.map(Into::into))
+        (None, None) => format!("event {}:{}", attr.kind(), attr.config()),
+    }
 }
 
 /// The longest ring. Further records of a CPU go into another ring of that CPU.
-const PART: u64 = Ring::MAX / 2;
+const PART: u64 = 1 << 30;
 
 /// The memory of a ring besides its data: a page before it, and the initial memory of a merge for it.
 const BESIDES: u64 = 16 << 10;
@@ -264,7 +255,8 @@ struct PlaceRings {
 struct Part {
     size: u64,
     filled: u64,
-    ring: Option<(KernelHalf, Ring)>,
+    /// Its number in the recording.
+    ring: usize,
 }
 
 impl Places {
@@ -280,20 +272,18 @@ impl Places {
     }
 
     /// Copies a piece into its ring.
-    fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
+    fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>, recording: &mut Recording) -> Result<(), Error> {
         let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
         if rings.parts.get(rings.at).is_some_and(|part| part.filled == part.size) {
             rings.at += 1;
         }
         let part = rings.parts.get_mut(rings.at).ok_or_else(changed)?;
-        let at = part.filled;
         part.filled += len;
         if part.filled > part.size {
             return Err(changed());
         }
-        part.kernel()?.write(at, bytes);
-        Ok(())
+        recording.write(part.ring, bytes).map_err(|_| changed())
     }
 
     /// The bytes of a piece to keep, and their place.
@@ -345,16 +335,20 @@ impl Places {
     /// Refuses records that do not fit into the available memory, if it is known.
     fn check_memory(&self) -> Result<(), Error> {
         let bytes = self.rings.iter().flat_map(|rings| &rings.parts).map(|part| part.room() + BESIDES).sum();
-        match memory::available() {
+        match Recording::available_memory() {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
         }
     }
 
-    fn build(&mut self) -> Result<(), Error> {
-        for part in self.rings.iter_mut().flat_map(|rings| &mut rings.parts) {
-            let ring = Ring::in_memory(machine::page_size(), part.room() as usize, None, false);
-            part.ring = Some(ring.ok_or(()).map_err(no_memory)?);
+    /// Makes the rings.
+    fn build(&mut self, sorting: &Sorting, recording: &mut Recording) -> Result<(), Error> {
+        for PlaceRings { place, ids, parts, .. } in &mut self.rings {
+            for part in parts {
+                let ids = ids.iter().map(|(id, event)| (*id, *event));
+                let ring = recording.ring(place.cpu, sorting.groups[place.group], ids, part.size);
+                part.ring = ring.map_err(no_memory)?;
+            }
         }
         self.last = None;
         Ok(())
@@ -365,21 +359,5 @@ impl Part {
     /// Bytes of its ring.
     fn room(&self) -> u64 {
         self.size.next_power_of_two().max(8)
-    }
-
-    fn kernel(&mut self) -> Result<&mut KernelHalf, Error> {
-        self.ring.as_mut().map(|(kernel, _)| kernel).ok_or_else(changed)
-    }
-}
-
-impl PlaceRings {
-    /// The sources of the records' ids.
-    fn origin(&self, sorting: &Sorting) -> Origin {
-        let Place { cpu, group, .. } = self.place;
-        let sources: Sources = self.ids.iter().map(|(id, event)| (*id, *event)).collect();
-        match sorting.several {
-            true => Origin::new(cpu, sorting.groups[group], sources).asked(),
-            false => Origin::new(cpu, sorting.groups[group], [(0, 0)].into_iter().collect()),
-        }
     }
 }

@@ -1,32 +1,30 @@
 //! The metadata of a recording, before and after its records: events, and facts about the machine.
 
-use crate::error::Error;
-use crate::perf_data::file::{Input, Words, malformed, unreadable};
-use crate::perf_data::pieces::{Piece, walk};
-use crate::rings::Features;
-use crate::sys::perf;
-use perf_event_open_sys::bindings::perf_event_attr;
+use crate::Error;
+use crate::attrs::Attr;
+use crate::file::{Input, Words, malformed, unreadable};
+use crate::pieces::{Piece, walk};
 use std::ops::Range;
 
 /// The first bytes of a recording, `PERF_MAGIC2`.
-pub(super) const MAGIC: &[u8; 8] = b"PERFILE2";
+pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 
 /// `sizeof(struct perf_file_header)`, and of `struct perf_pipe_file_header`.
-pub(super) const HEADER: u64 = 104;
-pub(super) const PIPE_HEADER: u64 = 16;
+pub(crate) const HEADER: u64 = 104;
+pub(crate) const PIPE_HEADER: u64 = 16;
 
 /// `PERF_ATTR_SIZE_VER0`, the size of an attribute that gives none.
-pub(super) const SMALLEST_ATTR: usize = 64;
+pub(crate) const SMALLEST_ATTR: usize = 64;
 
 /// Sections that are not records, by their bits in the header (`HEADER_*`, `tools/perf/util/header.h`).
-pub(super) const TRACING_DATA: u32 = 1;
-pub(super) const BUILD_ID: u32 = 2;
-pub(super) const OSRELEASE: u32 = 4;
-pub(super) const ARCH: u32 = 6;
-pub(super) const NRCPUS: u32 = 7;
-pub(super) const EVENT_DESC: u32 = 12;
+pub(crate) const TRACING_DATA: u32 = 1;
+pub(crate) const BUILD_ID: u32 = 2;
+pub(crate) const OSRELEASE: u32 = 4;
+pub(crate) const ARCH: u32 = 6;
+pub(crate) const NRCPUS: u32 = 7;
+pub(crate) const EVENT_DESC: u32 = 12;
 const DIR_FORMAT: u32 = 24;
-pub(super) const CLOCK_DATA: u32 = 29;
+pub(crate) const CLOCK_DATA: u32 = 29;
 
 /// The sections that are kept: facts about the recorded machine that do not depend on which records are read. Besides those above: build
 /// ids, host name, version of perf, processor, memory, command line, topology, PMUs, clocks.
@@ -34,34 +32,37 @@ const KEPT: [u32; 16] =
     [TRACING_DATA, BUILD_ID, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16, CLOCK_DATA];
 
 /// Records of perf itself (`enum perf_user_event_type`, `tools/lib/perf/include/perf/event.h`).
-pub(super) const HEADER_ATTR: u32 = 64;
-pub(super) const HEADER_TRACING_DATA: u32 = 66;
-pub(super) const HEADER_BUILD_ID: u32 = 67;
-pub(super) const HEADER_FEATURE: u32 = 80;
+pub(crate) const HEADER_ATTR: u32 = 64;
+pub(crate) const HEADER_TRACING_DATA: u32 = 66;
+pub(crate) const HEADER_BUILD_ID: u32 = 67;
+pub(crate) const HEADER_FEATURE: u32 = 80;
+
+/// What a recording says about its machine: sections by their numbers.
+pub(crate) type Features = Vec<(u32, Vec<u8>)>;
 
 /// An event that was recorded.
 #[derive(Debug)]
-pub(super) struct Described {
-    pub(super) attr: perf_event_attr,
-    pub(super) ids: Vec<u64>,
-    pub(super) name: Option<String>,
+pub(crate) struct Described {
+    pub(crate) attr: Attr,
+    pub(crate) ids: Vec<u64>,
+    pub(crate) name: Option<String>,
 }
 
 /// Everything except records.
 #[derive(Debug)]
-pub(super) struct Metadata {
-    pub(super) events: Vec<Described>,
-    pub(super) features: Features,
+pub(crate) struct Metadata {
+    pub(crate) events: Vec<Described>,
+    pub(crate) features: Features,
     /// The range of the records in the file.
-    pub(super) data: Range<u64>,
+    pub(crate) data: Range<u64>,
     /// Whether the program that wrote it did not get to its end.
-    pub(super) is_unfinished: bool,
+    pub(crate) is_unfinished: bool,
     /// Whether there are more records in other files of its directory.
-    pub(super) has_parts: bool,
+    pub(crate) has_parts: bool,
 }
 
 impl Metadata {
-    pub(super) fn read(input: &mut Input) -> Result<Self, Error> {
+    pub(crate) fn read(input: &mut Input) -> Result<Self, Error> {
         let mut head = [0; HEADER as usize];
         let there = input.len.min(HEADER) as usize;
         input.fill(0, &mut head[..there])?;
@@ -141,7 +142,7 @@ impl Metadata {
 }
 
 /// Nobody can say what its records are.
-pub(super) fn no_event() -> Error {
+pub(crate) fn no_event() -> Error {
     unreadable("it describes no event", "a recording in pipe mode must be kept from its first byte on")
 }
 
@@ -160,7 +161,7 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
                 let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
                 // All events are there before their names. Later ones are more ids of one of them, or an event that was not known.
                 let is_later = features.iter().any(|(feature, _)| *feature == EVENT_DESC);
-                let same = |known: &Described| perf::attr_bytes(&known.attr) == perf::attr_bytes(&event.attr);
+                let same = |known: &Described| known.attr == event.attr;
                 let all = || events.iter().enumerate().filter(|(_, known)| is_later && same(known));
                 // Of several with equal attributes, it is the one whose first id comes first here too.
                 let its = all().find(|(_, known)| known.ids.first() == event.ids.first()).or_else(|| all().next());
@@ -201,22 +202,22 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
 }
 
 /// A sequence of `struct perf_file_attr`: an attribute, and the offset of its ids.
-pub(super) fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Error> {
+pub(crate) fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Error> {
     let section = input.section("events", at, size)?;
     let mut events = Vec::new();
     for entry in section.chunks_exact(each) {
         let (attr, mut ids) = (&entry[..each - 16], Words(&entry[each - 16..]));
         let stated = attr_size(attr).filter(|stated| *stated <= attr.len()).ok_or_else(|| malformed("events", at))?;
         let ids = input.section("ids", ids.u64().unwrap_or(0), ids.u64().unwrap_or(0))?;
-        events.push(Described { attr: perf::attr_from(&attr[..stated]), ids: all_u64(&ids), name: None });
+        events.push(Described { attr: Attr::of(&attr[..stated]), ids: all_u64(&ids), name: None });
     }
     Ok(events)
 }
 
 /// `struct perf_record_header_attr`: an attribute, followed by its ids.
-pub(super) fn piped_attr(words: Words<'_>) -> Option<Described> {
+pub(crate) fn piped_attr(words: Words<'_>) -> Option<Described> {
     let (attr, ids) = words.0.split_at_checked(attr_size(words.0)?)?;
-    Some(Described { attr: perf::attr_from(attr), ids: all_u64(ids), name: None })
+    Some(Described { attr: Attr::of(attr), ids: all_u64(ids), name: None })
 }
 
 /// The length that an attribute states.

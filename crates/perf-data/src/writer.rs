@@ -3,24 +3,18 @@
 mod certify;
 mod pipe;
 
-use crate::account::ledger::Ledger;
-use crate::error::{Error, ErrorKind};
-use crate::order::event::{Event, Item, Lost};
-use crate::perf_data::attrs::{self, in_samples, in_trailers};
-use crate::perf_data::metadata::{BUILD_ID, EVENT_DESC, HEADER, HEADER_FEATURE, HEADER_TRACING_DATA, TRACING_DATA};
-use crate::perf_data::names::{Names, Naming, Scope};
-use crate::perf_data::noted::{IP, Noted, check};
-use crate::perf_data::output::Output;
-use crate::perf_data::pieces::OWN_KINDS;
-use crate::perf_data::procfs::Machine;
-use crate::perf_data::seal::{Counted, FINISHED_ROUND};
-use crate::perf_data::sections::{Front, Section, behind, describe, features, size_of_all};
-use crate::record::clock::Clock;
-use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TID, TIME, TRAILER_ORDER};
-use crate::ring::Bytes;
-use crate::rings::{Features, Rings};
-use crate::sys::machine;
+use crate::attrs::{self, CPU, ID, IDENTIFIER, IP, TID, TIME, TRAILER_ORDER, in_samples, in_trailers};
+use crate::metadata::{BUILD_ID, EVENT_DESC, Features, HEADER, HEADER_FEATURE, HEADER_TRACING_DATA, TRACING_DATA};
+use crate::names::{Names, Naming, Scope};
+use crate::noted::{Noted, check};
+use crate::output::Output;
+use crate::pieces::OWN_KINDS;
+use crate::procfs::Machine;
+use crate::seal::{Counted, FINISHED_ROUND};
+use crate::sections::{Front, Section, behind, describe, features, size_of_all};
+use crate::{Error, Facts, machine};
 use certify::Certificate;
+use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Kind, Layout, Ledger, Record, Rings};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -29,12 +23,13 @@ use std::path::{Path, PathBuf};
 /// Writes events, as they are yielded, into a `perf.data` file that `perf script` and `perf report` read.
 ///
 /// ```no_run
-/// use perfweave::{Order, Reader, Rings, perf_data};
+/// use perfweave::{Order, Reader, Rings};
+/// use perfweave_perf_data::Writer;
 /// use std::time::{Duration, Instant};
 ///
 /// let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 /// let mut reader = Reader::new(rings, Order::new())?;
-/// let mut writer = perf_data::Writer::create("perf.data", reader.rings())?;
+/// let mut writer = Writer::create("perf.data", reader.rings())?;
 /// reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
 /// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
@@ -42,13 +37,13 @@ use std::path::{Path, PathBuf};
 /// writer.untold(&reader.ledger()?);
 /// writer.finish()?;
 /// // perf script -i perf.data
-/// # Ok::<(), perfweave::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Order
 ///
 /// perf sorts records by the kernel's time, and leaves records with equal times in the order of the file. So it shows the events in the
-/// order in which they were written, if the key is the kernel's time ([`Key::Time`](crate::Key::Time)) and no event was late. It moves a
+/// order in which they were written, if the key is the kernel's time ([`Key::Time`](perfweave::Key::Time)) and no event was late. It moves a
 /// late event back to the place of its time, as far as it still holds the later events.
 ///
 /// # What is written
@@ -56,9 +51,9 @@ use std::path::{Path, PathBuf};
 /// - Records, byte by byte. Two fields are added if the rings do not record them. One is the CPU (`PERF_SAMPLE_CPU`), because a file has no
 ///   rings that show it. The other is, in samples of events that are no tracepoints, the instruction pointer (`PERF_SAMPLE_IP`), with value
 ///   0: `perf script` insists on it. Records of a recording are not changed.
-/// - [`Lost`] as a LOST record, before the next record of its CPU and with that record's time, as the kernel writes it. Losses of one CPU
+/// - [`Lost`](perfweave::Lost) as a LOST record, before the next record of its CPU and with that record's time, as the kernel writes it. Losses of one CPU
 ///   with no record between them become one LOST record with the sum of their counts.
-/// - Not gaps, anomalies, damage, [`EarlyRelease`](crate::EarlyRelease) and [`Untraced`](crate::Untraced), for which perf has no record.
+/// - Not gaps, anomalies, damage, [`EarlyRelease`](perfweave::EarlyRelease) and [`Untraced`](perfweave::Untraced), for which perf has no record.
 ///   Not records of kinds from 64 on either: the kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of
 ///   these.
 /// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
@@ -72,8 +67,8 @@ use std::path::{Path, PathBuf};
 /// their build ids. It reads procfs for that: some milliseconds for each hundred processes. The records have the time 0.
 ///
 /// - For what starts later, ask the rings for [`Kind::COMM`], [`Kind::MMAP2`] and [`Kind::FORK`]
-///   ([`RingOptions::records`](crate::RingOptions::records)). Open the rings first, so that no process is missed.
-/// - Samples name their process only with [`Sample::Tid`](crate::Sample::Tid). Without it, processes are not written.
+///   ([`RingOptions::records`](perfweave::RingOptions::records)). Open the rings first, so that no process is missed.
+/// - Samples name their process only with [`Sample::Tid`](perfweave::Sample::Tid). Without it, processes are not written.
 /// - A process that ended before the writer was created has no name, as in the file of a flight recorder.
 /// - BPF programs that were loaded before have no names.
 /// - Names that this process may not read are missing: [`Writer::unnamed`] says which, and what would help.
@@ -85,10 +80,10 @@ use std::path::{Path, PathBuf};
 ///
 /// [`Writer::finish`] completes the file, and so does [`Writer::flush`], until more is written. If a disk is full or a file may not grow, the
 /// writer completes the file with what is in it, and every later call gives the first error again. So perf and
-/// [`open`](crate::perf_data::open) read the file. For lack of room the last 256 KiB of records may be missing besides those that the writer
+/// [`open`](crate::open) read the file. For lack of room the last 256 KiB of records may be missing besides those that the writer
 /// still held.
 ///
-/// A file that was not completed, as that of a program that was killed, is read by [`open`](crate::perf_data::open) as far as it was written.
+/// A file that was not completed, as that of a program that was killed, is read by [`open`](crate::open) as far as it was written.
 /// The writer holds up to 256 KiB of records back. perf complains of such a file, as of its own, and shows nothing.
 ///
 /// A forked child can only drop its parent's writer, and that writes nothing.
@@ -100,7 +95,7 @@ use std::path::{Path, PathBuf};
 /// seal counts the records and losses, by CPU since the seal before it; the records whose order was proven, those that
 /// left early and those that were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one has
 /// the ledger of [`Writer::untold`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's hash, and of its own
-/// claims. So a byte that is changed, added, removed or moved breaks the chain, and [`verify`](crate::perf_data::verify) says where. Behind all
+/// claims. So a byte that is changed, added, removed or moved breaks the chain, and [`verify`](crate::verify) says where. Behind all
 /// parts of a file, a last seal stands for those that are no records. [`Written::hash`] is the end of the chain.
 ///
 /// Who writes the chain anew, from what is changed to the end, is not found, unless that hash was kept elsewhere. A file that was completed on a full disk has no last seal.
@@ -119,7 +114,7 @@ pub struct Writer {
     /// Whether fields are added that records lack.
     adds: bool,
     /// Losses that wait for the next record of their CPU, by CPU.
-    lost: HashMap<u32, Lost>,
+    lost: HashMap<u32, Loss>,
     time: u64,
     /// Bytes behind the front.
     data: u64,
@@ -133,6 +128,15 @@ pub struct Writer {
     unnamed: Vec<Error>,
     written: Written,
     certificate: Certificate,
+}
+
+/// Records that the kernel dropped, and the event that they are of, if it is known.
+#[derive(Debug, Clone, Copy)]
+struct Loss {
+    cpu: u32,
+    count: u64,
+    id: u64,
+    source: Option<usize>,
 }
 
 /// What a [`Writer`] has written.
@@ -156,7 +160,7 @@ const FACT: usize = u16::MAX as usize - 32;
 
 impl Writer {
     /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
-    /// return their rings: [`Reader::rings`](crate::Reader::rings). It blocks while it reads procfs and writes.
+    /// return their rings: [`Reader::rings`](perfweave::Reader::rings). It blocks while it reads procfs and writes.
     ///
     /// Only this user may read the file. One that others could open until now is removed first: who has it open sees nothing. If the last
     /// name in the path is a link, it is followed only if it is of this user or of root. Of the folders and links before it nothing is
@@ -185,21 +189,20 @@ impl Writer {
 
     fn begin(path: &Path, file: impl FnOnce() -> Result<Output, Error>, rings: &Rings) -> Result<Self, Error> {
         // A recording of perf has all fields that perf wants.
-        let adds = !rings.are_complete();
+        let adds = rings.facts::<Facts>().is_none();
         let mut events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
         check(&events)?;
         let sources = events.len();
         let mut ids = HashSet::new();
-        for lane in &rings.lanes {
-            let layout = lane.origin.layout;
-            if !layout.is_ring_buffer() && events.iter().all(|event| event.layout != layout) {
+        for layout in rings.layouts() {
+            if !layout.is_ring_buffer() && events.iter().all(|event| event.layout != *layout) {
                 // If it cannot be told apart, writing one of its records says so.
-                let _ = add_unknown(&mut events, layout, rings.clock(), adds);
+                let _ = add_unknown(&mut events, *layout, rings.clock(), adds);
             }
-            for (id, source) in lane.origin.all().filter(|(id, source)| *id != 0 && *source < sources) {
-                if ids.insert(id) {
-                    events[source].ids.push(id);
-                }
+        }
+        for (id, source) in rings.ids().filter(|(id, source)| *id != 0 && *source < sources) {
+            if ids.insert(id) {
+                events[source].ids.push(id);
             }
         }
         if events.is_empty() {
@@ -207,7 +210,7 @@ impl Writer {
             events.push(Noted::unknown(Layout::RAW, rings.clock(), adds));
         }
         // Events of CPUs that come later have new ids.
-        let spare = if rings.are_live() { machine::possible_cpus().map_or(0, |cpus| cpus.len()) } else { 0 };
+        let spare = if rings.are_live() { machine::possible_cpus().map_or(0, |cpus| cpus as usize) } else { 0 };
         let front = Front::new(&events, spare);
         let facts = features(rings)?;
         let mut writer = Self {
@@ -292,7 +295,7 @@ impl Writer {
         let processes = self.events.iter().any(|event| event.layout.sample_type() & TID != 0);
         let machine = Machine::here();
         let naming = Naming::new(&machine, |kind, misc, body: &[u8]| self.made_up(kind, misc, body));
-        let (names, unnamed, build_ids) = naming.write(Scope { only: rings.only(), processes })?;
+        let (names, unnamed, build_ids) = naming.write(Scope { only: rings.traced_threads(), processes })?;
         (self.names, self.unnamed) = (names, unnamed);
         if self.file.is_pipe() {
             self.build_ids(&build_ids)?;
@@ -342,10 +345,11 @@ impl Writer {
             Item::Record(record) if record.kind().0 < OWN_KINDS && !record.layout().is_ring_buffer() => {
                 self.record(&record, event)
             }
-            Item::Lost(mut lost) => {
+            Item::Lost(lost) => {
                 // At most one loss of each CPU waits, so that the cost does not depend on how many come in a row.
-                lost.count = lost.count.saturating_add(self.lost.get(&lost.cpu).map_or(0, |before| before.count));
-                self.lost.insert(lost.cpu, lost);
+                let before = self.lost.get(&lost.cpu).map_or(0, |before| before.count);
+                let count = lost.count.saturating_add(before);
+                self.lost.insert(lost.cpu, Loss { cpu: lost.cpu, count, id: lost.id, source: lost.source });
                 Ok(())
             }
             // It is not about the traced machine.
@@ -359,19 +363,19 @@ impl Writer {
         wrote.map_err(|why| self.give_up(why))
     }
 
-    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](crate::Account::untold)): what the kernel dropped after
+    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](perfweave::Account::untold)): what the kernel dropped after
     /// the last event that was yielded. Call it once, with the ledger of the reader whose stream has ended, before [`Writer::finish`].
     pub fn untold(&mut self, ledger: &Ledger) {
         for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
             let Some(cpu) = account.cpu else { continue };
-            let none = Lost { cpu, count: 0, id: 0, source: None, after: None, until: None };
+            let none = Loss { cpu, count: 0, id: 0, source: None };
             let lost = self.lost.entry(cpu).or_insert(none);
             lost.count = lost.count.saturating_add(account.untold);
         }
         self.certificate.take_ledger(ledger);
     }
 
-    /// Completes the file with all records until now, for perf and [`open`](crate::perf_data::open), and goes on. As soon as more is
+    /// Completes the file with all records until now, for perf and [`open`](crate::open), and goes on. As soon as more is
     /// written, the file is one that was not finished, until the next flush. Losses that wait for the next record of their CPU are not among them. Blocks as writing to a file does. Does not wait
     /// until the file is on a disk.
     ///
@@ -474,7 +478,7 @@ impl Writer {
 
     /// The event of a record.
     fn event_of(&mut self, record: &Record<'_>) -> Result<usize, Error> {
-        let layout = record.origin().layout;
+        let layout = *record.layout();
         let named = record.source().filter(|source| *source < self.sources);
         let known = named.filter(|source| self.events[*source].layout == layout);
         if let Some(at) = known.or_else(|| self.events.iter().position(|event| event.layout == layout)) {
@@ -485,7 +489,7 @@ impl Writer {
     }
 
     /// Writes a LOST record before a record of the same CPU. No record follows the last losses.
-    fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Error> {
+    fn lost_record(&mut self, lost: &Loss, at: usize, next: Option<&Record<'_>>) -> Result<(), Error> {
         // A file tells by the id of which event a record is, and so how its fields lie.
         let at = lost.source.filter(|source| *source < self.sources).unwrap_or(at);
         let layout = self.events[at].layout;

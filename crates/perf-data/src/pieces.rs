@@ -1,17 +1,17 @@
 //! The records of a file, one after the other.
 
-use crate::error::Error;
-use crate::perf_data::file::{Input, Words, changed, io, malformed};
-#[cfg(feature = "perf-data-zstd")]
-use crate::perf_data::unpack::{Corrupt, Unpacker};
+use crate::Error;
+use crate::file::{Input, Words, changed, io, malformed};
+#[cfg(feature = "zstd")]
+use crate::unpack::{Corrupt, Unpacker};
 use std::io::{BufReader, Read, Seek, SeekFrom};
-#[cfg(not(feature = "perf-data-zstd"))]
+#[cfg(not(feature = "zstd"))]
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// A piece of the record section.
 #[derive(Debug)]
-pub(super) enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     /// A record of the kernel, or of perf in the kernel's format.
     Record(&'a [u8]),
     /// A record of perf's own, without its header.
@@ -21,7 +21,7 @@ pub(super) enum Piece<'a> {
 }
 
 /// The kinds of perf's own records begin here (`PERF_RECORD_USER_TYPE_START`).
-pub(super) const OWN_KINDS: u32 = 64;
+pub(crate) const OWN_KINDS: u32 = 64;
 /// Those that are followed by data (`tools/lib/perf/include/perf/event.h`).
 const TRACING_DATA: u32 = 66;
 const AUXTRACE: u32 = 71;
@@ -33,7 +33,7 @@ const REST: u64 = 1 << 20;
 
 /// Goes through all pieces, with the offset of each in the file. Those that are compressed come as late as the decompression gives them, with
 /// the offset of a later record.
-pub(super) fn walk(
+pub(crate) fn walk(
     input: &Input,
     data: &Range<u64>,
     mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
@@ -83,14 +83,14 @@ pub(super) fn walk(
 }
 
 /// The kind, the misc bits and the size of a record. 0 if it is cut off.
-pub(super) fn header(record: &[u8]) -> (u32, u16, u16) {
+pub(crate) fn header(record: &[u8]) -> (u32, u16, u16) {
     let mut words = Words(record);
     let (kind, sizes) = (words.u32().unwrap_or(0), words.bytes(4).unwrap_or(&[0; 4]));
     (kind, u16::from_ne_bytes([sizes[0], sizes[1]]), u16::from_ne_bytes([sizes[2], sizes[3]]))
 }
 
 /// The bytes of a record that has compressed ones. A COMPRESSED2 record says how many they are, because it is padded.
-pub(super) fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
+pub(crate) fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
     let mut words = Words(body);
     match kind {
         COMPRESSED => Some(body),
@@ -100,33 +100,33 @@ pub(super) fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
 }
 
 /// The compressed records of a file, where the crate is built without a decompressor.
-#[cfg(not(feature = "perf-data-zstd"))]
-pub(super) struct Packed<'a>(PhantomData<&'a Input>);
+#[cfg(not(feature = "zstd"))]
+pub(crate) struct Packed<'a>(PhantomData<&'a Input>);
 
-#[cfg(not(feature = "perf-data-zstd"))]
+#[cfg(not(feature = "zstd"))]
 impl<'a> Packed<'a> {
-    pub(super) fn new(_: &'a Input) -> Self {
+    pub(crate) fn new(_: &'a Input) -> Self {
         Self(PhantomData)
     }
 
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         _: u64,
         _: &[u8],
         _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
     ) -> Result<Option<()>, Error> {
-        let hint = "build this program with feature perf-data-zstd of perfweave, or record without -z";
-        Err(crate::perf_data::file::unreadable("its records are compressed", hint))
+        let hint = "build this program with feature zstd of perfweave-perf-data, or record without -z";
+        Err(crate::file::unreadable("its records are compressed", hint))
     }
 
-    pub(super) fn finish(self, _: u64, _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    pub(crate) fn finish(self, _: u64, _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
         Ok(())
     }
 }
 
 /// The compressed records of a file.
-#[cfg(feature = "perf-data-zstd")]
-pub(super) struct Packed<'a> {
+#[cfg(feature = "zstd")]
+pub(crate) struct Packed<'a> {
     input: &'a Input,
     unpacker: Unpacker,
     /// Bytes that were unpacked and are no whole record yet.
@@ -135,14 +135,14 @@ pub(super) struct Packed<'a> {
     total: u64,
 }
 
-#[cfg(feature = "perf-data-zstd")]
+#[cfg(feature = "zstd")]
 impl<'a> Packed<'a> {
-    pub(super) fn new(input: &'a Input) -> Self {
+    pub(crate) fn new(input: &'a Input) -> Self {
         Self { input, unpacker: Unpacker::new(input.available()), unpacked: Vec::new(), total: 0 }
     }
 
     /// Gives the records that compressed bytes complete. `None` if the bytes make no sense: they were given as such, and nothing can follow.
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         at: u64,
         bytes: &[u8],
@@ -173,7 +173,7 @@ impl<'a> Packed<'a> {
     }
 
     /// Gives what was held back. What is no whole record in the end is damage.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         mut self,
         at: u64,
         mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
@@ -212,7 +212,7 @@ impl<'a> Packed<'a> {
 }
 
 /// Bytes of data after a record of perf's own.
-pub(super) fn behind_it(kind: u32, body: &[u8]) -> u64 {
+pub(crate) fn behind_it(kind: u32, body: &[u8]) -> u64 {
     match kind {
         TRACING_DATA => Words(body).u32().map_or(0, |size| u64::from(size).next_multiple_of(8)),
         AUXTRACE => Words(body).u64().unwrap_or(0),

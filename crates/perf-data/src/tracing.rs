@@ -2,35 +2,34 @@
 //!
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
-use crate::error::{Error, ErrorKind};
-use crate::perf_data::file::Words;
-use crate::sys::{machine, tracepoint};
+use crate::file::Words;
+use crate::{Error, machine};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
-use std::sync::Arc;
 
 /// The magic bytes and the version.
 const BEGIN: &[u8] = b"\x17\x08\x44tracing0.6\0";
 
 /// The formats of tracepoints, each by number and, if it is known, `category:name`.
-pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Error> {
+pub(crate) fn data(tracepoints: &[(u64, Option<String>)]) -> Result<Vec<u8>, Error> {
     let failed = |id| move |errno| no_format(id, errno);
     let first = tracepoints.first().map_or(0, |(id, _)| *id);
     let tracefs = machine::tracefs().map_err(failed(first))?;
     let events = tracefs.join("events");
     let mut categories: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    for &(id, name) in tracepoints {
-        let found = match name {
-            Some(name) => Some(name.to_owned()),
-            None => tracepoint::of_number(id).map_err(failed(id))?,
+    for &(id, ref name) in tracepoints {
+        let named = name.as_deref().and_then(|name| name.split_once(':'));
+        let found = match named {
+            Some((category, name)) => Some([category, name].map(str::to_owned)),
+            None => machine::tracepoint(&events, id).map_err(failed(id))?,
         };
-        let Some((category, name)) = found.as_deref().and_then(|found| found.split_once(':')) else {
+        let Some([category, name]) = found else {
             let errno = io::Error::new(io::ErrorKind::NotFound, "no tracepoint has this number");
             return Err(no_format(id, errno));
         };
-        let format = fs::read(events.join(category).join(name).join("format")).map_err(failed(id))?;
-        categories.entry(category.to_owned()).or_default().push(format);
+        let format = fs::read(events.join(&category).join(name).join("format")).map_err(failed(id))?;
+        categories.entry(category).or_default().push(format);
     }
     let mut out = BEGIN.to_vec();
     out.push(u8::from(cfg!(target_endian = "big")));
@@ -38,7 +37,7 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Error
     out.extend((machine::page_size() as u32).to_ne_bytes());
     for name in ["header_page", "header_event"] {
         out.extend(name.bytes().chain([0]));
-        with_length(&mut out, &tracepoint::read_at_once(&events.join(name)).map_err(failed(first))?);
+        with_length(&mut out, &machine::read_at_once(&events.join(name)).map_err(failed(first))?);
     }
     // Formats of ftrace's own entries, which no event has.
     out.extend(0u32.to_ne_bytes());
@@ -56,17 +55,17 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Error
 /// The format of a tracepoint cannot be read. Without it perf(1) does not read the file.
 fn no_format(id: u64, errno: io::Error) -> Error {
     let hint = "tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
-    Error::new(ErrorKind::of(&errno), format!("no format of tracepoint {id}")).because(errno).hinting(hint)
+    Error::system(format!("no format of tracepoint {id}"), errno).hinting(hint)
 }
 
 /// The formats of tracepoints in such a section, by number. Formats after a malformed one are missing.
-pub(super) fn formats(data: &[u8]) -> HashMap<u64, Arc<str>> {
+pub(crate) fn formats(data: &[u8]) -> HashMap<u64, String> {
     let mut formats = HashMap::new();
     let _ = all_formats(&mut Words(data), &mut formats);
     formats
 }
 
-fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, Arc<str>>) -> Option<()> {
+fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, String>) -> Option<()> {
     expect(words, BEGIN)?;
     // Byte order, and the lengths of a long and of a page.
     words.bytes(1 + 1 + 4)?;
@@ -81,9 +80,9 @@ fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, Arc<str>>) -> O
         let category = words.0.iter().position(|byte| *byte == 0)?;
         words.bytes(category + 1)?;
         for _ in 0..words.u32()? {
-            let text = String::from_utf8_lossy(file(words)?);
+            let text = String::from_utf8_lossy(file(words)?).into_owned();
             let id = text.lines().find_map(|line| line.strip_prefix("ID: ")?.trim().parse().ok());
-            formats.extend(id.map(|id| (id, text.into())));
+            formats.extend(id.map(|id| (id, text)));
         }
     }
     Some(())

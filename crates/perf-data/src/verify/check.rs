@@ -1,30 +1,26 @@
 //! The pass over a file.
 
+use super::numbers::Numbers;
 use super::{Claims, Doubt, DoubtKind, Found, Verdict};
-use crate::account::ledger::Account;
-use crate::error::Error;
-use crate::perf_data::attrs;
-use crate::perf_data::file::{Input, Words, changed, io, malformed, too_much};
-use crate::perf_data::metadata::{
+use crate::Error;
+use crate::attrs::{self, TIME};
+use crate::file::{Input, Words, changed, io, malformed, too_much};
+use crate::metadata::{
     HEADER, HEADER_ATTR, MAGIC as FILE, PIPE_HEADER, SMALLEST_ATTR, no_event, piped_attr, read_attrs,
 };
-use crate::perf_data::pieces::{OWN_KINDS, Packed, Piece, behind_it, compressed, header};
-use crate::perf_data::seal::{
+use crate::pieces::{OWN_KINDS, Packed, Piece, behind_it, compressed, header};
+use crate::seal::{
     BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, NUMBERS, Row, Rows, SHORTEST, Seal, Sums, Tally,
     WHOLE,
 };
-use crate::perf_data::sections::unfinished;
-use crate::perf_data::sorting::{Place, Sorting};
-use crate::record::{Kind, Origin, Record, TIME};
-use crate::ring::Bytes;
-use crate::sequence::counter::Sequence;
-use crate::sequence::wrap::Unwrap;
+use crate::sections::unfinished;
+use crate::sorting::Sorting;
 use blake3::Hasher;
+use perfweave::{Account, Bytes, Kind, Sequence};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 /// How much is read and hashed at once.
 const PART: usize = 1 << 18;
@@ -80,58 +76,6 @@ pub(super) struct Check<'a> {
     numbers: Option<Numbers<'a>>,
     doubts: Vec<Doubt>,
     more: u64,
-}
-
-/// Numbers of programs, by CPU.
-struct Numbers<'a> {
-    sequence: &'a Sequence,
-    /// Of each layout.
-    origins: Vec<Arc<Origin>>,
-    by_cpu: BTreeMap<u32, Counter>,
-}
-
-/// The numbers of a CPU, extended to 64 bits.
-struct Counter {
-    unwrap: Unwrap,
-    smallest: u64,
-    count: u64,
-}
-
-impl<'a> Numbers<'a> {
-    fn new(sequence: &'a Sequence) -> Self {
-        Self { sequence, origins: Vec::new(), by_cpu: BTreeMap::new() }
-    }
-
-    /// Counts the number of a record, if it has one.
-    fn add(&mut self, record: &[u8], cpu: u32, place: Place, sorting: &Sorting) {
-        for layout in sorting.groups.iter().skip(self.origins.len()) {
-            self.origins.push(Arc::new(Origin::new(NOBODY, *layout, Default::default())));
-        }
-        let Some(origin) = self.origins.get(place.group) else { return };
-        let record = Record::again(Bytes::from(record), origin);
-        let number = record.check().ok().and_then(|()| self.sequence.of(&record));
-        let (Some(number), true) = (number, record.kind() == Kind::SAMPLE && cpu < MOST_CPUS) else { return };
-        let counter = self.by_cpu.entry(cpu).or_insert_with(|| Counter {
-            unwrap: Unwrap::new(self.sequence.bits(), self.sequence.first()),
-            smallest: u64::MAX,
-            count: 0,
-        });
-        if counter.count == 0 && self.sequence.first().is_some() {
-            counter.smallest = counter.unwrap.unwrapped();
-        }
-        if let Some(number) = counter.unwrap.unwrap(number) {
-            counter.smallest = counter.smallest.min(number);
-            counter.count += 1;
-        }
-    }
-}
-
-impl Counter {
-    fn missing(&self) -> u64 {
-        // None was near enough to be told from one of another round.
-        let Some(span) = self.unwrap.unwrapped().checked_sub(self.smallest) else { return 0 };
-        (span + 1).saturating_sub(self.count)
-    }
 }
 
 /// Where the parts of a file are, by its header.
@@ -269,7 +213,7 @@ impl<'a> Check<'a> {
             self.at = at + u64::from(size);
             if !is_own {
                 self.pend(&record);
-                self.count(&record);
+                self.count(&record)?;
                 continue;
             }
             if let Some((seal, stated)) = Seal::read(&record) {
@@ -314,7 +258,7 @@ impl<'a> Check<'a> {
     /// Takes what was compressed.
     fn unpacked(&mut self, at: u64, piece: &Piece<'_>) -> Result<(), Error> {
         match piece {
-            Piece::Record(record) => self.count(record),
+            Piece::Record(record) => self.count(record)?,
             Piece::Rest(_) => self.doubt(DoubtKind::Damage, at..self.at, None, Vec::new()),
             Piece::Other { .. } => {}
         }
@@ -322,8 +266,8 @@ impl<'a> Check<'a> {
     }
 
     /// Counts a record.
-    fn count(&mut self, record: &[u8]) {
-        let Some(sorting) = &self.sorting else { return };
+    fn count(&mut self, record: &[u8]) -> Result<(), Error> {
+        let Some(sorting) = &self.sorting else { return Ok(()) };
         let bytes = Bytes::from(record);
         let place = sorting.place(record).map(|(place, _)| place);
         let layout = place.and_then(|place| sorting.groups.get(place.group));
@@ -347,9 +291,10 @@ impl<'a> Check<'a> {
             self.times = Some([oldest.min(time), newest.max(time)]);
         }
         if let (Some(numbers), Some(place)) = (&mut self.numbers, place) {
-            numbers.add(record, counted.whose(), place, sorting);
+            numbers.add(record, place.group, &sorting.groups)?;
         }
         self.tally.add(counted);
+        Ok(())
     }
 
     /// Compares a block with its seal, which is a record at this place.
@@ -448,7 +393,10 @@ impl<'a> Check<'a> {
     fn account(&mut self, row: &Row) {
         if let Some(more) = row.account() {
             let found = self.cpus.entry(more.cpu.unwrap_or(NOBODY)).or_default();
-            found.account.get_or_insert(Account::new(more.cpu)).add(&more);
+            let none = Account::default();
+            let account = found.account.get_or_insert(none);
+            account.cpu = more.cpu;
+            *account += &more;
         }
     }
 
@@ -539,6 +487,7 @@ impl<'a> Check<'a> {
     /// What is behind the last seal and around the records, and what is found in all.
     fn finish(mut self, of_file: Option<Sealed>, parts: &Parts, start: u64) -> Result<Verdict, Error> {
         self.close();
+        self.numbers.as_mut().map_or(Ok(()), Numbers::count)?;
         if self.seals > 0 || of_file.is_some() {
             self.check_around(of_file.as_ref(), parts, start)?;
         } else {
@@ -554,8 +503,8 @@ impl<'a> Check<'a> {
         let Sums { records, lost, back, .. } = self.tally.sums;
         let accounts = self.cpus.values().filter_map(|found| found.account);
         let account = accounts.fold(None, |sum: Option<Account>, more| {
-            let mut sum = sum.unwrap_or(Account::new(None));
-            sum.add(&more);
+            let mut sum = sum.unwrap_or_default();
+            sum += &more;
             Some(sum)
         });
         let found = Found { cpu: None, records, lost, back, missing, times: self.times, account };
@@ -620,10 +569,9 @@ impl<'a> Check<'a> {
             }
         }
         let mut missing = 0;
-        for (cpu, counter) in self.numbers.iter().flat_map(|numbers| &numbers.by_cpu) {
-            let found = self.cpus.entry(*cpu).or_default();
-            found.missing = counter.missing();
-            missing = found.missing.saturating_add(missing);
+        for (cpu, of_cpu) in self.numbers.iter().flat_map(Numbers::missing) {
+            self.cpus.entry(cpu).or_default().missing = of_cpu;
+            missing = of_cpu.saturating_add(missing);
         }
         // Who had no numbers was told of no gap.
         let differs = |Sealed { seal, .. }: &Sealed| seal.flags & NUMBERS != 0 && seal.sums.missing != missing;

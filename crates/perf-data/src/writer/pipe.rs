@@ -6,14 +6,12 @@
 //! Nothing is written over, so it may go through a pipe.
 
 use super::{FACT, Writer, header, unwritable};
-use crate::error::Error;
-use crate::perf_data::metadata::{HEADER_ATTR, HEADER_BUILD_ID};
-use crate::perf_data::noted::Noted;
-use crate::perf_data::output::Output;
-use crate::perf_data::sections::{described, pipe_header};
-use crate::record::Kind;
-use crate::rings::Rings;
-use crate::sys::{machine, perf};
+use crate::metadata::{HEADER_ATTR, HEADER_BUILD_ID};
+use crate::noted::Noted;
+use crate::output::Output;
+use crate::sections::{described, pipe_header};
+use crate::{Error, machine};
+use perfweave::{Kind, Rings};
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -27,7 +25,7 @@ const UPDATE_NAME: u64 = 2;
 
 impl Writer {
     /// Writes for another program to read meanwhile, as `perf record -o -` does: into a pipe, a socket or a file, from where it stands.
-    /// `perf script -i -` and [`open`](crate::perf_data::open) read it, the latter from a file. [`Writer::flush`] hands over what is held.
+    /// `perf script -i -` and [`open`](crate::open) read it, the latter from a file. [`Writer::flush`] hands over what is held.
     /// Writing blocks until there is room, also where the descriptor is one that does not block (`O_NONBLOCK`).
     /// Otherwise as [`Writer::create`]; the file is not closed before the writer is dropped.
     ///
@@ -35,11 +33,11 @@ impl Writer {
     /// segmentation fault if they are tracepoints; `perf report` reads them.
     ///
     /// # Errors
-    /// As for [`Writer::create`]. [`ErrorKind::Output`](crate::ErrorKind::Output) with `EPIPE` if nobody reads any more: Rust programs ignore
+    /// As for [`Writer::create`]. [`ErrorKind::Output`](perfweave::ErrorKind::Output) with `EPIPE` if nobody reads any more: Rust programs ignore
     /// the signal.
     pub fn pipe(to: impl Into<OwnedFd>, rings: &Rings) -> Result<Self, Error> {
         let to = to.into();
-        let path = machine::what_is(to.as_fd()).map_or_else(|| PathBuf::from("a pipe"), PathBuf::from);
+        let path = machine::what_is(to.as_fd()).unwrap_or_else(|| PathBuf::from("a pipe"));
         let mut writer = Self::begin(&path, || Ok(Output::pipe(to)), rings).map_err(|why| unwritable(&path, why))?;
         let named = writer.name(rings);
         named.map_err(|why| writer.give_up(why))?;
@@ -81,8 +79,7 @@ impl Writer {
     /// Describes an event, or an id of it, that comes later than the first records.
     pub(super) fn describe_later(&mut self, at: usize, id: Option<u64>) -> Result<(), Error> {
         // Where another event has an equal attribute, an id that is known says which of them this is about.
-        let attr = |event: &Noted| perf::attr_bytes(&event.as_written()).to_vec();
-        let is_it = |event: &Noted| attr(event) == attr(&self.events[at]);
+        let is_it = |event: &Noted| event.as_written() == self.events[at].as_written();
         let is_one_of_many = self.events.iter().filter(|event| is_it(event)).count() > 1;
         let first = self.events[at].ids.first().copied().filter(|first| is_one_of_many && id != Some(*first));
         let ids: SmallVec<[u64; 2]> = first.into_iter().chain(id).collect();

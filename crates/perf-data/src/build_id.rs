@@ -1,13 +1,13 @@
 //! Build ids: the notes by which a linker names a file.
 
-use crate::perf_data::file::Words;
-use crate::perf_data::metadata::BUILD_ID;
-use crate::perf_data::names::{BUILD_ID_SIZE, USER};
-use crate::rings::Rings;
-use crate::sys::file::{self, Found};
+use crate::Facts;
+use crate::file::{self, Found, Words};
+use crate::metadata::BUILD_ID;
+use crate::names::{BUILD_ID_SIZE, USER};
 use object::elf::{ELF_NOTE_GNU, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, PN_XNUM, PT_NOTE};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
+use perfweave::Rings;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// At most 20 bytes, as records have room for. Linkers make 20, 16 or 8.
-pub(super) type BuildId = SmallVec<[u8; 20]>;
+pub(crate) type BuildId = SmallVec<[u8; 20]>;
 
 const MOST: usize = 20;
 
@@ -31,11 +31,11 @@ const FILES: usize = 4096;
 
 /// The build ids of files that were read, by device and inode.
 #[derive(Debug, Default)]
-pub(super) struct BuildIds(HashMap<([u32; 2], u64), Option<BuildId>>);
+pub(crate) struct BuildIds(HashMap<([u32; 2], u64), Option<BuildId>>);
 
 impl BuildIds {
     /// The build id of the file with this inode, which may be at a path.
-    pub(super) fn of(
+    pub(crate) fn of(
         &mut self,
         device: [u32; 2],
         inode: u64,
@@ -76,12 +76,12 @@ fn of_elf<'data, Elf: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(data: 
 }
 
 /// The build ids that a recording has in its table (`HEADER_BUILD_ID`), by the paths of programs and libraries: `perf record` writes it. Records of
-/// mappings can have their own ([`Kind::MMAP2`](crate::Kind::MMAP2)). A path is there twice if the file was another one later. Ids of files of
+/// mappings can have their own ([`Kind::MMAP2`](perfweave::Kind::MMAP2)). A path is there twice if the file was another one later. Ids of files of
 /// the kernel are left out.
 ///
 /// Empty for rings that are not a recording's.
 pub fn build_ids(rings: &Rings) -> Vec<(PathBuf, Vec<u8>)> {
-    let sections = rings.recording().into_iter().flat_map(|features| features.iter());
+    let sections = rings.facts::<Facts>().into_iter().flat_map(|facts| &facts.features);
     sections.filter(|(feature, _)| *feature == BUILD_ID).flat_map(|(_, section)| table(section)).collect()
 }
 
@@ -110,7 +110,7 @@ fn entry(words: &mut Words<'_>) -> Option<(bool, PathBuf, Vec<u8>)> {
 }
 
 /// The build id among notes of this machine, as sysfs gives them.
-pub(super) fn of_notes(notes: &[u8]) -> Option<BuildId> {
+pub(crate) fn of_notes(notes: &[u8]) -> Option<BuildId> {
     let endian = if cfg!(target_endian = "big") { Endianness::Big } else { Endianness::Little };
     among(endian, NoteIterator::<FileHeader64<Endianness>>::new(endian, 4, notes).ok()?)
 }
@@ -124,7 +124,7 @@ fn among<Elf: FileHeader>(endian: Elf::Endian, mut notes: NoteIterator<'_, Elf>)
     None
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::{BUILD_ID_SIZE, USER, table};
     use std::path::PathBuf;

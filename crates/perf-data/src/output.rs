@@ -1,11 +1,11 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
-use crate::error::{Error, ErrorKind};
-use crate::perf_data::seal::{Hash, Seal};
-use crate::sys::created;
-use crate::sys::fork::Owner;
+use crate::Error;
+use crate::created;
+use crate::seal::{Hash, Seal};
 use blake3::Hasher;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use perfweave::{Clock, ErrorKind, Rings};
 use std::fs::{File, FileType};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,7 @@ const BUFFER: usize = 1 << 18;
 
 /// A file that is written from its start. It has no `Drop`: bytes still in the buffer belong to a file that was not finished.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(crate) struct Output {
     file: File,
     /// The bytes after those in the file.
     buffer: Vec<u8>,
@@ -26,7 +26,8 @@ pub(super) struct Output {
     /// What is hashed since the last seal, and how much of the buffer. Whole buffers are: for a record alone it is three times as slow.
     hasher: Hasher,
     hashed: usize,
-    owner: Owner,
+    /// Rings without a ring. They know the process that made them.
+    here: Rings,
     /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last writing.
     whole: u64,
     safe: [u64; 2],
@@ -40,7 +41,7 @@ pub(super) struct Output {
 
 impl Output {
     /// Creates a file, or replaces one.
-    pub(super) fn create(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         // What fails when it is opened says so itself: a directory.
         let is_wanted = |kind: FileType| kind.is_file() || kind.is_dir();
         let Some(file) = created::create(path, is_wanted).map_err(io)? else {
@@ -51,7 +52,7 @@ impl Output {
     }
 
     /// Writes where a program may read meanwhile.
-    pub(super) fn pipe(to: OwnedFd) -> Self {
+    pub(crate) fn pipe(to: OwnedFd) -> Self {
         Self::new(to.into(), true)
     }
 
@@ -62,7 +63,7 @@ impl Output {
             len: 0,
             hasher: Hasher::new(),
             hashed: 0,
-            owner: Owner::new(),
+            here: Rings::empty(Clock::default()),
             whole: 0,
             safe: [0; 2],
             open_again: None,
@@ -71,17 +72,17 @@ impl Output {
         }
     }
 
-    pub(super) fn is_pipe(&self) -> bool {
+    pub(crate) fn is_pipe(&self) -> bool {
         self.is_pipe
     }
 
     /// Whether this is the process that made the file.
-    pub(super) fn is_here(&self) -> bool {
-        self.owner.is_surely_here()
+    pub(crate) fn is_here(&self) -> bool {
+        !self.here.is_forked()
     }
 
     /// The first error again, if there was one.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.failed {
             None => Ok(()),
             Some(errno) => Err(io(again(errno))),
@@ -89,7 +90,7 @@ impl Output {
     }
 
     /// Appends bytes.
-    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if self.buffer.len() + bytes.len() > BUFFER {
             self.flush()?;
         }
@@ -103,7 +104,7 @@ impl Output {
     }
 
     /// Appends a seal for all bytes since the last one. Gives its hash.
-    pub(super) fn seal(&mut self, seal: &Seal) -> Result<Hash, Error> {
+    pub(crate) fn seal(&mut self, seal: &Seal) -> Result<Hash, Error> {
         self.hash();
         let mut hasher = std::mem::take(&mut self.hasher);
         let (bytes, hash) = seal.bytes(&mut hasher);
@@ -113,7 +114,7 @@ impl Output {
     }
 
     /// What was put until now belongs to no block.
-    pub(super) fn unsealed(&mut self) {
+    pub(crate) fn unsealed(&mut self) {
         self.hasher.reset();
         self.hashed = self.buffer.len();
     }
@@ -124,17 +125,17 @@ impl Output {
     }
 
     /// All bytes so far are whole records.
-    pub(super) fn whole(&mut self) {
+    pub(crate) fn whole(&mut self) {
         self.whole = self.len + self.buffer.len() as u64;
     }
 
     /// Where the file can be cut, so that it ends with a whole record: after the last one in the file, and some before it.
-    pub(super) fn safe(&self) -> [u64; 2] {
+    pub(crate) fn safe(&self) -> [u64; 2] {
         self.safe
     }
 
     /// Writes all buffered bytes.
-    pub(super) fn flush(&mut self) -> Result<(), Error> {
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
         self.hash();
         let buffer = std::mem::take(&mut self.buffer);
         let wrote = self.append(&buffer);
@@ -145,12 +146,12 @@ impl Output {
     }
 
     /// Writes other bytes over those at the file's begin.
-    pub(super) fn over(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn over(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         self.file.write_all_at(bytes, at).map_err(io)
     }
 
     /// Cuts the file, writes what comes behind the records, and then its header. `open_again` is the header of a file that is not complete.
-    pub(super) fn complete(&mut self, at: u64, behind: &[u8], header: &[u8], open_again: Vec<u8>) -> Result<(), Error> {
+    pub(crate) fn complete(&mut self, at: u64, behind: &[u8], header: &[u8], open_again: Vec<u8>) -> Result<(), Error> {
         let complete = || {
             self.file.set_len(at)?;
             self.file.write_all_at(behind, at)?;

@@ -1,22 +1,22 @@
 //! What perf(1) writes at the start of a recording: the processes that there are, what they have mapped, and the kernel
 //! (`tools/perf/util/synthetic-events.c`). The records have the time 0, so they come before all others.
 
-use crate::error::{Error, ErrorKind};
-use crate::perf_data::build_id::{BuildId, BuildIds, of_notes};
-use crate::perf_data::procfs::{Machine, Mapping, Thread};
-use crate::record::Kind;
-use crate::sys::machine;
+use crate::Error;
+use crate::build_id::{BuildId, BuildIds, of_notes};
+use crate::machine;
+use crate::procfs::{Machine, Mapping, Thread};
 use perf_event_open_sys::bindings;
+use perfweave::{ErrorKind, Kind};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
-/// What a [`Writer`](crate::perf_data::Writer) wrote about the processes and the kernel that were there when it was created.
+/// What a [`Writer`](crate::Writer) wrote about the processes and the kernel that were there when it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Names {
@@ -38,11 +38,11 @@ pub struct Names {
 
 /// Which names a recording needs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope<'a> {
+pub(crate) struct Scope<'a> {
     /// The processes that have these threads, or all.
-    pub(super) only: Option<&'a [u32]>,
+    pub(crate) only: Option<&'a [u32]>,
     /// Whether records say which process they are of.
-    pub(super) processes: bool,
+    pub(crate) processes: bool,
 }
 
 /// Why a name was not written.
@@ -62,12 +62,12 @@ impl From<io::Error> for Failed {
 
 /// The `misc` of a header (`include/uapi/linux/perf_event.h`).
 const KERNEL: u16 = bindings::PERF_RECORD_MISC_KERNEL as u16;
-pub(super) const USER: u16 = bindings::PERF_RECORD_MISC_USER as u16;
+pub(crate) const USER: u16 = bindings::PERF_RECORD_MISC_USER as u16;
 /// The child maps what it says itself, and nothing of its parent's.
 const FORK_EXEC: u16 = bindings::PERF_RECORD_MISC_FORK_EXEC as u16;
 const BUILD_ID: u16 = bindings::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
 /// `PERF_RECORD_MISC_BUILD_ID_SIZE`, in the table of build ids.
-pub(super) const BUILD_ID_SIZE: u16 = 1 << 15;
+pub(crate) const BUILD_ID_SIZE: u16 = 1 << 15;
 /// The multiple to which paths are padded in that table (`NAME_ALIGN`).
 const PADDED: usize = 64;
 /// The longest path.
@@ -76,7 +76,7 @@ const PATH: usize = libc::PATH_MAX as usize;
 const TABLE: usize = 1 << 20;
 
 /// Writes the names. `put` gets the records: kind, `misc`, and the bytes between the header and `struct sample_id`.
-pub(super) struct Naming<'a, P> {
+pub(crate) struct Naming<'a, P> {
     machine: &'a Machine,
     put: P,
     names: Names,
@@ -89,16 +89,16 @@ pub(super) struct Naming<'a, P> {
 }
 
 /// What was written, why names are missing, and the section of build ids.
-pub(super) type Named = (Names, Vec<Error>, Vec<u8>);
+pub(crate) type Named = (Names, Vec<Error>, Vec<u8>);
 
 impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
-    pub(super) fn new(machine: &'a Machine, put: P) -> Self {
+    pub(crate) fn new(machine: &'a Machine, put: P) -> Self {
         let (names, unnamed, table, build_ids) = Default::default();
         Self { machine, put, names, unnamed, table, build_ids, hidden: None }
     }
 
     /// Writes all names. Fails only if the recording cannot be written.
-    pub(super) fn write(mut self, scope: Scope<'_>) -> Result<Named, Error> {
+    pub(crate) fn write(mut self, scope: Scope<'_>) -> Result<Named, Error> {
         let kernel = self.kernel().and_then(|()| self.modules());
         self.tell(kernel, "functions of the kernel have no names")?;
         if scope.processes {
@@ -111,7 +111,7 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
                 self.names.hidden
             );
             let hint = "reading another user's mappings needs CAP_SYS_PTRACE";
-            self.unnamed.push(Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint));
+            self.unnamed.push(Error::system(message, errno).hinting(hint));
         }
         Ok((self.names, self.unnamed, self.table))
     }
@@ -122,7 +122,7 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
             Ok(()) => Ok(()),
             Err(Failed::Write(error)) => Err(error),
             Err(Failed::Read(errno)) => {
-                self.unnamed.push(Error::new(ErrorKind::of(&errno), what).because(errno));
+                self.unnamed.push(Error::system(what, errno));
                 Ok(())
             }
         }

@@ -1,25 +1,25 @@
 //! Checking what a recording says of itself, in one pass.
 
 mod check;
+mod numbers;
 
-use crate::account::ledger::Account;
-use crate::error::Error;
-use crate::sequence::counter::Sequence;
+use crate::Error;
 use check::Check;
+use perfweave::{Account, Sequence};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// Checks the [certificate](crate::perf_data::Writer#the-certificate) of a recording: computes from its records the hashes, the order, the losses
+/// Checks the [certificate](crate::Writer#the-certificate) of a recording: computes from its records the hashes, the order, the losses
 /// and the ledger, and compares them with what it says of itself.
 ///
 /// ```no_run
-/// let verdict = perfweave::perf_data::verify("perf.data")?;
+/// let verdict = perfweave_perf_data::verify("perf.data")?;
 /// for doubt in &verdict.doubts {
 ///     eprintln!("{doubt}");
 /// }
 /// assert!(verdict.holds());
-/// # Ok::<(), perfweave::Error>(())
+/// # Ok::<(), perfweave_perf_data::Error>(())
 /// ```
 ///
 /// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB, some 200 bytes for each CPU, the
@@ -31,14 +31,14 @@ use std::path::Path;
 /// bytes. The same is true of one whose seals were all cut out.
 ///
 /// # Errors
-/// [`ErrorKind::Recording`](crate::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither the header of a recording nor a seal at its end;
-/// and, of a recording without seals, if its events make no sense or there are none. [`ErrorKind::Limit`](crate::ErrorKind::Limit) if they take
+/// [`ErrorKind::Recording`](perfweave::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither the header of a recording nor a seal at its end;
+/// and, of a recording without seals, if its events make no sense or there are none. [`ErrorKind::Limit`](perfweave::ErrorKind::Limit) if they take
 /// more than 16 MiB there. Of a recording with seals, that is a [doubt](DoubtKind::Uncounted).
 pub fn verify(path: impl AsRef<Path>) -> Result<Verdict, Error> {
     all(path.as_ref(), None)
 }
 
-/// [`verify`], which also counts the numbers that programs wrote into their records, each CPU by itself ([`Order::numbers`](crate::Order::numbers)), and
+/// [`verify`], which also counts the numbers that programs wrote into their records, each CPU by itself ([`Order::numbers`](perfweave::Order::numbers)), and
 /// compares how many are missing with what the gaps of the stream told ([`Found::missing`], [`Claims::missing`]), if the recorder's order had numbers
 /// ([`Claims::numbers`]): they must be the same. Otherwise it counts what is missing, and nothing more. It takes some 50 bytes more for each CPU.
 ///
@@ -56,7 +56,7 @@ fn all(path: &Path, numbers: Option<&Sequence>) -> Result<Verdict, Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// The hash in the last seal: [`Written::hash`](crate::perf_data::Written::hash) of the recording, if nothing is in doubt. `None` if there is no seal.
+    /// The hash in the last seal: [`Written::hash`](crate::Written::hash) of the recording, if nothing is in doubt. `None` if there is no seal.
     pub hash: Option<[u8; 32]>,
     /// How many seals there are.
     pub seals: u64,
@@ -88,8 +88,8 @@ pub struct Found {
     pub missing: u64,
     /// The smallest and the largest time, in the recording's unit. `None` if no record has a time but 0.
     pub times: Option<[u64; 2]>,
-    /// What the ledger says: of the CPU, or of all together ([`Ledger::total`](crate::Ledger::total)). It has all but
-    /// [`Account::untold`]. `None` if the recorder gave no ledger ([`Writer::untold`](crate::perf_data::Writer::untold)). It is what the recorder knew, and
+    /// What the ledger says: of the CPU, or of all together ([`Ledger::total`](perfweave::Ledger::total)). It has all but
+    /// [`Account::untold`]. `None` if the recorder gave no ledger ([`Writer::untold`](crate::Writer::untold)). It is what the recorder knew, and
     /// vouched for only if the recording [holds](Verdict::holds).
     pub account: Option<Account>,
 }
@@ -106,13 +106,13 @@ pub struct Claims {
     pub late: u64,
     /// Missing sequence numbers, as gaps told them.
     pub missing: u64,
-    /// Events for which a recording has no record ([`Written::left_out`](crate::perf_data::Written::left_out)).
+    /// Events for which a recording has no record ([`Written::left_out`](crate::Written::left_out)).
     pub left_out: u64,
     /// The largest key of a proven record: up to it, everything had come. `None` if no record was proven.
     pub frontier: Option<u64>,
     /// Whether the keys are the times of the records. If not, the order cannot be compared.
     pub by_time: bool,
-    /// Whether the stream had the numbers of each CPU ([`Order::numbers`](crate::Order::numbers)), so that gaps told which are missing. False if neither a
+    /// Whether the stream had the numbers of each CPU ([`Order::numbers`](perfweave::Order::numbers)), so that gaps told which are missing. False if neither a
     /// gap nor a ledger said so, and if gaps of the whole machine's numbers are among those that are missing.
     pub numbers: bool,
 }

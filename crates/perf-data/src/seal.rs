@@ -8,58 +8,58 @@
 //! and of its own up to the hash. The hash of the seal before it is among those, so the seals are a chain. The seal of a file stands for the
 //! bytes that are in no block: the header, the events, and what lies behind the records.
 
-use crate::account::ledger::Account;
-use crate::perf_data::file::Words;
+use crate::file::Words;
 use blake3::Hasher;
+use perfweave::Account;
 use std::time::Duration;
 
 /// `PERF_RECORD_FINISHED_ROUND`
-pub(super) const FINISHED_ROUND: u32 = 68;
+pub(crate) const FINISHED_ROUND: u32 = 68;
 
 /// What the body of a seal begins with. It has the version of the format.
-pub(super) const MAGIC: &[u8; 16] = b"perfweave seal 1";
+pub(crate) const MAGIC: &[u8; 16] = b"perfweave seal 1";
 
 /// BLAKE3, 32 bytes.
-pub(super) type Hash = [u8; 32];
+pub(crate) type Hash = [u8; 32];
 
 /// The record's header, and the fields before the rows.
 const FIXED: usize = 8 + MAGIC.len() + 8 + 3 * 8 + 8 * Sums::COUNT + 2 * 32;
 const ROW: usize = 40;
 /// The length of a seal without rows.
-pub(super) const SHORTEST: usize = FIXED + 32;
+pub(crate) const SHORTEST: usize = FIXED + 32;
 /// So many rows a seal has at most: a record has no room for more than 1,600.
-pub(super) const MOST_ROWS: usize = 1024;
+pub(crate) const MOST_ROWS: usize = 1024;
 
 /// No record follows: the recording was ended as its program wanted.
-pub(super) const END: u32 = 1;
+pub(crate) const END: u32 = 1;
 /// The seal of a file.
-pub(super) const WHOLE: u32 = 2;
+pub(crate) const WHOLE: u32 = 2;
 /// The keys that ordered all records until now are their times.
-pub(super) const BY_TIME: u32 = 4;
+pub(crate) const BY_TIME: u32 = 4;
 /// The stream had numbers of each CPU, and all missing numbers are of these.
-pub(super) const NUMBERS: u32 = 8;
+pub(crate) const NUMBERS: u32 = 8;
 
 /// What is counted from the first record on. The order is that of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Sums {
+pub(crate) struct Sums {
     /// Records of kinds below 64 without LOST records.
-    pub(super) records: u64,
+    pub(crate) records: u64,
     /// The sum of the LOST records.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
     /// Records that have a smaller time than one before them.
-    pub(super) back: u64,
-    /// Records of a stream, by [`Certainty`](crate::Certainty).
-    pub(super) proven: u64,
-    pub(super) assumed: u64,
-    pub(super) late: u64,
+    pub(crate) back: u64,
+    /// Records of a stream, by [`Certainty`](perfweave::Certainty).
+    pub(crate) proven: u64,
+    pub(crate) assumed: u64,
+    pub(crate) late: u64,
     /// Missing numbers that gaps told.
-    pub(super) missing: u64,
+    pub(crate) missing: u64,
     /// Events that a recording has no record for.
-    pub(super) left_out: u64,
+    pub(crate) left_out: u64,
     /// The largest key of a proven record.
-    pub(super) frontier: u64,
+    pub(crate) frontier: u64,
     /// The largest time.
-    pub(super) newest: u64,
+    pub(crate) newest: u64,
 }
 
 impl Sums {
@@ -81,7 +81,7 @@ impl Sums {
 
 /// Of which kind a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(crate) enum Rows {
     /// Of the block before the seal: records, the sum of LOST records, and the first and the last time in the order of the file.
     Block = 0,
     /// Of the ledger: yielded, held, lost, missing. All losses are counted.
@@ -94,15 +94,15 @@ pub(super) enum Rows {
 
 /// What is counted by CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) cpu: u32,
-    pub(super) of: Rows,
-    pub(super) values: [u64; 4],
+pub(crate) struct Row {
+    pub(crate) cpu: u32,
+    pub(crate) of: Rows,
+    pub(crate) values: [u64; 4],
 }
 
 impl Row {
     /// An account as rows. That of the whole machine is one of [`NOBODY`], and has rows only if there is something to say.
-    pub(super) fn of(account: &Account) -> impl Iterator<Item = Self> {
+    pub(crate) fn of(account: &Account) -> impl Iterator<Item = Self> {
         let Account { yielded, held, lost, missing, exact, damaged, unexplained, wraparounds, untraced, .. } = *account;
         let untraced = u64::try_from(untraced.as_nanos()).unwrap_or(u64::MAX);
         let of = if exact { Rows::Exact } else { Rows::AtLeast };
@@ -116,48 +116,50 @@ impl Row {
     }
 
     /// What a row adds to the account of its CPU. `None` if it is of a block.
-    pub(super) fn account(&self) -> Option<Account> {
-        let cpu = (self.cpu < MOST_CPUS).then_some(self.cpu);
-        let (account, [a, b, c, d]) = (Account::new(cpu), self.values);
+    pub(crate) fn account(&self) -> Option<Account> {
+        let mut account = Account::default();
+        account.cpu = (self.cpu < MOST_CPUS).then_some(self.cpu);
         match self.of {
-            Rows::Block => None,
+            Rows::Block => return None,
             Rows::Exact | Rows::AtLeast => {
-                let exact = self.of == Rows::Exact;
-                Some(Account { yielded: a, held: b, lost: c, missing: d, exact, ..account })
+                [account.yielded, account.held, account.lost, account.missing] = self.values;
+                account.exact = self.of == Rows::Exact;
             }
             Rows::Rest => {
-                let untraced = Duration::from_nanos(d);
-                Some(Account { damaged: a, unexplained: b, wraparounds: c, untraced, ..account })
+                let [damaged, unexplained, wraparounds, untraced] = self.values;
+                (account.damaged, account.unexplained, account.wraparounds) = (damaged, unexplained, wraparounds);
+                account.untraced = Duration::from_nanos(untraced);
             }
         }
+        Some(account)
     }
 }
 
 /// What a seal says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seal {
-    pub(super) flags: u32,
+pub(crate) struct Seal {
+    pub(crate) flags: u32,
     /// Counts from 0.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Where its block begins and ends, in bytes. In the seal of a file: where the records and the facts before them begin and end.
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    pub(super) sums: Sums,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    pub(crate) sums: Sums,
     /// The hash of the file's bytes before the first block as they were then, with the header of a file that was not finished. 0 in a pipe.
-    pub(super) front: Hash,
+    pub(crate) front: Hash,
     /// The hash of the seal before it; 0 in the first.
-    pub(super) before: Hash,
-    pub(super) rows: Vec<Row>,
+    pub(crate) before: Hash,
+    pub(crate) rows: Vec<Row>,
 }
 
 impl Seal {
     /// How long a seal with so many rows is.
-    pub(super) fn len(rows: usize) -> usize {
+    pub(crate) fn len(rows: usize) -> usize {
         SHORTEST + ROW * rows
     }
 
     /// The record. `hasher` has taken all bytes that the seal stands for. The second is the hash, which is the end of the record.
-    pub(super) fn bytes(&self, hasher: &mut Hasher) -> (Vec<u8>, Hash) {
+    pub(crate) fn bytes(&self, hasher: &mut Hasher) -> (Vec<u8>, Hash) {
         let len = Self::len(self.rows.len());
         let mut out = Vec::with_capacity(len);
         out.extend(FINISHED_ROUND.to_ne_bytes());
@@ -177,7 +179,7 @@ impl Seal {
     }
 
     /// Reads a record. The second is the hash that it states. `None` if the record is no seal.
-    pub(super) fn read(record: &[u8]) -> Option<(Self, Hash)> {
+    pub(crate) fn read(record: &[u8]) -> Option<(Self, Hash)> {
         let mut words = Words(record);
         let (kind, _misc_and_size, magic) = (words.u32()?, words.u32()?, words.bytes(MAGIC.len())?);
         if kind != FINISHED_ROUND || magic != MAGIC {
@@ -204,43 +206,43 @@ impl Seal {
     }
 
     /// How many bytes its block has.
-    pub(super) fn covers(&self) -> Option<u64> {
+    pub(crate) fn covers(&self) -> Option<u64> {
         self.end.checked_sub(self.begin)
     }
 }
 
 /// What a writer and a verifier count of records: in all, and by CPU since the last seal.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) sums: Sums,
+pub(crate) struct Tally {
+    pub(crate) sums: Sums,
     rows: Vec<Row>,
     /// The place of each CPU's row, and one more.
     by_cpu: Vec<u32>,
 }
 
 /// Records of no CPU, or of no CPU that there can be, and those of time 0, which no stream had: names.
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(crate) const NOBODY: u32 = u32::MAX;
 /// No kernel has more CPUs (`NR_CPUS`).
-pub(super) const MOST_CPUS: u32 = 8192;
+pub(crate) const MOST_CPUS: u32 = 8192;
 
 /// What a record is, for the tally.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Counted {
-    pub(super) cpu: u32,
-    pub(super) time: Option<u64>,
+pub(crate) struct Counted {
+    pub(crate) cpu: u32,
+    pub(crate) time: Option<u64>,
     /// The count of a LOST record.
-    pub(super) lost: Option<u64>,
+    pub(crate) lost: Option<u64>,
 }
 
 impl Counted {
     /// Whose it is.
-    pub(super) fn whose(&self) -> u32 {
+    pub(crate) fn whose(&self) -> u32 {
         if self.time == Some(0) || self.cpu >= MOST_CPUS { NOBODY } else { self.cpu }
     }
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, counted: Counted) {
+    pub(crate) fn add(&mut self, counted: Counted) {
         let Counted { time, lost, .. } = counted;
         if let Some(time) = time {
             self.sums.back += u64::from(lost.is_none() && time < self.sums.newest);
@@ -274,7 +276,7 @@ impl Tally {
     }
 
     /// The rows since the last call, by CPU.
-    pub(super) fn take_rows(&mut self) -> Vec<Row> {
+    pub(crate) fn take_rows(&mut self) -> Vec<Row> {
         for row in &self.rows {
             self.by_cpu[row.cpu.min(MOST_CPUS) as usize] = 0;
         }
@@ -284,7 +286,7 @@ impl Tally {
     }
 
     /// Whether one seal has no room for many more rows.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.rows.len() >= MOST_ROWS / 2
     }
 }

@@ -1,0 +1,143 @@
+//! Numbers that programs wrote into their records, and which of them are missing.
+
+use crate::Error;
+use crate::attrs::CPU;
+use crate::file::no_memory;
+use crate::noted::cpu_of;
+use crate::seal::{Counted, MOST_CPUS, NOBODY};
+use perfweave::{Clock, Kind, Layout, Record, Recording, Sequence};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// How many bytes of samples are kept before their numbers are counted, and of how many layouts.
+const SAMPLES: usize = 1 << 16;
+const LAYOUTS: usize = 16;
+
+/// Numbers of programs, by CPU.
+pub(super) struct Numbers<'a> {
+    sequence: &'a Sequence,
+    layouts: Vec<Layout>,
+    /// Samples whose numbers are not counted yet, by the index of their layout, and how many bytes these are.
+    samples: BTreeMap<usize, Vec<u8>>,
+    kept: usize,
+    by_cpu: BTreeMap<u32, Counter>,
+}
+
+impl<'a> Numbers<'a> {
+    pub(super) fn new(sequence: &'a Sequence) -> Self {
+        Self { sequence, layouts: Vec::new(), samples: BTreeMap::new(), kept: 0, by_cpu: BTreeMap::new() }
+    }
+
+    /// Takes a record, which has one of these layouts: those that were known before, and more.
+    pub(super) fn add(&mut self, record: &[u8], layout: usize, layouts: &[Layout]) -> Result<(), Error> {
+        if record.first_chunk().is_none_or(|kind| u32::from_ne_bytes(*kind) != Kind::SAMPLE.0) {
+            return Ok(());
+        }
+        self.layouts.extend(layouts.iter().skip(self.layouts.len()));
+        self.samples.entry(layout).or_default().extend_from_slice(record);
+        self.kept += record.len();
+        if self.kept >= SAMPLES || self.samples.len() >= LAYOUTS { self.count() } else { Ok(()) }
+    }
+
+    /// Counts the numbers of the samples that were kept. A ring for each layout finds where their numbers are.
+    pub(super) fn count(&mut self) -> Result<(), Error> {
+        let mut recording = Recording::new(Clock::Perf, None);
+        for (layout, samples) in std::mem::take(&mut self.samples) {
+            let ring = recording.ring(NOBODY, self.layouts[layout], [], samples.len() as u64).map_err(no_memory)?;
+            recording.write(ring, &samples).map_err(no_memory)?;
+        }
+        self.kept = 0;
+        let _ = recording.build().drain(|event| {
+            if let Some(record) = event.record() {
+                self.number(&record);
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        Ok(())
+    }
+
+    fn number(&mut self, record: &Record<'_>) {
+        let cpu = record.field(CPU).and_then(|field| field.u64(0)).map_or(NOBODY, cpu_of);
+        let cpu = Counted { cpu, time: record.time(), lost: None }.whose();
+        let Some(number) = self.sequence.of(record).filter(|_| cpu < MOST_CPUS) else { return };
+        self.by_cpu.entry(cpu).or_insert_with(|| Counter::new(self.sequence)).add(number);
+    }
+
+    /// How many numbers are missing, by CPU.
+    pub(super) fn missing(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.by_cpu.iter().map(|(cpu, counter)| (*cpu, counter.missing()))
+    }
+}
+
+/// What the first number of a CPU is extended to: far from both ends.
+const MIDDLE: u64 = 1 << 63;
+/// How far a number may exceed all before it. So many records are not lost between two.
+const MOST_AHEAD: i64 = 1 << 32;
+/// Numbers beyond this are too near to the end of 64 bits.
+const CEILING: u64 = 3 << 62;
+
+/// The numbers of a CPU, extended to 64 bits, so that those of a counter that wraps around go on rising.
+#[derive(Debug)]
+struct Counter {
+    bits: u32,
+    /// The number that `MIDDLE` stands for.
+    anchor: Option<u64>,
+    smallest: u64,
+    largest: u64,
+    count: u64,
+}
+
+impl Counter {
+    fn new(sequence: &Sequence) -> Self {
+        let (bits, anchor) = (sequence.bits(), sequence.first());
+        let smallest = anchor.map_or(u64::MAX, |_| MIDDLE);
+        Self { bits, anchor, smallest, largest: MIDDLE, count: 0 }
+    }
+
+    fn add(&mut self, number: u64) {
+        let anchor = *self.anchor.get_or_insert(number);
+        // By how much it exceeds the largest: shifted up, so that the sign bit is that of an i64.
+        let largest = anchor.wrapping_add(self.largest - MIDDLE);
+        let up = 64 - self.bits;
+        let distance = (number.wrapping_sub(largest) << up).cast_signed() >> up;
+        let extended = self.largest.saturating_add_signed(distance);
+        if distance > MOST_AHEAD || extended > CEILING {
+            return;
+        }
+        self.smallest = self.smallest.min(extended);
+        self.largest = self.largest.max(extended);
+        self.count += 1;
+    }
+
+    fn missing(&self) -> u64 {
+        // None was near enough to be told from one of another round.
+        let Some(span) = self.largest.checked_sub(self.smallest) else { return 0 };
+        (span + 1).saturating_sub(self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counter;
+    use perfweave::Sequence;
+
+    #[test]
+    fn missing_numbers_are_counted_also_where_the_counter_wraps() {
+        let missing = |sequence: Sequence, numbers: &[u64]| {
+            let mut counter = Counter::new(&sequence);
+            numbers.iter().for_each(|number| counter.add(*number));
+            counter.missing()
+        };
+        let narrow = || Sequence::u32(0);
+        assert_eq!(missing(narrow(), &[]), 0);
+        assert_eq!(missing(narrow(), &[7]), 0);
+        assert_eq!(missing(narrow(), &[7, 9, 8, 5]), 1);
+        assert_eq!(missing(narrow(), &[u64::from(u32::MAX) - 1, 1]), 2);
+        assert_eq!(missing(narrow().starting_at(0), &[3]), 3);
+        // Higher bits are ignored.
+        assert_eq!(missing(narrow(), &[1 << 32 | 4, 6]), 1);
+        // No number of so many.
+        assert_eq!(missing(Sequence::u64(0), &[1, 1 << 40, 2]), 0);
+        assert_eq!(missing(Sequence::u64(0), &[1 << 40, 1, 3]), (1 << 40) - 3);
+    }
+}

@@ -1,0 +1,222 @@
+//! Rings of what was recorded: how a reader of a file format feeds the merge.
+
+use crate::error::{Error, ErrorKind};
+use crate::record::clock::{Clock, ClockOffset};
+use crate::record::{Kind, Layout, Origin, Sources};
+use crate::ring::{KernelHalf, Ring};
+use crate::rings::{Counter, Lane, Rings, Source};
+use crate::sys::{machine, memory, perf};
+use std::any::Any;
+use std::io;
+
+/// Makes [`Rings`] of recorded bytes, for a program that reads a file format. A [`Merge`](crate::Merge) and a
+/// [`Reader`](crate::Reader) take them like those of a kernel.
+///
+/// The package perfweave-perf-data reads `perf.data` files with it. Another format takes what it knows of a CPU to records as
+/// perf_event_open(2) describes them:
+///
+/// ```
+/// use perfweave::{Clock, Layout, Order, Reader, Recording, Sample};
+///
+/// // What a file of some format says: the events of two CPUs, each with its time, and how many were lost before it.
+/// let file: [(u32, &[(u64, u64, &[u8])]); 2] = [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0, b"second")])];
+///
+/// // Samples with the time and raw data: PERF_SAMPLE_TIME | PERF_SAMPLE_RAW. The other records end with the time.
+/// let layout = Layout::new(1 << 2 | 1 << 10, true, 0);
+/// let sample = |time: u64, data: &[u8]| {
+///     let raw = (4 + data.len()).next_multiple_of(8);
+///     let mut record = Vec::new();
+///     record.extend(perfweave::Kind::SAMPLE.0.to_ne_bytes());
+///     record.extend([0, (16 + raw) as u16].iter().flat_map(|half| half.to_ne_bytes()));
+///     record.extend(time.to_ne_bytes());
+///     record.extend((raw as u32 - 4).to_ne_bytes());
+///     record.extend(data);
+///     record.resize(16 + raw, 0);
+///     record
+/// };
+///
+/// let mut recording = Recording::new(Clock::Monotonic, None);
+/// recording.event("letters", &[], None);
+/// for (cpu, events) in file {
+///     let ring = recording.ring(cpu, layout, [], 1024)?;
+///     for (time, lost, data) in events {
+///         if *lost > 0 {
+///             recording.lost(ring, *lost)?;
+///         }
+///         recording.write(ring, &sample(*time, data))?;
+///     }
+/// }
+///
+/// let mut reader = Reader::new(recording.build(), Order::new())?;
+/// let mut read = Vec::new();
+/// while let Some(event) = reader.next()? {
+///     let lost = event.item().lost().map(|lost| lost.count);
+///     read.push((event.key(), event.cpu(), lost, event.record().and_then(|record| record.source())));
+/// }
+/// assert_eq!(
+///     read,
+///     [
+///         (Some(10), Some(0), None, Some(0)),
+///         (Some(20), Some(1), None, Some(0)),
+///         (Some(30), Some(0), Some(2), None),
+///         (Some(30), Some(0), None, Some(0)),
+///     ]
+/// );
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// # What holds
+///
+/// A recording is complete, because nothing more is written into it. So no hold rule waits, every event with a key is proven, and the stream
+/// ends ([`Ended::Recording`](crate::Ended::Recording)). The records of one ring may be out of order. Bytes that cannot be a record are
+/// [`Damage`](crate::Damage).
+///
+/// # Memory
+///
+/// A ring takes its length, rounded up to a power of two, and some 16 KiB more for a merge. Nothing is copied a second time.
+#[derive(Debug)]
+pub struct Recording {
+    rings: Rings,
+    parts: Vec<Part>,
+}
+
+/// A ring that is being filled.
+#[derive(Debug)]
+struct Part {
+    cpu: u32,
+    layout: Layout,
+    ids: Sources,
+    kernel: KernelHalf,
+    ring: Ring,
+    filled: u64,
+}
+
+/// The longest ring.
+const LONGEST: u64 = Ring::MAX / 2;
+
+impl Recording {
+    /// A recording without events and rings yet. `clock` has stamped the records. `wall`: how far the wall clock was ahead of it, if that
+    /// is known ([`Rings::wall_clock`]).
+    pub fn new(clock: Clock, wall: Option<ClockOffset>) -> Self {
+        let mut rings = Rings::empty(clock);
+        rings.is_complete = true;
+        rings.recorded_wall_clock = wall;
+        Self { rings, parts: Vec::new() }
+    }
+
+    /// Adds an event, and returns its index in [`Rings::sources`].
+    ///
+    /// `name` is [`Source::name`]. If it is `tracepoint CATEGORY:NAME` and the attribute is that of a tracepoint, [`Source::tracepoint`] is
+    /// what follows the first word. `attr` are the bytes of `struct perf_event_attr`, in the byte order of this machine. Members that are
+    /// missing are 0, and those that this crate does not know are left out. `format` is the text of the tracepoint's format file on the
+    /// machine that was recorded.
+    pub fn event(&mut self, name: &str, attr: &[u8], format: Option<&str>) -> usize {
+        let source = Source::recorded(name, perf::attr_from(attr), format);
+        self.rings.sources.push(source);
+        self.rings.sources.len() - 1
+    }
+
+    /// Adds a ring for this many bytes of records, and returns its number for [`Recording::write`]. A CPU may have several. Its own numbers
+    /// ([`Order::numbers`](crate::Order::numbers)) then start again in each.
+    ///
+    /// `ids` are those by which records of this ring name their event, each with the event's index. Records of a recording with one event
+    /// need no ids: all are of that event. Ids of events that are not there are left out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Limit`] if there is no memory. [`ErrorKind::InvalidInput`] for more than 1 GiB.
+    ///
+    /// # Panics
+    /// If the layout is that of a BPF ring buffer.
+    pub fn ring(
+        &mut self,
+        cpu: u32,
+        layout: Layout,
+        ids: impl IntoIterator<Item = (u64, usize)>,
+        bytes: u64,
+    ) -> Result<usize, Error> {
+        assert!(!layout.is_ring_buffer(), "records of a BPF ring buffer have no header");
+        if bytes > LONGEST {
+            let message = format!("a ring of {bytes} bytes is longer than {LONGEST}");
+            return Err(Error::new(ErrorKind::InvalidInput, message).hinting("give the CPU several rings"));
+        }
+        let size = bytes.next_power_of_two().max(8);
+        let Some((kernel, ring)) = Ring::in_memory(machine::page_size(), size as usize, None, false) else {
+            let message = format!("no memory for a ring of {size} bytes");
+            return Err(Error::new(ErrorKind::Limit, message).because(io::ErrorKind::OutOfMemory.into()));
+        };
+        self.parts.push(Part { cpu, layout, ids: ids.into_iter().collect(), kernel, ring, filled: 0 });
+        Ok(self.parts.len() - 1)
+    }
+
+    /// Appends bytes to a ring: whole records of `struct perf_event_header`, or what a damaged file has in their place.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the ring has no room for them.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    #[inline]
+    pub fn write(&mut self, ring: usize, bytes: &[u8]) -> Result<(), Error> {
+        let part = &mut self.parts[ring];
+        let room = part.ring.size() - part.filled;
+        if bytes.len() as u64 > room {
+            return Err(no_room(bytes.len(), room));
+        }
+        part.kernel.write(part.filled, bytes);
+        part.filled += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Appends a loss to a ring: so many records were dropped behind the record before it. It takes 24 bytes and [`Layout::trailer_len`] of the
+    /// ring. As from a kernel, it is reported with the record that follows; its own event is not known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the ring has no room for it.
+    ///
+    /// # Panics
+    /// If there is no such ring.
+    pub fn lost(&mut self, ring: usize, count: u64) -> Result<(), Error> {
+        // Header, id, count, and `struct sample_id`. The merge takes the place and the time of what follows.
+        let len = 24 + self.parts[ring].layout.trailer_len();
+        let mut record = Vec::with_capacity(len);
+        record.extend(Kind::LOST.0.to_ne_bytes());
+        record.extend([0, len as u16].iter().flat_map(|half| half.to_ne_bytes()));
+        record.extend([0, count].iter().flat_map(|word| word.to_ne_bytes()));
+        record.resize(len, 0);
+        self.write(ring, &record)
+    }
+
+    /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it back. One value is kept:
+    /// the last.
+    pub fn facts(&mut self, facts: impl Any + Send + Sync) {
+        self.rings.facts = Some(Box::new(facts));
+    }
+
+    /// How many bytes of memory this process can get: the least of `MemAvailable` of `/proc/meminfo` and what `RLIMIT_AS`, `RLIMIT_DATA` and
+    /// the `memory.max` of this process's control groups leave. `None` if nothing says it. A file may claim to be of any length: ask before
+    /// you allocate.
+    pub fn available_memory() -> Option<u64> {
+        memory::available()
+    }
+
+    /// The rings, with all that was written.
+    pub fn build(self) -> Rings {
+        let Self { mut rings, parts } = self;
+        let events = rings.sources.len();
+        for Part { cpu, layout, mut ids, mut kernel, ring, filled } in parts {
+            kernel.publish(filled);
+            ids.retain(|(_, source)| *source < events);
+            let origin = match events {
+                1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
+                _ => Origin::new(cpu, layout, ids).asked(),
+            };
+            rings.lanes.push(Lane::new(ring, origin, Counter::Unknown));
+        }
+        rings
+    }
+}
+
+#[cold]
+fn no_room(bytes: usize, room: u64) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("the ring has room for {room} bytes, and not for {bytes}"))
+}
