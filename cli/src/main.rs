@@ -20,6 +20,7 @@ mod output;
 mod printable;
 mod profile;
 mod read;
+mod recent;
 mod record;
 mod scheduler;
 mod selftest;
