@@ -29,6 +29,14 @@ impl Failure {
         Self::Error { message: message.to_string(), hint: Some(hint.to_string()) }
     }
 
+    /// The same with a hint, unless it has one.
+    pub fn or_hint(self, text: impl Display) -> Self {
+        match self {
+            Self::Error { message, hint: None } => Self::hinting(message, text),
+            other => other,
+        }
+    }
+
     /// What went wrong, without what would help.
     pub fn message(&self) -> &str {
         match self {

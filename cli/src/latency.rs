@@ -7,14 +7,13 @@ use crate::failure::{Failure, Outcome};
 use crate::live::{Live, fit, names_width, width};
 use crate::names::Names;
 use crate::out::{Out, line};
+use crate::recent::{Last, Recent};
 use crate::session::{Session, Tell};
 use crate::times::{Times, short};
 use crate::trace::calls::{self, Calls};
 use crate::trace::pairs::{Pairs, Step, sources};
-use perfweave::{Event, Item, Rings};
+use perfweave::{Event, Item, Ledger, Rings};
 use serde_json::json;
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// How long system calls take, or what lies between any two events: how often, p50, p99, longest, histograms
@@ -65,7 +64,10 @@ type Key = (String, Option<(String, u32)>);
 
 /// The times of each row.
 #[derive(Debug, Default)]
-pub struct Rows(HashMap<Key, Times>);
+pub struct Rows {
+    times: Recent<Key, u64, Times>,
+    last: Last,
+}
 
 pub fn run(args: Args) -> Outcome {
     match (&args.from, &args.to, &args.by) {
@@ -97,7 +99,7 @@ fn of_calls(args: &Args) -> Outcome {
         Tell::Pause => live.draw(&mut out, |rows| of.rows.text(args, rows)),
     })?;
     live.end(&mut out)?;
-    finish(args, &mut session, &of.rows, out)
+    finish(args, &mut session, &mut of.rows, out)
 }
 
 struct OfCalls {
@@ -109,11 +111,10 @@ struct OfCalls {
 
 impl OfCalls {
     fn event(&mut self, args: &Args, numbers: &[i64], event: &Event<'_>) {
-        let Item::Record(record) = event.item() else {
-            return if !matches!(event.item(), Item::EarlyRelease(_)) {
-                self.pairs.forget()
-            };
-        };
+        if self.rows.is_missing(event) {
+            self.pairs.forget();
+        }
+        let Item::Record(record) = event.item() else { return };
         self.names.take(&record);
         let Step::Returns { pid, tid, number, entry: Some(entry), .. } = self.pairs.take(&record) else { return };
         if !numbers.is_empty() && !numbers.contains(&number) {
@@ -123,14 +124,31 @@ impl OfCalls {
             return;
         }
         let process = args.by_process.then(|| (self.names.of(pid).to_owned(), pid));
-        let time = event.key().unwrap_or(entry.time).saturating_sub(entry.time);
-        self.rows.add((self.calls.of(number).name.clone(), process), time);
+        let time = event.key().unwrap_or(entry.time);
+        self.rows.add(time, (self.calls.of(number).name.clone(), process), time.saturating_sub(entry.time));
     }
 }
 
 impl Rows {
-    pub fn add(&mut self, key: Key, time: u64) {
-        self.0.entry(key).or_default().add(time);
+    /// Takes what ended at a time, and how long it took.
+    pub fn add(&mut self, time: u64, key: Key, took: u64) {
+        self.times.add(time, key, took);
+    }
+
+    /// Whether records are missing here: what has begun may have ended and begun again. What ended meanwhile does not count.
+    pub fn is_missing(&mut self, event: &Event<'_>) -> bool {
+        let item = event.item();
+        if let (Item::Record(record), Some(time)) = (item, event.key()) {
+            self.last.saw(record.cpu(), time);
+        }
+        let since = self.last.missing_since(&item);
+        since.into_iter().for_each(|since| self.times.void(since));
+        since.is_some()
+    }
+
+    /// Takes what the ledger knows at the end and no event has told.
+    fn end(&mut self, ledger: &Ledger) {
+        self.last.untold_since(ledger).into_iter().for_each(|since| self.times.void(since));
     }
 
     /// The first rows, as text for a terminal.
@@ -142,9 +160,9 @@ impl Rows {
     }
 
     /// The longest in all first.
-    fn sorted(&self) -> Vec<(&Key, &Times)> {
-        let mut rows: Vec<_> = self.0.iter().collect();
-        rows.sort_by_key(|(key, times)| (Reverse(times.total), *key));
+    fn sorted(&self) -> Vec<(Key, Times)> {
+        let mut rows: Vec<_> = self.times.sums().into_iter().collect();
+        rows.sort_by(|(one, took), (other, more)| more.total.cmp(&took.total).then_with(|| one.cmp(other)));
         rows
     }
 
@@ -179,7 +197,7 @@ impl Rows {
             }
             let numbers = [times.total, times.quantile(50), times.quantile(99), times.most];
             let numbers = numbers.map(|number| format!("{:>7}", short(number))).join(" ");
-            writeln!(out, "{:<name$} {:>7} {numbers}", fit(what, name), times.count)?;
+            writeln!(out, "{:<name$} {:>7} {numbers}", fit(&what, name), times.count)?;
             if histogram {
                 times.histogram(out)?;
                 writeln!(out)?;
@@ -196,8 +214,29 @@ fn live(args: &Args) -> (Out, Live) {
     (out, live)
 }
 
-fn finish(args: &Args, session: &mut Session, rows: &Rows, mut out: Out) -> Outcome {
+fn finish(args: &Args, session: &mut Session, rows: &mut Rows, mut out: Out) -> Outcome {
+    rows.end(&session.ledger()?);
     rows.print(&mut out, args)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rows;
+    use crate::recent::a_loss_in_between;
+
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the return of one call may be joined to the entry of an earlier one.
+    #[test]
+    fn what_returned_while_records_were_lost_does_not_count() {
+        let mut rows = Rows::default();
+        let mut missing = Vec::new();
+        for (time, took) in [(7, 1), (20, 2), (30, 3)] {
+            rows.add(time, ("read".into(), None), took);
+        }
+        a_loss_in_between(|event| missing.push(rows.is_missing(event)));
+        assert_eq!(missing, [false, false, false, true, false]);
+        let sorted = rows.sorted();
+        assert_eq!(sorted.iter().map(|(_, times)| (times.count, times.total)).collect::<Vec<_>>(), [(1, 1)]);
+    }
 }

@@ -20,6 +20,7 @@ mod output;
 mod printable;
 mod profile;
 mod read;
+mod recent;
 mod record;
 mod scheduler;
 mod selftest;
@@ -35,7 +36,10 @@ mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Outcome};
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Traces a Linux machine in proven order: who woke whom, what came first, and what is missing.
@@ -86,6 +90,19 @@ fn completions(shell: clap_complete::Shell) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The page of a command, and of each of its own commands. They are for everybody to read.
+fn man(command: &clap::Command, folder: &Path) -> Result<(), Failure> {
+    command.get_subcommands().filter(|one| !one.is_hide_set()).try_for_each(|one| man(one, folder))?;
+    let page = clap_mangen::Man::new(command.clone());
+    let (mut text, path) = (Vec::new(), folder.join(page.get_filename()));
+    page.render(&mut text)?;
+    let written = output::create(&path).and_then(|mut file| {
+        file.write_all(&text)?;
+        file.set_permissions(Permissions::from_mode(0o644))
+    });
+    written.map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))
+}
+
 fn main() -> ExitCode {
     if let Some(failure) = child::second_process() {
         return failure.report();
@@ -105,7 +122,9 @@ fn main() -> ExitCode {
         Command::Selftest(args) => selftest::run(args),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Failure::from)
+            let mut all = Cli::command().disable_help_subcommand(true);
+            all.build();
+            man(&all, &folder).map(|()| ExitCode::SUCCESS)
         }
     };
     result.unwrap_or_else(|failure: Failure| failure.report())

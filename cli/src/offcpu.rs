@@ -53,7 +53,8 @@ A period lasts from when a thread leaves a CPU until it runs again, on that or a
   other       stopped, traced or parked
 Sleep ends at the wake-up. Where that is not known, all of the period counts as sleep, and the last line says how often. So it is with --cgroup: the \
 events of a control group lack wake-ups by others. All else traces the whole machine, whatever rows are asked for. \
-A period that has not ended when the trace ends is not counted. After a loss, periods that have begun are forgotten.
+A period that has not ended when the trace ends is not counted. After a loss, periods that have begun are forgotten; those that ended while \
+records were lost are not in the table, but have lines with --each, before that of the loss.
 
 On a terminal the table is drawn again every second.
 
@@ -93,6 +94,7 @@ pub fn run(args: Args) -> Outcome {
         }
     })?;
     live.end(&mut out)?;
+    account.end(&session.ledger()?);
     let rows = account.rows();
     if args.common.json {
         rows.iter().take(args.rows).try_for_each(|row| line(&mut out, format_args!("{}", object(row))))?;

@@ -70,7 +70,8 @@ const AFTER: &str = "\
 A wait is the time from the wake-up, on the waker's CPU, until the woken runs, perhaps on another. It is the time for which a thread could run \
 and did not. A wake-up in an interrupt is by [interrupt]: the thread that it interrupts has no part in it. A wake-up of a thread that is on its \
 way to sleep counts if that thread leaves its CPU nevertheless, and then the wait begins there. Any other wake-up of a thread that can run is \
-none. After a loss, waits that have begun are forgotten. Tracing takes the whole machine, whatever rows are asked for; only this program's own \
+none. After a loss, waits that have begun are forgotten; those that ended while records were lost are not in the table, but have lines with \
+--each, before that of the loss. Tracing takes the whole machine, whatever rows are asked for; only this program's own \
 threads are left out. In a PID namespace, threads have the numbers that they have there, and those from outside have none: -.
 
 On a terminal the table is drawn again every second.
@@ -104,6 +105,7 @@ pub fn run(args: Args) -> Outcome {
         }
     })?;
     live.end(&mut out)?;
+    rows.end(&session.ledger()?);
     rows.print(&mut out)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())

@@ -185,7 +185,9 @@ fn live(args: &Args) -> Outcome {
 
 /// Of a recording.
 fn recorded(args: &Args, path: &Path) -> Outcome {
-    let (_, mut reader) = convert::open(path)?;
+    let no_recording =
+        |failure: Failure| failure.or_hint("FILE is a recording; a command comes after --, as in why -- make");
+    let (_, mut reader) = convert::open(path).map_err(no_recording)?;
     let page = args.page(Some(path))?;
     let stamp = args.time.stamp_recorded(reader.rings())?;
     let family = match (args.pid, args.tid) {

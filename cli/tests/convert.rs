@@ -333,6 +333,12 @@ fn call_chains_have_threads_and_functions() {
     let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap());
     assert_eq!(counts.sum::<usize>(), samples);
     assert!(folded.lines().any(|line| line.starts_with("sh;")), "{folded}");
+    // Without any, it names the option that records them. No program here makes the kernel emulate an instruction.
+    let Some(()) = recorded(&file, &["-e", "emulation-faults"]) else { return };
+    let none = perfweave(&["convert", "--folded", &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(none.stdout.is_empty() && said.contains("record with --call-graph"), "{none:?}");
+    assert!(printed(&["record", "--help"]).contains("  --call-graph"));
 }
 
 #[test]

@@ -697,6 +697,9 @@ fn errors_name_what_is_wrong() {
     assert!(ran.code == Some(2) && ran.err.contains("cannot be used with"), "{ran:?}");
     let ran = run(perfweave().args(["why", "/nowhere/perf.data"]), "");
     assert!(ran.code == Some(1) && ran.err.contains("/nowhere/perf.data"), "{ran:?}");
+    // A command without -- before it is taken for a recording.
+    let ran = run(perfweave().args(["why", "/bin/true"]), "");
+    assert!(ran.code == Some(1) && ran.err.contains("why -- make"), "{ran:?}");
     for (arguments, code, text) in [
         (&["why", "--from", "sched:sched_switch"][..], 2, "--to"),
         (&["why", "--from", "sched:*", "--to", "sched:sched_switch"], 1, "sched:* is not the name"),

@@ -42,7 +42,7 @@ impl Sink for Folded {
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
         if self.chains.is_empty() {
-            eprintln!("perfweave: no event of this recording has a call chain: record with -g");
+            eprintln!("perfweave: no event of this recording has a call chain: record with --call-graph");
         }
         self.names.tell();
         for (chain, count) in &self.chains {

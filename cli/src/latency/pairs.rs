@@ -26,13 +26,11 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
     session.until_the_end_of(args.target.watched());
     session.each(|tell| {
         let Tell::Event(event) = tell else { return live.draw(&mut out, |most| rows.text(args, most)) };
-        let Item::Record(record) = event.item() else {
-            if !matches!(event.item(), Item::EarlyRelease(_)) {
-                // The end of one may be lost, and the next end would be taken for it.
-                begun.clear();
-            }
-            return Ok(());
-        };
+        if rows.is_missing(event) {
+            // The end of one may be lost, and the next end would be taken for it.
+            begun.clear();
+        }
+        let Item::Record(record) = event.item() else { return Ok(()) };
         let (Some(source), Some(time)) = (record.source(), event.key()) else { return Ok(()) };
         if names.take(&record) {
             return Ok(());
@@ -40,7 +38,7 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
         if source == end
             && let Some(since) = value(&fields[1], &record).and_then(|value| begun.remove(&value))
         {
-            rows.add((what.clone(), None), time.saturating_sub(since));
+            rows.add(time, (what.clone(), None), time.saturating_sub(since));
         }
         let tid = record.pid_tid().map_or(0, |(_, tid)| tid);
         let is_meant = source == 0 && args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
@@ -51,7 +49,7 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
         Ok(())
     })?;
     live.end(&mut out)?;
-    finish(args, &mut session, &rows, out)
+    finish(args, &mut session, &mut rows, out)
 }
 
 /// Without the category.

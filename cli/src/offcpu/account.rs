@@ -6,15 +6,15 @@ use crate::family::Family;
 use crate::names::Names;
 use crate::numbers::OUTSIDE;
 use crate::out::{Out, line};
+use crate::recent::{Recent, Sum};
 use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use crate::waits::{Left, Ran, Why};
-use perfweave::{Event, Item, Kind, Record, Rings};
+use perfweave::{Event, Item, Kind, Ledger, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::io;
 
 /// What a thread does off the CPU.
@@ -24,6 +24,7 @@ pub const REASONS: [&str; 4] = ["asleep", "disk", "ready", "other"];
 const READY: usize = 2;
 
 /// A period, and its parts.
+#[derive(Debug, Clone, Copy)]
 struct Period {
     /// An index of [`REASONS`].
     reason: usize,
@@ -61,7 +62,7 @@ pub struct Account<'a> {
     args: &'a Args,
     pub stamp: Stamp,
     names: Names,
-    rows: HashMap<u32, Sums>,
+    rows: Recent<u32, Period, Sums>,
     /// The process that becomes the traced command. What it waits for before is not the command's.
     waits: Option<u32>,
 }
@@ -73,6 +74,17 @@ pub struct Sums {
     pub parts: [(u64, u64); REASONS.len()],
     /// How many periods ended without a wake-up that is known.
     pub unknown: u64,
+}
+
+impl Sum<Period> for Sums {
+    fn take(&mut self, period: &Period) {
+        self.all.add(period.lasted);
+        for ((count, total), part) in self.parts.iter_mut().zip(period.parts()) {
+            *count += u64::from(part > 0);
+            *total += part;
+        }
+        self.unknown += u64::from(period.ready.is_none());
+    }
 }
 
 /// A process or thread.
@@ -87,7 +99,7 @@ impl<'a> Account<'a> {
     pub fn new(rings: &Rings, args: &'a Args, family: Family, waits: Option<u32>) -> Result<Self, Failure> {
         let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
-        Ok(Self { scheduler, family, args, stamp, names: Names::now(), rows: HashMap::new(), waits })
+        Ok(Self { scheduler, family, args, stamp, names: Names::now(), rows: Recent::default(), waits })
     }
 
     /// Takes an event. Prints a line at the end of a period if that was asked for.
@@ -98,10 +110,22 @@ impl<'a> Account<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A thread may have run meanwhile.
-            self.scheduler.notice(&item);
+            let since = self.scheduler.notice(&item);
+            self.void(since);
             self.waits = None;
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
+    }
+
+    /// Takes what the ledger knows at the end and no event has told.
+    pub fn end(&mut self, ledger: &Ledger) {
+        let since = self.scheduler.untold(ledger);
+        self.void(since);
+    }
+
+    /// No period that ended after this time counts.
+    fn void(&mut self, since: Option<u64>) {
+        since.into_iter().for_each(|since| self.rows.void(since));
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
@@ -124,23 +148,17 @@ impl<'a> Account<'a> {
         if self.args.comm.as_ref().is_some_and(|comm| self.names.of(tid) != comm) {
             return Ok(());
         }
-        self.ends(left.process, tid, &Period::of(left, &ran, time), [time, record.cpu().into()], out)
+        self.ends(left.process, tid, Period::of(left, &ran, time), [time, record.cpu().into()], out)
     }
 
     /// A thread runs again.
-    fn ends(&mut self, pid: u32, tid: u32, period: &Period, at: [u64; 2], out: &mut Out) -> io::Result<()> {
-        let sums = self.rows.entry(if self.args.by_thread { tid } else { pid }).or_default();
-        sums.all.add(period.lasted);
-        for ((count, total), part) in sums.parts.iter_mut().zip(period.parts()) {
-            *count += u64::from(part > 0);
-            *total += part;
-        }
-        sums.unknown += u64::from(period.ready.is_none());
+    fn ends(&mut self, pid: u32, tid: u32, period: Period, at: [u64; 2], out: &mut Out) -> io::Result<()> {
+        self.rows.add(at[0], if self.args.by_thread { tid } else { pid }, period);
         if !self.args.each {
             return Ok(());
         }
         let ([time, cpu], comm) = (at, self.names.of(tid));
-        let &Period { reason, lasted, ready } = period;
+        let Period { reason, lasted, ready } = period;
         if self.args.common.json {
             let (time, reason) = (self.stamp.number(time), REASONS[reason]);
             let object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm, "ns": lasted, "reason": reason, "ready_ns": ready });
@@ -154,10 +172,50 @@ impl<'a> Account<'a> {
 
     /// The longest in all first.
     pub fn rows(&mut self) -> Vec<Row> {
-        let (names, rows) = (&mut self.names, &self.rows);
-        let row = |(id, sums): (&u32, &Sums)| Row { comm: names.of(*id).to_owned(), id: *id, sums: sums.clone() };
-        let mut rows: Vec<_> = rows.iter().map(row).collect();
+        let names = &mut self.names;
+        let row = |(id, sums)| Row { comm: names.of(id).to_owned(), id, sums };
+        let mut rows: Vec<_> = self.rows.sums().into_iter().map(row).collect();
         rows.sort_by_key(|row| (Reverse(row.sums.all.total), row.id));
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recent::a_loss_in_between;
+    use crate::waits::Who;
+    use crate::{Cli, Command};
+    use clap::Parser;
+    use perfweave::{Clock, sim};
+
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the thread may have run and left CPU 1 in between.
+    #[test]
+    fn a_period_that_ended_while_records_were_lost_does_not_count() {
+        let Command::Offcpu(args) = Cli::parse_from(["perfweave", "offcpu"]).command else { unreachable!() };
+        let kernel = sim::Kernel::new(&[0]);
+        kernel.set_clock(Clock::Monotonic);
+        let mut account = Account {
+            scheduler: Scheduler::without_sources(),
+            family: Family::All,
+            args: &args,
+            stamp: args.time.stamp(&kernel.rings(), By::Monotonic, false).unwrap(),
+            names: Names::default(),
+            rows: Recent::default(),
+            waits: None,
+        };
+        let mut out = Out::new();
+        for at in [2, 22] {
+            let left = Left { time: at, why: Why::Asleep, process: 7, cpu: 0, stack: 0 };
+            let ran = Ran { who: Who { thread: 7, life: 0 }, left: Some(left), wake: None };
+            account.ends(7, 7, Period::of(left, &ran, at + 5), [at + 5, 0], &mut out).unwrap();
+        }
+        let count = |account: &mut Account<'_>| account.rows().iter().map(|row| row.sums.all.count).sum::<u64>();
+        assert_eq!(count(&mut account), 2);
+        a_loss_in_between(|event| match event.item() {
+            Item::Record(_) => {}
+            _ => account.event(event, &mut out).unwrap(),
+        });
+        assert_eq!(count(&mut account), 1, "what ended before the loss");
     }
 }

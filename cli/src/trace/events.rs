@@ -43,8 +43,8 @@ pub fn run(args: &Args) -> Outcome {
         Tell::Event(_) => Ok(()),
         Tell::Pause => lines.out.flush(),
     })?;
-    if let Some(summary) = summary {
-        summary.print(&mut lines.out, args.common.json)?;
+    if let Some(summary) = &mut summary {
+        summary.print(&session.ledger()?, &mut lines.out, args.common.json)?;
     }
     session.conclude(&mut lines.out, args.common.json)?;
     Ok(session.status())

@@ -1,7 +1,9 @@
 //! Calls or events by name: how often, how long, how many errors, as `strace -c`.
 
 use crate::out::line;
+use crate::recent::{Last, Recent};
 use crate::times::{Times, short};
+use perfweave::{Event, Item, Ledger};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,38 +11,54 @@ use std::io::{self, Write};
 
 /// What came so far.
 #[derive(Debug, Default)]
-pub struct Summary(HashMap<String, Row>);
+pub struct Summary {
+    rows: HashMap<String, Row>,
+    /// Of what returned.
+    times: Recent<String, u64, Times>,
+    last: Last,
+}
 
 #[derive(Debug, Default)]
 struct Row {
-    times: Times,
     calls: u64,
     errors: u64,
 }
 
 impl Summary {
-    /// A call or event. Without a time if it did not return.
-    pub fn add(&mut self, name: &str, time: Option<u64>, is_error: bool) {
-        let row = match self.0.get_mut(name) {
+    /// A call or event. Without times if it did not return: when it did, and how long it took.
+    pub fn add(&mut self, name: &str, times: Option<(u64, u64)>, is_error: bool) {
+        let row = match self.rows.get_mut(name) {
             Some(row) => row,
-            None => self.0.entry(name.to_owned()).or_default(),
+            None => self.rows.entry(name.to_owned()).or_default(),
         };
         row.calls += 1;
         row.errors += u64::from(is_error);
-        if let Some(time) = time {
-            row.times.add(time);
+        if let Some((time, took)) = times {
+            self.times.add(time, name.to_owned(), took);
         }
     }
 
+    /// Takes what is seen of a CPU. What returned while records were lost has no time: another entry may be among them.
+    pub fn saw(&mut self, event: &Event<'_>) {
+        let item = event.item();
+        if let (Item::Record(record), Some(time)) = (item, event.key()) {
+            self.last.saw(record.cpu(), time);
+        }
+        self.last.missing_since(&item).into_iter().for_each(|since| self.times.void(since));
+    }
+
     /// The longest in all first.
-    pub fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
-        let all: u64 = self.0.values().map(|row| row.times.total).sum();
-        let mut rows: Vec<_> = self.0.iter().collect();
-        rows.sort_by_key(|(name, row)| (Reverse(row.times.total), Reverse(row.calls), *name));
+    pub fn print(&mut self, ledger: &Ledger, out: &mut impl Write, json: bool) -> io::Result<()> {
+        self.last.untold_since(ledger).into_iter().for_each(|since| self.times.void(since));
+        let mut times = self.times.sums();
+        let mut rows: Vec<_> =
+            self.rows.iter().map(|(name, row)| (name, times.remove(name).unwrap_or_default(), row)).collect();
+        let all: u64 = rows.iter().map(|(_, times, _)| times.total).sum();
+        rows.sort_by_key(|(name, times, row)| (Reverse(times.total), Reverse(row.calls), *name));
         // Events without a return take no time.
         if !json && all == 0 {
             writeln!(out, "{:>9}  name", "events")?;
-            return rows.into_iter().try_for_each(|(name, row)| line(out, format_args!("{:>9}  {name}", row.calls)));
+            return rows.into_iter().try_for_each(|(name, _, row)| line(out, format_args!("{:>9}  {name}", row.calls)));
         }
         if !json {
             writeln!(
@@ -49,7 +67,7 @@ impl Summary {
                 "% time", "total", "calls", "errors", "p50", "p99", "max"
             )?;
         }
-        for (name, Row { times, calls, errors }) in rows {
+        for (name, times, Row { calls, errors }) in rows {
             if json {
                 let row = json!({ "name": name, "calls": calls, "errors": errors, "times": times.json() });
                 line(out, format_args!("{row}"))?;
@@ -64,9 +82,34 @@ impl Summary {
         }
         if !json {
             let (calls, errors) =
-                self.0.values().fold((0, 0), |(calls, errors), row| (calls + row.calls, errors + row.errors));
+                self.rows.values().fold((0, 0), |(calls, errors), row| (calls + row.calls, errors + row.errors));
             writeln!(out, "{:>6.2} {:>9} {calls:>9} {errors:>7} {:>29}  total", 100.0, short(all), "")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+    use crate::recent::a_loss_in_between;
+    use perfweave::Ledger;
+    use serde_json::Value;
+
+    /// A call that returned on CPU 0 while records of CPU 1 were lost counts, but its entry may be another's.
+    #[test]
+    fn what_returned_while_records_were_lost_has_no_time() {
+        let mut summary = Summary::default();
+        for (time, took) in [(7, 1), (20, 2), (30, 3)] {
+            summary.add("read", Some((time, took)), false);
+        }
+        a_loss_in_between(|event| summary.saw(event));
+        let mut text = Vec::new();
+        summary.print(&Ledger::default(), &mut text, true).unwrap();
+        let row: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(
+            (&row["calls"], &row["times"]["count"], &row["times"]["total_ns"]),
+            (&3.into(), &1.into(), &1.into())
+        );
     }
 }

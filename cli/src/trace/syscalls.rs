@@ -48,8 +48,8 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
         Tell::Pause => trace.pause(),
     })?;
     trace.end(only)?;
-    if let Some(summary) = &trace.summary {
-        summary.print(&mut trace.lines.out, args.common.json)?;
+    if let Some(summary) = &mut trace.summary {
+        summary.print(&session.ledger()?, &mut trace.lines.out, args.common.json)?;
     }
     session.conclude(&mut trace.lines.out, args.common.json)?;
     if let Some(why) = without {
@@ -93,6 +93,7 @@ impl Trace {
     }
 
     fn event(&mut self, event: &Event<'_>, only: impl Fn(i64) -> bool) -> io::Result<()> {
+        self.summary.iter_mut().for_each(|summary| summary.saw(event));
         let Item::Record(record) = event.item() else {
             if !matches!(event.item(), Item::EarlyRelease(_)) {
                 self.pairs.forget();
@@ -144,7 +145,7 @@ impl Trace {
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
         if let Some(summary) = &mut self.summary {
-            summary.add(&call.name, time, error.is_some());
+            summary.add(&call.name, at.time.zip(time), error.is_some());
             return Ok(());
         }
         let text = || {

@@ -5,12 +5,13 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::out::{Out, line};
+use crate::recent::Recent;
 use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use crate::waits::{Ran, Wake};
-use perfweave::{Event, Item, Record, Rings};
+use perfweave::{Event, Item, Ledger, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -23,7 +24,7 @@ pub struct Rows<'a> {
     args: &'a Args,
     pub stamp: Stamp,
     names: Names,
-    pairs: HashMap<(Waker, u32), Times>,
+    pairs: Recent<(Waker, u32), u64, Times>,
 }
 
 /// Who wakes.
@@ -65,7 +66,7 @@ impl<'a> Rows<'a> {
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         let mut names = Names::now();
         names.set(0, "idle");
-        Ok(Self { scheduler, family, args, stamp, names, pairs: HashMap::new() })
+        Ok(Self { scheduler, family, args, stamp, names, pairs: Recent::default() })
     }
 
     pub fn args(&self) -> &'a Args {
@@ -80,9 +81,21 @@ impl<'a> Rows<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
-            self.scheduler.notice(&item);
+            let since = self.scheduler.notice(&item);
+            self.void(since);
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
+    }
+
+    /// Takes what the ledger knows at the end and no event has told.
+    pub fn end(&mut self, ledger: &Ledger) {
+        let since = self.scheduler.untold(ledger);
+        self.void(since);
+    }
+
+    /// No wait that ended after this time counts.
+    fn void(&mut self, since: Option<u64>) {
+        since.into_iter().for_each(|since| self.pairs.void(since));
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
@@ -115,7 +128,7 @@ impl<'a> Rows<'a> {
             return Ok(());
         }
         let waited = time.saturating_sub(since);
-        self.pairs.entry((waker, woken)).or_default().add(waited);
+        self.pairs.add(time, (waker, woken), waited);
         if !self.args.each {
             return Ok(());
         }
@@ -143,11 +156,9 @@ impl<'a> Rows<'a> {
     /// The pairs, in the order that was asked for, the largest first.
     pub fn sorted(&mut self) -> Vec<Pair> {
         let mut rows = HashMap::<(String, String), Times>::new();
-        let pairs = std::mem::take(&mut self.pairs);
-        for ((waker, woken), times) in &pairs {
-            rows.entry((self.name(*waker), self.name(Waker::Thread(*woken)))).or_default().join(times);
+        for ((waker, woken), times) in self.pairs.sums() {
+            rows.entry((self.name(waker), self.name(Waker::Thread(woken)))).or_default().join(&times);
         }
-        self.pairs = pairs;
         let mut rows: Vec<_> = rows.into_iter().map(|((waker, woken), times)| Pair { waker, woken, times }).collect();
         let key = |times: &Times| match self.args.sort {
             Sort::Times => times.count,
@@ -157,5 +168,46 @@ impl<'a> Rows<'a> {
         };
         rows.sort_by_cached_key(|row| (Reverse(key(&row.times)), row.waker.clone(), row.woken.clone()));
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recent::a_loss_in_between;
+    use crate::waits::Why;
+    use crate::{Cli, Command};
+    use clap::Parser;
+    use perfweave::{Clock, sim};
+
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the woken thread may have run and waited again on CPU 1 in between.
+    #[test]
+    fn a_wait_that_ended_while_records_were_lost_does_not_count() {
+        let Command::Wakeups(args) = Cli::parse_from(["perfweave", "wakeups"]).command else { unreachable!() };
+        let kernel = sim::Kernel::new(&[0]);
+        kernel.set_clock(Clock::Monotonic);
+        let mut rows = Rows {
+            scheduler: Scheduler::without_sources(),
+            family: Family::All,
+            args: &args,
+            stamp: args.time.stamp(&kernel.rings(), By::Monotonic, false).unwrap(),
+            names: Names::default(),
+            pairs: Recent::default(),
+        };
+        let mut out = Out::new();
+        for at in [2, 22] {
+            let left = Some((Why::Asleep, 7));
+            rows.scheduler.account.switches(at, 0, 7, left, 8);
+            rows.scheduler.account.wakes(at + 1, 0, 7, 8, None, (8, Some(8)));
+            let ran = rows.scheduler.account.switches(at + 5, 0, 8, left, 7).unwrap();
+            rows.runs(7, &ran, [at + 5, 0], &mut out).unwrap();
+        }
+        let count = |rows: &mut Rows<'_>| rows.sorted().iter().map(|pair| pair.times.count).sum::<u64>();
+        assert_eq!(count(&mut rows), 2);
+        a_loss_in_between(|event| match event.item() {
+            Item::Record(_) => {}
+            _ => rows.event(event, &mut out).unwrap(),
+        });
+        assert_eq!(count(&mut rows), 1, "what ended before the loss");
     }
 }

@@ -1,0 +1,169 @@
+//! What was concluded from records, as long as a loss may still make it void.
+//!
+//! A loss is told with the record behind it in its ring. What other CPUs wrote meanwhile comes before. What was concluded from that may be wrong:
+//! what lies between two records that were joined may be among the lost ones.
+
+use crate::times::Times;
+use perfweave::{Item, Ledger};
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// So many conclusions can be made void, the newest. Older ones stay.
+const MOST: usize = 1 << 16;
+
+/// A sum of conclusions.
+pub trait Sum<T>: Clone + Default {
+    fn take(&mut self, one: &T);
+}
+
+impl Sum<u64> for Times {
+    fn take(&mut self, time: &u64) {
+        self.add(*time);
+    }
+}
+
+/// Sums of conclusions, by what they are about.
+#[derive(Debug)]
+pub struct Recent<K, T, S> {
+    settled: HashMap<K, S>,
+    /// With the times at which they were concluded, which do not fall.
+    newest: VecDeque<(u64, K, T)>,
+}
+
+impl<K, T, S> Default for Recent<K, T, S> {
+    fn default() -> Self {
+        Self { settled: HashMap::new(), newest: VecDeque::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash, T, S: Sum<T>> Recent<K, T, S> {
+    pub fn add(&mut self, time: u64, about: K, one: T) {
+        let time = self.newest.back().map_or(time, |(last, ..)| time.max(*last));
+        self.newest.push_back((time, about, one));
+        if self.newest.len() > MOST
+            && let Some((_, about, one)) = self.newest.pop_front()
+        {
+            add(&mut self.settled, &about, &one);
+        }
+    }
+
+    /// Nothing that was concluded after this time is so.
+    pub fn void(&mut self, since: u64) {
+        let is_so = self.newest.partition_point(|(time, ..)| *time <= since);
+        self.newest.truncate(is_so);
+    }
+
+    /// All that is so as far as it is known.
+    pub fn sums(&self) -> HashMap<K, S> {
+        let mut sums = self.settled.clone();
+        self.newest.iter().for_each(|(_, about, one)| add(&mut sums, about, one));
+        sums
+    }
+}
+
+fn add<K: Clone + Eq + Hash, T, S: Sum<T>>(sums: &mut HashMap<K, S>, about: &K, one: &T) {
+    match sums.get_mut(about) {
+        Some(sum) => sum.take(one),
+        None => sums.entry(about.clone()).or_default().take(one),
+    }
+}
+
+/// The last time of each CPU.
+#[derive(Debug, Default)]
+pub struct Last(HashMap<u32, u64>);
+
+impl Last {
+    pub fn saw(&mut self, cpu: u32, time: u64) {
+        self.0.insert(cpu, time);
+    }
+
+    /// The time after which records may be missing, if this is no record: nothing is joined across it.
+    pub fn missing_since(&self, item: &Item<'_>) -> Option<u64> {
+        match item {
+            Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => None,
+            // Without a time: since the beginning.
+            Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
+            Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
+            Item::Untraced(one) => Some(one.since.unwrap_or(0)),
+            Item::Damage(damage) => Some(self.0.get(&damage.cpu).copied().unwrap_or(0)),
+            _ => Some(self.0.values().copied().max().unwrap_or(0)),
+        }
+    }
+
+    /// The same of losses that no event has told, because no record has followed them.
+    pub fn untold_since(&self, ledger: &Ledger) -> Option<u64> {
+        let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
+        untold.map(|account| account.cpu.and_then(|cpu| self.0.get(&cpu)).copied().unwrap_or(0)).min()
+    }
+}
+
+/// Events of two CPUs. Records of CPU 1 are lost after 10, which its record at 40 tells. CPU 0 writes at 20 and 30.
+#[cfg(test)]
+pub fn a_loss_in_between(mut each: impl FnMut(&perfweave::Event<'_>)) {
+    use perfweave::{Hold, Merge, Order, sim};
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    kernel.emit(1, 10, &[]);
+    kernel.lose(1, 7);
+    kernel.emit(0, 20, &[]);
+    kernel.emit(0, 30, &[]);
+    kernel.emit(1, 40, &[]);
+    merge.refresh(0);
+    merge.batch().for_each(|event| each(&event));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Last, MOST, Recent, a_loss_in_between};
+    use crate::times::Times;
+    use perfweave::Item;
+
+    type Pairs = Recent<&'static str, u64, Times>;
+
+    fn counts(pairs: &Pairs, about: &str) -> (u64, u64, u64) {
+        pairs.sums().get(about).map_or((0, 0, 0), |times| (times.count, times.total, times.most))
+    }
+
+    #[test]
+    fn what_a_loss_makes_void_is_in_no_sum() {
+        let mut pairs = Pairs::default();
+        pairs.add(10, "a", 1);
+        pairs.add(20, "a", 2);
+        pairs.add(30, "b", 3);
+        // A record that came late: what is concluded from it is concluded now.
+        pairs.add(25, "a", 100);
+        assert_eq!((counts(&pairs, "a"), counts(&pairs, "b")), ((3, 103, 100), (1, 3, 3)));
+        pairs.void(20);
+        assert_eq!((counts(&pairs, "a"), counts(&pairs, "b")), ((2, 3, 2), (0, 0, 0)));
+        pairs.add(21, "b", 4);
+        assert_eq!(counts(&pairs, "b"), (1, 4, 4));
+        pairs.void(0);
+        assert!(pairs.sums().is_empty());
+    }
+
+    #[test]
+    fn what_is_old_stays_and_takes_no_memory() {
+        let mut pairs = Pairs::default();
+        (0..MOST as u64 + 5).for_each(|time| pairs.add(time, "a", time));
+        assert_eq!((pairs.newest.len(), counts(&pairs, "a").0), (MOST, MOST as u64 + 5));
+        pairs.void(0);
+        assert_eq!(counts(&pairs, "a"), (5, 10, 4));
+    }
+
+    /// A CPU's loss comes with its next record. By then others have told of later times than that of the record before the loss.
+    #[test]
+    fn a_loss_says_since_when_records_are_missing() {
+        let (mut last, mut seen) = (Last::default(), Vec::new());
+        a_loss_in_between(|event| {
+            let since = last.missing_since(&event.item());
+            if let Item::Record(record) = event.item() {
+                last.saw(record.cpu(), record.time().unwrap());
+            }
+            seen.push((event.key(), since));
+        });
+        assert_eq!(
+            seen,
+            [(Some(10), None), (Some(20), None), (Some(30), None), (Some(40), Some(10)), (Some(40), None)]
+        );
+    }
+}
