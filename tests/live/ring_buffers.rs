@@ -699,7 +699,8 @@ fn a_second_reader_is_noticed_by_one_that_gathers() {
             let event = reading::next(&mut reader);
             match event.item() {
                 Item::Damage(damage) => {
-                    assert!(matches!(damage.fault, Fault::Consumer { .. }), "{damage:?}");
+                    // Where the program has filled what was given back before this reader looks, the head is too far ahead for the ring.
+                    assert!(matches!(damage.fault, Fault::Consumer { .. } | Fault::Head { .. }), "{damage:?}");
                     (faults, after) = (faults + 1, 0);
                 }
                 _ => after += 1,

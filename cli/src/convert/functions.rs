@@ -1,16 +1,18 @@
 //! Functions of programs and libraries: by their files, if they are those that were recorded.
 
 use super::view::View;
-use blazesym::helper::read_elf_build_id;
+use blazesym::helper::{ElfResolver, read_elf_build_id};
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolizer};
+use blazesym::symbolize::{Input, Resolve, Symbolizer};
 use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a recording says of a file, besides its path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,7 +53,7 @@ enum State {
     Other,
     /// No file.
     Missing,
-    /// A file that is too large to look for functions in it.
+    /// A file that is too large to look for functions in it, or to copy it.
     Large,
     /// Memory that is not a file's, such as the vDSO.
     NoFile,
@@ -68,6 +70,9 @@ struct Functions {
 /// The largest tables of symbols of a program or library whose functions are looked for, in bytes: of 24 a function, as many as five million.
 /// Any user can run a program that says it has endless functions.
 const MOST: u64 = 128 << 20;
+
+/// The largest file that is copied, and how much of all files is: see [`stable`].
+const MOST_COPIED: [u64; 2] = [256 << 20, 1 << 30];
 
 /// The most sections of a file (`SHN_LORESERVE`, include/uapi/linux/elf.h). With more it says so elsewhere.
 const SECTIONS: usize = 0xff00;
@@ -133,7 +138,7 @@ impl Files {
         let kinds = [
             (others, "not known to be as recorded, so addresses have no functions"),
             (missing, "not here, so addresses have no functions"),
-            (large, "with too many symbols, so addresses have no functions"),
+            (large, "too large or with too many symbols, so addresses have no functions"),
             (unchanged, "without a build id in the recording, and named by what lies unchanged at the same inode"),
         ];
         kinds.into_iter().filter_map(|(paths, what)| note(paths, what)).collect()
@@ -156,9 +161,10 @@ fn look(path: &str, identity: &Identity, view: &View) -> State {
         return State::NoFile;
     }
     let Ok((opened, file)) = open(Path::new(path)) else { return State::Missing };
-    if !is_small(&opened) {
-        return State::Large;
-    }
+    let opened = match stable(opened, &file) {
+        Ok((opened, _)) if is_small(&opened) => opened,
+        _ => return State::Large,
+    };
     let is_inode =
         matches!(identity, Identity::Inode(device, inode) if (*device, *inode) == (numbers(file.dev()), file.ino()));
     let recorded = match identity {
@@ -213,9 +219,35 @@ fn through(file: &fs::File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Whether a file may be given to a symbolizer, which reads all its symbols.
-pub fn may_be_read(path: &Path) -> bool {
-    open(path).is_ok_and(|(file, _)| is_small(&file))
+/// A file that nobody changes or cuts while it is mapped, which would end this program by SIGBUS: itself if it is of root or of this user, and
+/// else a copy. Whether it is a copy.
+fn stable(file: fs::File, metadata: &Metadata) -> io::Result<(fs::File, bool)> {
+    static COPIED: AtomicU64 = AtomicU64::new(0);
+    let is_trusted = [0, nix::unistd::geteuid().as_raw()].contains(&metadata.uid());
+    if is_trusted && metadata.mode() & 0o022 == 0 {
+        return Ok((file, false));
+    }
+    let [most, most_of_all] = MOST_COPIED;
+    let len = metadata.len();
+    if len > most || COPIED.fetch_add(len, Ordering::Relaxed).saturating_add(len) > most_of_all {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    let mut copy = fs::File::from(memfd_create("functions", MFdFlags::MFD_CLOEXEC)?);
+    io::copy(&mut file.take(len), &mut copy)?;
+    Ok((copy, true))
+}
+
+/// What finds the functions of a file that a process has mapped. `None` leaves it to the symbolizer, which reads all symbols of the file.
+///
+/// # Errors
+/// If it has too many of them, or cannot be read.
+pub fn resolver(path: &Path) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
+    let (file, metadata) = open(path)?;
+    let (file, is_copy) = stable(file, &metadata)?;
+    if !is_small(&file) {
+        return Err(io::Error::from(ErrorKind::FileTooLarge).into());
+    }
+    if is_copy { Ok(Some(Box::new(ElfResolver::open(through(&file))?))) } else { Ok(None) }
 }
 
 /// Whether a file's tables of symbols have at most [`MOST`] bytes (elf(5)). What is no ELF file has none.
@@ -270,8 +302,10 @@ impl Functions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Functions, is_same, is_small, may_be_read, note, open};
+    use super::{Functions, is_same, is_small, note, open, resolver, stable};
+    use blazesym::symbolize::FindSymOpts;
     use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt;
 
     #[inline(never)]
     fn a_function_of_this_file() -> u64 {
@@ -306,7 +340,33 @@ mod tests {
         let other = File::open("/dev/null").unwrap();
         assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
         drop(other);
-        assert!(!may_be_read(&path), "a pipe");
+        assert!(resolver(&path).is_err(), "a pipe");
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// Who may write into a file may cut it while it is mapped here.
+    #[test]
+    fn a_file_that_is_cut_while_it_is_read_ends_nothing() {
+        let path = std::env::temp_dir().join(format!("perfweave-cut-{}", std::process::id()));
+        fs::copy("/proc/self/exe", &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(resolver(&path).unwrap().is_none(), "nobody else may write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        let cut = || File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        let (file, metadata) = open(&path).unwrap();
+        let functions = Functions::of(&stable(file, &metadata).unwrap().0);
+        cut();
+        assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
+        fs::copy("/proc/self/exe", &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        let symbols = resolver(&path).unwrap().unwrap();
+        cut();
+        let address = symbols.file_offset_to_virt_offset(offset()).unwrap().unwrap();
+        let found = symbols.find_sym(address, &FindSymOpts::Basic).unwrap().ok().unwrap();
+        assert!(found.name.contains("a_function_of_this_file"), "{}", found.name);
+        // A long file that takes no room on the disk would take it here.
+        File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(resolver(&path).is_err());
         fs::remove_file(&path).unwrap();
     }
 
@@ -315,14 +375,15 @@ mod tests {
     fn a_file_with_endless_symbols_is_too_large() {
         let path = std::env::temp_dir().join(format!("perfweave-endless-{}", std::process::id()));
         fs::copy("/proc/self/exe", &path).unwrap();
-        assert!(may_be_read(&path));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(resolver(&path).unwrap().is_none());
         let mut bytes = fs::read(&path).unwrap();
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
         let (table, count) = (word(0x28), word(0x38) >> 32 & 0xffff);
         let symtab = (0..count).map(|section| table + 64 * section).find(|at| bytes[at + 4] == 2).unwrap();
         bytes[symtab + 0x20..symtab + 0x28].copy_from_slice(&(1u64 << 28).to_ne_bytes());
         fs::write(&path, bytes).unwrap();
-        assert!(!is_small(&File::open(&path).unwrap()));
+        assert!(!is_small(&File::open(&path).unwrap()) && resolver(&path).is_err());
         fs::remove_file(&path).unwrap();
     }
 

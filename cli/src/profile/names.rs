@@ -1,7 +1,7 @@
 //! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it has ended.
 
 use super::compiled::Compiled;
-use crate::convert::functions::{Identity, may_be_read};
+use crate::convert::functions::{Identity, resolver};
 use crate::convert::names::{Frame, Mode, Names as Mapped};
 use crate::convert::view::View;
 use crate::numbers::ENDED;
@@ -10,7 +10,6 @@ use blazesym::symbolize::{Input, ProcessMemberInfo, ProcessMemberType, Resolve, 
 use perfweave::{Event, Record, Rings};
 use std::collections::HashSet;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 /// An address that has no name.
@@ -30,7 +29,7 @@ pub struct Names {
 impl Names {
     pub fn new(rings: &Rings) -> Self {
         Self {
-            symbols: Symbolizer::builder().set_process_dispatcher(small).build(),
+            symbols: Symbolizer::builder().set_process_dispatcher(with_care).build(),
             threads: crate::names::Names::default(),
             mapped: Mapped::default(),
             asked: HashSet::new(),
@@ -98,10 +97,10 @@ impl Names {
     }
 }
 
-/// Refuses files with too many symbols, and leaves all others to the symbolizer.
-fn small(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
+/// Refuses files with too many symbols, reads copies of those that others may change, and leaves the rest to the symbolizer.
+fn with_care(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
     let ProcessMemberType::Path(path) = member.member_entry else { return Ok(None) };
-    if may_be_read(&path.maps_file) { Ok(None) } else { Err(io::Error::from(io::ErrorKind::FileTooLarge).into()) }
+    resolver(&path.maps_file)
 }
 
 /// What a process has mapped to execute, if it still runs: lines of `/proc/PID/maps` (proc_pid_maps(5)).
