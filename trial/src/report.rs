@@ -163,7 +163,8 @@ impl Report {
 
     /// The first way of each tool in each work, planted faults aside: the median share of lines that are out of order.
     fn short(&self) -> String {
-        let cases: Vec<_> = self.cases.iter().map(|(case, _)| case).filter(|case| self.rows_of(case).next().is_some()).collect();
+        let cases: Vec<_> =
+            self.cases.iter().map(|(case, _)| case).filter(|case| self.rows_of(case).next().is_some()).collect();
         let mut text = String::from("| tool |");
         for case in &cases {
             let _ = write!(text, " {case} |");
@@ -171,10 +172,8 @@ impl Report {
         let _ = writeln!(text, "\n| --- |{}", " --- |".repeat(cases.len()));
         for tool in &self.tools {
             let first = |case: &str| self.rows_of(case).find(|row| row.tool == tool.name && row.planted.is_empty());
-            let cells: Vec<_> = cases
-                .iter()
-                .map(|case| first(case).map_or(String::new(), |row| median(&row.figures()[0].2)))
-                .collect();
+            let cells: Vec<_> =
+                cases.iter().map(|case| first(case).map_or(String::new(), |row| median(&row.figures()[0].2))).collect();
             if cells.iter().any(|cell| !cell.is_empty()) {
                 let _ = writeln!(text, "| {} | {} |", tool.name, cells.join(" | "));
             }
@@ -184,7 +183,8 @@ impl Report {
 
     pub fn markdown(&self) -> String {
         let mut text = format!("# Tracers on trial\n\n{}\n\n{WORDS}\n", self.machine);
-        let _ = write!(text, "\n## In short\n\nInverted, % of the lines, each tool in its first way.\n\n{}", self.short());
+        let _ =
+            write!(text, "\n## In short\n\nInverted, % of the lines, each tool in its first way.\n\n{}", self.short());
         text += "\n## Tools\n\n| tool | version | from | order it promises |\n| --- | --- | --- | --- |\n";
         for tool in &self.tools {
             let _ = writeln!(text, "| {} | {} | {} | {} |", tool.name, tool.version, tool.from, tool.promises);
