@@ -203,9 +203,11 @@ impl Engine {
         if self.ended.is_some() {
             return Ok(Turn::Ended);
         }
+        let begins = self.report_past_deadline();
+        // After the begin of a report, so that CPUs are looked for before it ends.
         let now = Instant::now();
         self.follow_cpus(now)?;
-        if !self.report_past_deadline() && !self.report_is_due() {
+        if !begins && !self.report_is_due() {
             self.refresh();
         }
         if self.merge.is_ready() || self.find_losses(now) {
@@ -317,8 +319,9 @@ impl Engine {
         self.merge.lift_cap();
     }
 
-    /// Yields all events that are in the rings now before the report, and no others.
+    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are told before it.
     fn report_after_refresh(&mut self, report: Report) {
+        self.cpus_changed();
         self.refresh();
         self.merge.mark_heads();
         (self.report, self.reported) = (Some(report), Instant::now());

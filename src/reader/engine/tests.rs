@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "tokio")]
 use std::{future::Future, task::Poll};
 
@@ -658,4 +659,46 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
         }
         assert_eq!((take(&mut reader), reader.stats().left_out), (6, 42), "way {way}");
     }
+}
+
+/// Who asks for a report hears before it of a CPU that came meanwhile: the reader looks for CPUs, however short a time ago it did so.
+#[test]
+fn a_report_comes_after_a_look_for_cpus() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut rings = kernel.rings();
+    let (clock, comes) = (rings.clock(), Arc::new(AtomicBool::new(false)));
+    let (came, well) = (Arc::clone(&comes), Moment::now(clock));
+    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+        if came.swap(false, Ordering::Relaxed) {
+            untraced.was_late(1, well, Moment::now(clock));
+        }
+        Ok(())
+    };
+    // Where messages about CPUs come, the list is read once a second. Here none comes.
+    let silent = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+    rings.set_arrivals(Box::new(arrivals), Some(Arc::new(silent.into())), None);
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    let told = |reader: &mut Reader| {
+        let mut told = false;
+        while let Some(event) = reader.next().unwrap() {
+            match event.item() {
+                Item::Untraced(_) => told = true,
+                Item::Flushed => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        told
+    };
+    let mut seen = Vec::new();
+    for comes_now in [false, true, false, true] {
+        comes.store(comes_now, Ordering::Relaxed);
+        handle.flush().unwrap();
+        seen.push(told(&mut reader));
+    }
+    comes.store(true, Ordering::Relaxed);
+    handle.set_deadline(Some(Instant::now())).unwrap();
+    seen.push(told(&mut reader));
+    assert_eq!(seen, [false, true, false, true, true]);
+    assert!(!reader.ledger().unwrap().is_complete());
 }
