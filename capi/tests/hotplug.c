@@ -7,7 +7,7 @@
 #define CPUS "/sys/devices/system/cpu/"
 #define MANY 100
 
-static int records, flushed, untraced[1024];
+static int records, flushed, untraced[8192];
 
 static void on_sample(void *ctx, int cpu, void *data, __u32 size)
 {
@@ -71,7 +71,7 @@ static void emit_on(int cpu)
 int main(int argc, char **argv)
 {
 	PW_OPTS(opts, .notice_cb = on_notice);
-	struct pw_account accounts[64];
+	static struct pw_account accounts[8193];
 	struct pw_buffer *buffer;
 	int last, got;
 
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	emit_on(last);
 	finish(buffer);
 	CHECK(records < 2 * MANY && untraced[last]);
-	got = pw_buffer__ledger(buffer, accounts, sizeof(accounts[0]), 64);
+	got = pw_buffer__ledger(buffer, accounts, sizeof(accounts[0]), 8193);
 	CHECK(got == last + 2 && accounts[last + 1].cpu == last && accounts[last + 1].untraced_ns > 0);
 	records = untraced[last] = 0;
 	emit_on(last);

@@ -556,6 +556,23 @@ impl Merge {
     }
 }
 
+/// An error if the key is the kernel's time and the records of a ring have none.
+pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
+    if matches!(key, Key::Time)
+        && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
+    {
+        let cpu = lane.origin.cpu;
+        let message = if lane.ring.is_ring_buffer() {
+            "the records of a BPF ring buffer carry no time to order by, unless the program writes one: name it with Key::Payload".into()
+        } else {
+            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
+            format!("the records of CPU {cpu} carry no time to order by: {cure}")
+        };
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
 /// Whether these rings can be merged with these options.
 fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if rings.lanes.is_empty() {
@@ -573,18 +590,7 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
     }
-    if matches!(order.key, Key::Time)
-        && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
-    {
-        let cpu = lane.origin.cpu;
-        let message = if lane.ring.is_ring_buffer() {
-            "the records of a BPF ring buffer carry no time to order by, unless the program writes one: name it with Key::Payload".into()
-        } else {
-            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
-            format!("the records of CPU {cpu} carry no time to order by: {cure}")
-        };
-        return Err(Error::new(ErrorKind::InvalidInput, message));
-    }
+    check_key(rings, &order.key)?;
     match order.hold.fence().filter(|_| !rings.are_complete()) {
         Some(Fence::Epochs(epochs)) => epochs.check(rings)?,
         Some(Fence::Reserved(barrier)) => barrier.check(rings)?,

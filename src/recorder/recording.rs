@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::order::fence::Fences;
 use crate::order::hold::{Certainty, Fence};
 use crate::order::key::{Key, Keys};
+use crate::order::merge::check_key;
 use crate::record::{Kind, Record};
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
@@ -105,6 +106,7 @@ impl Recorder {
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        check_key(&rings, &key)?;
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());
         let mut keys = Keys::new(key, clock, None, None);
@@ -146,8 +148,8 @@ impl Recorder {
     /// it.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if a ring cannot be stopped, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if
-    /// waiting for the grace period failed, [`ErrorKind::Forked`](crate::ErrorKind::Forked). Recording goes on then.
+    /// The kind of the system's error, mostly [`ErrorKind::System`](crate::ErrorKind::System), if a ring cannot be stopped or waiting for the
+    /// grace period failed; [`ErrorKind::Forked`](crate::ErrorKind::Forked). Recording goes on then.
     pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
         if self.rings.control().is_forked() {
             return Err(Error::forked());

@@ -3,7 +3,10 @@
 use crate::reading;
 use crate::reading::number;
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, ErrorKind, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings};
+use perfweave::{
+    Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Recorder, Ring,
+    Rings,
+};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{assert_error, bpf, echo, foreign, kernel, load, lock, needs, threads, tracefs};
 use std::collections::BTreeSet;
@@ -274,6 +277,8 @@ fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     let by_number = || Order::new().key(Key::Payload(0));
     let error = Reader::new(open(&by_number()), Order::new()).unwrap_err();
     assert_error!(error, InvalidInput, "carry no time to order by");
+    let recorder = Recorder::open(by_number().ring_options().bpf_output(&events), Key::Time, &Fence::Auto);
+    assert_error!(recorder.map(drop).unwrap_err(), InvalidInput, "carry no time to order by");
 
     // A function may read the time.
     for order in [Order::new(), Order::new().key(Key::with(|record| record.time()))] {
