@@ -5,10 +5,11 @@ use super::places::Places;
 use super::{DOUBTS, Doubt, DoubtKind, Place, Recording};
 use crate::Failure;
 use crate::seal::{End, Foreign, OfCpu, Seal, Sums, Tally, counted, numbers};
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Int32Type, Int64Type};
 use blake3::Hash;
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A seal that was found, and its hash as computed.
 #[derive(Debug)]
@@ -158,7 +159,9 @@ impl Check {
         let seal = &this.seal;
         let own = [seal.here.from, seal.here.until];
         let mut tally = Tally::default();
-        match self.count(files, place, footer, seal, &mut tally) {
+        // Readers of Parquet and Arrow are made for files of friends. What does not suit them may end in a panic, which is this file's alone.
+        let count = AssertUnwindSafe(|| self.count(files, place, footer, seal, &mut tally));
+        match catch_unwind(count).unwrap_or(Err(Uncounted::Foreign)) {
             Ok(()) => {}
             Err(Uncounted::Failed(failure)) => return Err(failure),
             Err(Uncounted::Foreign) => {
@@ -309,9 +312,9 @@ fn table(file: &str) -> &str {
 
 /// Whether a column has this text in all rows.
 fn is_of(rows: &RecordBatch, column: &str, text: &str) -> bool {
-    let column = rows.column_by_name(column).and_then(|column| column.as_dictionary_opt::<Int32Type>());
-    let texts = column.and_then(|column| column.values().as_string_opt::<i32>());
-    texts.is_some_and(|texts| texts.iter().all(|it| it == Some(text)))
+    let column = rows.column_by_name(column).filter(|column| column.null_count() == 0);
+    let texts = column.map(|column| column.as_dictionary_opt::<Int32Type>().map_or(column, |column| column.values()));
+    texts.and_then(|texts| texts.as_string_opt::<i32>()).is_some_and(|texts| texts.iter().all(|it| it == Some(text)))
 }
 
 /// The CPUs whose counts are not the same.

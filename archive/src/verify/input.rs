@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::seal::{self, DIGITS, KEY, Seal, TRAILER};
+use arrow::datatypes::{DataType, Schema};
 use blake3::{Hash, Hasher};
 use bytes::{Buf, Bytes};
 use object_store::path::Path;
@@ -101,7 +102,7 @@ impl Files {
     ) -> Result<Option<impl Iterator<Item = Result<ParquetRecordBatchReader, Failure>> + use<'a>>, Failure> {
         let Some(metadata) = footer.metadata()? else { return Ok(None) };
         let mask = ProjectionMask::columns(metadata.file_metadata().schema_descr(), names.iter().copied());
-        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())?;
+        let metadata = columns(Arc::new(metadata))?;
         let len = footer.len;
         Ok(Some((0..metadata.metadata().num_row_groups()).map(move |group| {
             let columns = metadata.metadata().row_group(group).columns().iter().enumerate();
@@ -121,6 +122,22 @@ impl Files {
         let piece = |range: &Range<u64>| Ok((range.start, self.bytes(path, range.clone())?));
         Ok(Pieces { len, all: ranges.iter().map(piece).collect::<Result<_, Failure>>()? })
     }
+}
+
+/// The columns of a file by its Parquet schema alone: what it says of Arrow types may be anything. Texts are dictionaries, so that a long one that
+/// many rows have is in memory once.
+fn columns(metadata: Arc<ParquetMetaData>) -> Read<ArrowReaderMetadata> {
+    let plain =
+        ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
+    let fields = plain.schema().fields().iter().map(|field| match field.data_type() {
+        DataType::Utf8 => {
+            let texts = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+            Arc::new(field.as_ref().clone().with_data_type(texts))
+        }
+        _ => Arc::clone(field),
+    });
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema))
 }
 
 /// Where a column of a row group is.

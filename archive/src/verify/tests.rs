@@ -387,6 +387,27 @@ fn a_file_with_two_seals_has_none() {
     assert!(kinds(&verdict.recordings[0].doubts).contains(&&DoubtKind::Unsealed), "{verdict:?}");
 }
 
+/// What a footer says of Arrow types is none of the rows, so it is not read, whatever it is.
+#[test]
+fn arrow_types_of_a_footer_are_not_believed() {
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let (name, plain) = archive.files().into_iter().find(|(name, _)| name.starts_with("notices")).unwrap();
+    let begin = plain.windows(12).rposition(|bytes| bytes == b"ARROW:schema").unwrap() + 12;
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+    let begin = begin + plain[begin..].windows(99).position(|bytes| bytes.iter().all(is_digit)).unwrap();
+    let len = plain[begin..].iter().take_while(|byte| is_digit(byte)).count();
+    let mut tamper = Tamper { state: 0x9e37_79b9_7f4a_7c15 };
+    for number in 0..500 {
+        let mut bytes = plain.to_vec();
+        (0..4).for_each(|_| bytes[begin + tamper.below(len)] = b"AB/z8"[tamper.below(5)]);
+        close(&mut bytes, &mut Hasher::new()).unwrap();
+        let verdict = Archive::of(&[(name.clone(), bytes.into())]).verify();
+        let [recording] = &verdict.recordings[..] else { panic!("{number}: {verdict:?}") };
+        assert_eq!((kinds(&recording.doubts), recording.found.lost > 0), (vec![&DoubtKind::Unfinished], true));
+    }
+}
+
 fn rows_of(bytes: &Bytes) -> RecordBatch {
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone()).unwrap();
     let schema = Arc::clone(builder.schema());
