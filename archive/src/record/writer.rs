@@ -23,7 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Rows of a row group: what a query skips or reads.
-const GROUP: usize = 128 << 10;
+pub const GROUP: usize = 128 << 10;
 
 /// Rows of one table, in the order of the recording.
 #[derive(Debug)]

@@ -71,7 +71,7 @@ pub struct OfCpu {
 }
 
 /// No kernel has more CPUs (`NR_CPUS`).
-const MOST_CPUS: usize = 8192;
+pub(super) const MOST_CPUS: usize = 8192;
 
 /// Counts rows of one table.
 #[derive(Debug, Default)]

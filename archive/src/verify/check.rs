@@ -43,10 +43,8 @@ pub(super) struct Check {
 
 /// Why rows were not counted.
 enum Uncounted {
-    /// They cannot be read, or are none of a recording.
-    Foreign,
-    /// Engines find another seal.
-    Unsealed,
+    /// What does not hold.
+    Doubt(DoubtKind),
     /// The store fails.
     Failed(Failure),
 }
@@ -54,7 +52,7 @@ enum Uncounted {
 impl From<Failure> for Uncounted {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Parquet(_) | Failure::Arrow(_) => Self::Foreign,
+            Failure::Parquet(_) | Failure::Arrow(_) => Self::Doubt(DoubtKind::Uncounted),
             failure => Self::Failed(failure),
         }
     }
@@ -62,7 +60,7 @@ impl From<Failure> for Uncounted {
 
 impl From<Foreign> for Uncounted {
     fn from(_: Foreign) -> Self {
-        Self::Foreign
+        Self::Doubt(DoubtKind::Uncounted)
     }
 }
 
@@ -161,15 +159,11 @@ impl Check {
         let mut tally = Tally::default();
         // Readers of Parquet and Arrow are made for files of friends. What does not suit them may end in a panic, which is this file's alone.
         let count = AssertUnwindSafe(|| self.count(files, place, footer, seal, &mut tally));
-        match catch_unwind(count).unwrap_or(Err(Uncounted::Foreign)) {
+        match catch_unwind(count).unwrap_or(Err(Foreign.into())) {
             Ok(()) => {}
             Err(Uncounted::Failed(failure)) => return Err(failure),
-            Err(Uncounted::Foreign) => {
-                self.doubt(DoubtKind::Uncounted, place, own, Vec::new());
-                return Ok(());
-            }
-            Err(Uncounted::Unsealed) => {
-                self.doubt(DoubtKind::Unsealed, place, own, Vec::new());
+            Err(Uncounted::Doubt(kind)) => {
+                self.doubt(kind, place, own, Vec::new());
                 return Ok(());
             }
         }
@@ -205,13 +199,17 @@ impl Check {
         tally: &mut Tally,
     ) -> Result<(), Uncounted> {
         let table = table(&seal.file);
-        let groups = files.groups(&place.path, footer, counted(table))?.ok_or(Uncounted::Unsealed)?;
+        let groups = files.groups(&place.path, footer, counted(table))?.map_err(Uncounted::Doubt)?;
         for group in groups {
             for rows in group? {
                 let rows = rows.map_err(Failure::from)?;
                 tally.add(table, &rows)?;
                 if !is_of(&rows, "boot", &seal.boot) || !is_of(&rows, "trace", &seal.trace) {
-                    return Err(Uncounted::Foreign);
+                    return Err(Foreign.into());
+                }
+                // Pages may have more rows than their row group says.
+                if tally.sums().rows > seal.here.rows {
+                    return Err(Uncounted::Doubt(DoubtKind::Counts));
                 }
                 self.place(table, &rows)?;
             }

@@ -1,6 +1,8 @@
 //! Files of a store, in parts.
 
+use super::DoubtKind;
 use crate::Failure;
+use crate::record::writer;
 use crate::seal::{self, DIGITS, KEY, Seal, TRAILER};
 use arrow::datatypes::{DataType, Schema};
 use blake3::{Hash, Hasher};
@@ -22,7 +24,7 @@ use tokio::runtime::Runtime;
 const PART: u64 = 1 << 20;
 /// A longer footer is not read.
 const FOOTER: u64 = 64 << 20;
-/// More columns of a row group, before they are unpacked, are not read.
+/// More columns of a row group are not read, packed or unpacked.
 const GROUP: u64 = 64 << 20;
 
 /// Reads files, and blocks meanwhile.
@@ -31,6 +33,9 @@ pub(super) struct Files {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) runtime: Runtime,
 }
+
+/// Reads a row group after the other.
+type Groups<'a> = Box<dyn Iterator<Item = Result<ParquetRecordBatchReader, Failure>> + 'a>;
 
 /// The footer of a file.
 #[derive(Debug)]
@@ -93,24 +98,34 @@ impl Files {
         Ok(hasher.finalize())
     }
 
-    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. `None` if engines find another seal in it.
+    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. A doubt if engines find another seal in it,
+    /// or it says that it has other rows than its seal.
     pub(super) fn groups<'a>(
         &'a self,
         path: &'a Path,
         footer: &Footer,
         names: &[&str],
-    ) -> Result<Option<impl Iterator<Item = Result<ParquetRecordBatchReader, Failure>> + use<'a>>, Failure> {
-        let Some(metadata) = footer.metadata()? else { return Ok(None) };
+    ) -> Result<Result<Groups<'a>, DoubtKind>, Failure> {
+        let Some(metadata) = footer.metadata()? else { return Ok(Err(DoubtKind::Unsealed)) };
+        let rows = metadata.row_groups().iter().map(|group| i128::from(group.num_rows())).sum::<i128>();
+        let sealed = footer.seal.as_ref().map_or(0, |(seal, _)| seal.here.rows);
+        if [rows, metadata.file_metadata().num_rows().into()] != [i128::from(sealed); 2] {
+            return Ok(Err(DoubtKind::Counts));
+        }
         let mask = ProjectionMask::columns(metadata.file_metadata().schema_descr(), names.iter().copied());
         let metadata = columns(Arc::new(metadata))?;
         let len = footer.len;
-        Ok(Some((0..metadata.metadata().num_row_groups()).map(move |group| {
-            let columns = metadata.metadata().row_group(group).columns().iter().enumerate();
-            let ranges = columns.filter(|(column, _)| mask.leaf_included(*column)).map(|(_, column)| place(column));
-            let pieces = self.pieces(path, len, ranges.collect())?;
+        Ok(Ok(Box::new((0..metadata.metadata().num_row_groups()).map(move |group| {
+            let row_group = metadata.metadata().row_group(group);
+            let columns = row_group.columns().iter().enumerate().filter(|(column, _)| mask.leaf_included(*column));
+            let columns = columns.map(|(_, column)| column).collect::<Vec<_>>();
+            if !is_bounded(row_group.num_rows(), &columns) {
+                return Err(ParquetError::General("a row group is too long".into()).into());
+            }
+            let pieces = self.pieces(path, len, columns.into_iter().map(place).collect())?;
             let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(pieces, metadata.clone());
             Ok(reader.with_projection(mask.clone()).with_row_groups(vec![group]).build()?)
-        })))
+        }))))
     }
 
     fn pieces(&self, path: &Path, len: u64, ranges: Option<Vec<Range<u64>>>) -> Result<Pieces, Failure> {
@@ -138,6 +153,12 @@ fn columns(metadata: Arc<ParquetMetaData>) -> Read<ArrowReaderMetadata> {
     });
     let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema))
+}
+
+/// Whether a row group has no more rows than a recorder writes, and its columns are not too long.
+fn is_bounded(rows: i64, columns: &[&ColumnChunkMetaData]) -> bool {
+    let len = |column: &&ColumnChunkMetaData| u64::try_from(column.uncompressed_size()).unwrap_or(u64::MAX);
+    (0..=writer::GROUP as i64).contains(&rows) && columns.iter().map(len).fold(0, u64::saturating_add) <= GROUP
 }
 
 /// Where a column of a row group is.

@@ -17,7 +17,9 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -408,6 +410,41 @@ fn arrow_types_of_a_footer_are_not_believed() {
     }
 }
 
+/// A few bytes may stand for many rows. Those that no recorder writes are not unpacked.
+#[test]
+fn rows_beyond_what_a_recorder_writes_are_not_read() {
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let files = archive.files();
+    let of = |table: &str| {
+        let (name, bytes) = files.iter().find(|(name, _)| name.starts_with(table)).unwrap();
+        (name.clone(), rows_of(bytes), seal_of(bytes))
+    };
+    // Gives the doubts, and how many rows were read.
+    let verify = |name: &str, rows: &RecordBatch, seal: &crate::seal::Seal| {
+        let mut bytes = parquet(rows, &[&seal.text().unwrap()]).to_vec();
+        close(&mut bytes, &mut Hasher::new()).unwrap();
+        let verdict = Archive::of(&[(name.to_owned(), bytes.into())]).verify();
+        (verdict.recordings[0].doubts[0].kind.clone(), verdict.recordings[0].found.rows)
+    };
+    let (name, one, mut seal) = of("clocks");
+    let rows = |count: usize| take_record_batch(&one, &UInt32Array::from(vec![0; count])).unwrap();
+    assert_eq!(verify(&name, &rows(2), &seal), (DoubtKind::Counts, 0), "its seal has one row");
+    (seal.here.rows, seal.sums.rows) = (writer::GROUP as u64, seal.sums.rows + writer::GROUP as u64 - 1);
+    assert_eq!(verify(&name, &rows(writer::GROUP), &seal), (DoubtKind::Unfinished, writer::GROUP as u64));
+    (seal.here.rows, seal.sums.rows) = (seal.here.rows + 1, seal.sums.rows + 1);
+    assert_eq!(verify(&name, &rows(writer::GROUP + 1), &seal), (DoubtKind::Uncounted, 0));
+    // One long text is some KB when it is packed.
+    let (name, rows, seal) = of("notices");
+    let kind = rows.schema().index_of("kind").unwrap();
+    let with = |mib: usize| {
+        let mut columns = rows.columns().to_vec();
+        columns[kind] = Arc::new(StringArray::from(vec!["a".repeat(mib << 20); rows.num_rows()]));
+        verify(&name, &RecordBatch::try_new(rows.schema(), columns).unwrap(), &seal)
+    };
+    assert_eq!((with(1).1, with(65)), (1, (DoubtKind::Uncounted, 0)));
+}
+
 fn rows_of(bytes: &Bytes) -> RecordBatch {
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone()).unwrap();
     let schema = Arc::clone(builder.schema());
@@ -428,7 +465,8 @@ fn parquet(rows: &RecordBatch, texts: &[&str]) -> Bytes {
     let schema = Arc::new(arrow::datatypes::Schema::new(rows.schema().fields().clone()));
     let rows = RecordBatch::try_new(Arc::clone(&schema), rows.columns().to_vec()).unwrap();
     let mut bytes = Vec::new();
-    let mut writer = ArrowWriter::try_new(&mut bytes, schema, None).unwrap();
+    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
+    let mut writer = ArrowWriter::try_new(&mut bytes, schema, Some(properties)).unwrap();
     writer.write(&rows).unwrap();
     texts.iter().for_each(|text| writer.append_key_value_metadata(KeyValue::new(KEY.into(), text.to_string())));
     writer.close().unwrap();
