@@ -22,6 +22,11 @@ impl Sealed {
     fn is_intact(&self) -> bool {
         self.seal.hash == self.computed
     }
+
+    /// How many late rows the files before it have.
+    fn late_before(&self) -> u64 {
+        self.seal.sums.late.saturating_sub(self.seal.here.late)
+    }
 }
 
 /// What is known in the middle of a recording.
@@ -31,9 +36,13 @@ pub(super) struct Check {
     last: Option<Sealed>,
     /// No row of a later file has a smaller key, but for late ones: what the last seal says that holds.
     floor: Option<i64>,
-    /// The same before the last file.
+    /// The same before the last file. It may have been sealed anew if the next file does not vouch for it.
     floor_before: Option<i64>,
-    /// Doubts of which the next seal tells the largest key.
+    /// How many late rows there are up to the last file whose seal holds: they may have any keys.
+    late: u64,
+    /// The same before that file.
+    late_before: u64,
+    /// Doubts of which the next seal tells the largest key, and whether there are late rows.
     unbounded: Vec<usize>,
     /// The largest key of each table of events.
     tables: HashMap<String, i64>,
@@ -73,21 +82,26 @@ impl Check {
     pub(super) fn file(&mut self, files: &Files, place: &Place) -> Result<(), Failure> {
         let footer = files.footer(&place.path, place.len)?;
         let Some((footer, seal)) = footer.and_then(|footer| footer.seal.clone().map(|(seal, _)| (footer, seal))) else {
-            self.doubt(DoubtKind::Damage, place, [self.floor, None], Vec::new());
+            self.doubt(DoubtKind::Damage, place, [self.since(self.floor_before, 0), None], Vec::new());
             return Ok(());
         };
         self.recording.seals += 1;
         let this = Sealed { computed: files.hash(&place.path, &footer)?, seal };
         if this.is_intact() && !self.unbounded.is_empty() {
             let until = this.seal.before.as_ref().and_then(|before| before.until);
-            self.unbounded.drain(..).for_each(|doubt| self.recording.doubts[doubt].times[1] = until);
+            let has_late = this.late_before() > self.late;
+            for doubt in self.unbounded.drain(..) {
+                let times = &mut self.recording.doubts[doubt].times;
+                *times = [times[0].filter(|_| !has_late), until];
+            }
         }
         let own = [this.seal.here.from, this.seal.here.until];
         if !this.is_intact() {
             if self.recording.doubts.len() < DOUBTS {
                 self.unbounded.push(self.recording.doubts.len());
             }
-            self.doubt(DoubtKind::Changed, place, [self.floor, None], Vec::new());
+            let since = self.since(self.floor_before, this.seal.here.late);
+            self.doubt(DoubtKind::Changed, place, [since, None], Vec::new());
         } else if !place.is_there {
             self.doubt(DoubtKind::Moved(this.seal.file.clone()), place, own, Vec::new());
         }
@@ -103,6 +117,7 @@ impl Check {
         if this.is_intact() {
             self.rows(files, place, &footer, &this, is_known)?;
             (self.floor_before, self.floor) = (self.floor, this.seal.open);
+            (self.late_before, self.late) = (self.late, this.seal.sums.late);
         }
         self.recording.hash = Some(this.seal.hash);
         self.recording.claims = this.seal.sums;
@@ -134,12 +149,14 @@ impl Check {
             _ if !this.is_intact() => {}
             Some(missing @ 1..) => {
                 let (file, until) = before.map(|before| (before.file.clone(), before.until)).unwrap_or_default();
-                self.doubt(DoubtKind::Missing(missing, file), place, [self.floor, until], Vec::new());
+                let since = self.floor_before.filter(|_| this.late_before() <= self.late_before);
+                self.doubt(DoubtKind::Missing(missing, file), place, [since, until], Vec::new());
             }
             // One of the two is not what it was.
             _ => {
                 let until = before.and_then(|before| before.until).max(seal.here.until);
-                self.doubt(DoubtKind::Order, place, [self.floor_before, until], Vec::new());
+                let since = self.since(self.floor_before, seal.sums.late);
+                self.doubt(DoubtKind::Order, place, [since, until], Vec::new());
             }
         }
         false
@@ -246,6 +263,11 @@ impl Check {
         is_behind
     }
 
+    /// The smallest key of rows that come after this floor. `None` if there are late rows so far, or among these.
+    fn since(&self, floor: Option<i64>, late: u64) -> Option<i64> {
+        floor.filter(|_| self.late.max(late) == 0)
+    }
+
     fn doubt(&mut self, kind: DoubtKind, place: &Place, times: [Option<i64>; 2], cpus: Vec<Option<u32>>) {
         self.keep(Doubt { kind, file: Some(place.name.clone()), times, cpus });
     }
@@ -259,7 +281,7 @@ impl Check {
     pub(super) fn finish(mut self) -> Recording {
         let end = self.last.take().filter(Sealed::is_intact).and_then(|last| last.seal.end);
         if end.is_none() && !self.recording.is_single {
-            let times = [self.floor, None];
+            let times = [self.since(self.floor, 0), None];
             self.keep(Doubt { kind: DoubtKind::Unfinished, file: None, times, cpus: Vec::new() });
         }
         if let Some(end) = end.as_ref().filter(|_| self.recording.doubts.is_empty() && !self.recording.is_single) {

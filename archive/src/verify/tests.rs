@@ -68,32 +68,42 @@ impl Made {
         let rows = (0..count).map(|event| (self.key + event * 1_000_000, self.row + event, (self.row + event) % 3 % 2));
         let rows = rows.collect::<Vec<_>>();
         for (table, name) in ["x", "y"].into_iter().enumerate() {
-            let own = rows.iter().copied().filter(|(_, row, _)| row % 2 == table as i64).collect::<Vec<_>>();
-            let [keys, places, cpus] =
-                [0, 1, 2].map(|at| own.iter().map(|row| [row.0, row.1, row.2][at]).collect::<Vec<_>>());
-            cpus.iter().for_each(|cpu| self.cpus[*cpu as usize][0] += 1);
-            let table = Table::event("made", name, None, &self.origin);
-            let column = |field: &arrow::datatypes::FieldRef| -> ArrayRef {
-                let text = if field.name() == "boot" { &self.origin.boot } else { &self.origin.trace };
-                match (field.name().as_str(), field.data_type()) {
-                    ("row", _) => Arc::new(Int64Array::from(places.clone())),
-                    ("cpu_id", _) => Arc::new(Int32Array::from_iter_values(cpus.iter().map(|cpu| *cpu as i32))),
-                    ("proven", _) => Arc::new(BooleanArray::from(vec![true; keys.len()])),
-                    ("late", _) => Arc::new(BooleanArray::from(vec![false; keys.len()])),
-                    (_, DataType::Dictionary(..)) => {
-                        repeated(&Arc::new(StringArray::from(vec![text.as_str()])), keys.len()).unwrap()
-                    }
-                    (_, DataType::Timestamp(..)) => Arc::new(TimestampNanosecondArray::from(keys.clone())),
-                    (_, DataType::Int64) => Arc::new(Int64Array::from(keys.clone())),
-                    (_, other) => new_null_array(other, keys.len()),
-                }
-            };
-            let columns = table.schema().fields().iter().map(column).collect();
-            if !keys.is_empty() {
-                self.rows(&table.folder, RecordBatch::try_new(Arc::clone(table.schema()), columns).unwrap());
-            }
+            self.table(name, rows.iter().copied().filter(|(_, row, _)| row % 2 == table as i64).collect(), false);
         }
         (self.key, self.row) = (self.key + count * 1_000_000, self.row + count);
+    }
+
+    /// An event that comes so much too late.
+    fn late(&mut self, by: i64) {
+        self.table("x", vec![(self.key - by, self.row, 1)], true);
+        self.row += 1;
+    }
+
+    /// Rows of a table of events: key, place, CPU.
+    fn table(&mut self, name: &str, rows: Vec<(i64, i64, i64)>, late: bool) {
+        let [keys, places, cpus] =
+            [0, 1, 2].map(|at| rows.iter().map(|row| [row.0, row.1, row.2][at]).collect::<Vec<_>>());
+        cpus.iter().for_each(|cpu| self.cpus[*cpu as usize][0] += 1);
+        let table = Table::event("made", name, None, &self.origin);
+        let column = |field: &arrow::datatypes::FieldRef| -> ArrayRef {
+            let text = if field.name() == "boot" { &self.origin.boot } else { &self.origin.trace };
+            match (field.name().as_str(), field.data_type()) {
+                ("row", _) => Arc::new(Int64Array::from(places.clone())),
+                ("cpu_id", _) => Arc::new(Int32Array::from_iter_values(cpus.iter().map(|cpu| *cpu as i32))),
+                ("proven", _) => Arc::new(BooleanArray::from(vec![!late; keys.len()])),
+                ("late", _) => Arc::new(BooleanArray::from(vec![late; keys.len()])),
+                (_, DataType::Dictionary(..)) => {
+                    repeated(&Arc::new(StringArray::from(vec![text.as_str()])), keys.len()).unwrap()
+                }
+                (_, DataType::Timestamp(..)) => Arc::new(TimestampNanosecondArray::from(keys.clone())),
+                (_, DataType::Int64) => Arc::new(Int64Array::from(keys.clone())),
+                (_, other) => new_null_array(other, keys.len()),
+            }
+        };
+        let columns = table.schema().fields().iter().map(column).collect();
+        if !keys.is_empty() {
+            self.rows(&table.folder, RecordBatch::try_new(Arc::clone(table.schema()), columns).unwrap());
+        }
     }
 
     fn notice(&mut self, kind: &str, cpu: Value<'_>, count: i64) {
@@ -201,6 +211,11 @@ fn seal_of(bytes: &[u8]) -> crate::seal::Seal {
 
 /// A recording with losses, of some 15 files.
 fn made(archive: &Archive, trace: &str, begin: i64) -> Hash {
+    made_with(archive, trace, begin, -1)
+}
+
+/// The same, with a late event after this round.
+fn made_with(archive: &Archive, trace: &str, begin: i64, late_after: i32) -> Hash {
     let mut made = Made::new(trace, begin);
     for round in 0..4 {
         made.events(40);
@@ -208,6 +223,10 @@ fn made(archive: &Archive, trace: &str, begin: i64) -> Hash {
             made.lose(3);
         }
         made.tick();
+        if round == late_after {
+            made.late(70_000_000);
+            made.tick();
+        }
     }
     made.end(true);
     made.write(archive, "here")
@@ -582,10 +601,20 @@ fn changed<'a>(was: &'a [File], is: &'a [File]) -> impl Iterator<Item = [i64; 2]
 /// Whatever is done to an archive, it is found, and the times are among those that nothing vouches for. `QUICKCHECK_TESTS` sets how often it is tried.
 #[test]
 fn every_tampering_is_found_where_it_was_done() {
-    let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
+    every_tampering_is_found(-1);
+}
+
+/// Late rows have smaller keys than seals say of rows that come.
+#[test]
+fn every_tampering_with_late_rows_is_found_where_it_was_done() {
+    every_tampering_is_found(1);
+}
+
+fn every_tampering_is_found(late_after: i32) {
+    let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
     let [archive, another] = [Archive::default(), Archive::default()];
-    let hash = made(&archive, "87654321-a", 5 * SECOND);
-    made(&another, "11111111-a", 5 * SECOND);
+    let hash = made_with(&archive, "87654321-a", 5 * SECOND, late_after);
+    made_with(&another, "11111111-a", 5 * SECOND, late_after);
     let (plain, others) = (archive.files(), another.files());
     let mut tamper = Tamper { state: 0x9e37_79b9_7f4a_7c15 };
     let (mut same, mut begins, mut by_hash) = (0, 0, 0);
