@@ -85,7 +85,8 @@ fn of_recording(options: &Options, recording: &Recording, output: &mut impl Writ
     };
     match (recording.holds(), recording.is_single) {
         (true, false) => {
-            writeln!(output, "it holds: {seals} seals; no row was changed, added, moved or removed{unless}")
+            let of = begins.map_or_else(String::new, |(number, _)| format!(" of the files from number {number} on"));
+            writeln!(output, "it holds: {seals} seals; no row{of} was changed, added, moved or removed{unless}")
         }
         (true, true) => writeln!(output, "the file holds: no row of it was changed, added, moved or removed{unless}"),
         (false, _) if recording.more > 0 => writeln!(output, "{seals} seals"),

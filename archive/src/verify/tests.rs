@@ -232,6 +232,13 @@ fn made_with(archive: &Archive, trace: &str, begin: i64, late_after: i32) -> Has
     made.write(archive, "here")
 }
 
+/// What it prints.
+fn words(verdict: &Verdict) -> String {
+    let (options, mut text) = (Options { url: "x".into(), expect: Vec::new(), json: false }, Vec::new());
+    print::text(&options, verdict, &[], &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
 fn kinds(doubts: &[Doubt]) -> Vec<&DoubtKind> {
     doubts.iter().map(|doubt| &doubt.kind).collect()
 }
@@ -267,9 +274,7 @@ fn nothing_is_missing_only_where_that_is_certain() {
         made.write(&archive, "here");
         let verdict = archive.verify();
         assert!(verdict.holds(), "{verdict:?}");
-        let (options, mut text) = (Options { url: "x".into(), expect: Vec::new(), json: false }, Vec::new());
-        print::text(&options, &verdict, &[], &mut text).unwrap();
-        let says = String::from_utf8(text).unwrap().contains("nothing is missing");
+        let says = words(&verdict).contains("nothing is missing");
         assert_eq!(says, verdict.recordings[0].is_complete());
         (says, archive)
     };
@@ -281,6 +286,7 @@ fn nothing_is_missing_only_where_that_is_certain() {
     // Without its first files.
     let verdict = Archive::of(&archive.files()[3..]).verify();
     assert!(verdict.holds() && !verdict.recordings[0].is_complete(), "{verdict:?}");
+    assert!(words(&verdict).contains("; no row of the files from number 3 on was changed, added, moved or removed"));
 }
 
 /// What a recorder counts wrongly shows, although nobody changed a file.
