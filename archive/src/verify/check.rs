@@ -295,18 +295,22 @@ impl Check {
         Recording { end, cpus, ..self.recording }
     }
 
-    /// The CPUs whose rows do not fit the ledger: as many as became rows and were not dropped, and no losses that the ledger does not know.
+    /// The CPUs whose rows do not fit the ledger: as many as became rows and were not dropped, and the losses that the ledger knows.
     fn against(&self, end: &End) -> Vec<Option<u32>> {
         let mut wrong = Vec::new();
         for account in &end.accounts {
             let of = self.cpus.get(&account.cpu).copied().unwrap_or_default();
             let rows = account.taken.checked_sub(account.dropped);
-            let has_all = self.recording.begins.is_some() || rows == Some(of.events);
+            let is_whole = self.recording.begins.is_none();
+            let has_all = !is_whole || rows == Some(of.events);
+            // Of losses among what was held nothing was told.
+            let knows_all = is_whole && account.exact && account.held == 0;
             // What reads no ledger for a CPU counts no losses of it.
             let is_known = account.exact || account.yielded > 0;
             if rows.is_none_or(|rows| of.events > rows)
                 || !has_all
                 || (is_known && (account.taken > account.yielded || of.lost > account.lost))
+                || (knows_all && of.lost != account.lost)
             {
                 wrong.push(account.cpu);
             }
@@ -316,12 +320,15 @@ impl Check {
         wrong
     }
 
-    /// Whether the rows have the places in the order that were taken, and the notices tell of those that were dropped.
+    /// Whether the rows have the places in the order that were taken, the notices tell of those that were dropped, and an exact ledger knows of the
+    /// missing numbers and untraced times that notices tell of. A missing number may have come late.
     fn fits(&self, end: &End) -> bool {
-        let (rows, dropped) = (self.places.rows(), end.dropped());
+        let (rows, dropped, total, found) = (self.places.rows(), end.dropped(), end.total(), &self.recording.found);
+        let are_known =
+            found.missing <= total.missing.saturating_add(found.late) && (found.dark == 0 || !total.untraced.is_zero());
         let is_whole = self.recording.begins.is_none();
         let all = if is_whole { rows.checked_add(dropped) == Some(end.places) } else { rows <= end.places };
-        all && self.places.are_in_order() && (!is_whole || self.recording.found.dropped == dropped)
+        all && self.places.are_in_order() && (!is_whole || found.dropped == dropped) && (are_known || !total.exact)
     }
 }
 

@@ -293,10 +293,13 @@ fn nothing_is_missing_only_where_that_is_certain() {
 #[test]
 fn rows_are_compared_with_what_the_recorder_counted() {
     type Lie = fn(&mut Made);
-    let lies: [Lie; 5] = [
+    let lies: [Lie; 8] = [
         |made| made.cpus[0][0] += 1,
         |made| made.cpus.swap(0, 1),
         |made| made.lost -= 1,
+        |made| made.lost += 1,
+        |made| made.notice("gap", Value::Null, 2),
+        |made| made.notice("dark begins", Value::Int(1), 0),
         // A place that nobody took, and notices of rows that were not dropped.
         |made| made.row += 1,
         |made| made.notice("dropped", Value::Null, 2),
