@@ -211,12 +211,14 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
             Err(object_store::Error::InvalidPath { source }) => {
                 let name = source.to_string();
                 if single.is_none() && name.contains(".parquet") {
-                    verdict.doubt(Doubt {
-                        kind: DoubtKind::Unsealed,
-                        file: Some(name),
-                        times: [None; 2],
-                        cpus: Vec::new(),
-                    });
+                    verdict.doubt(DoubtKind::Unsealed, name);
+                }
+                continue;
+            }
+            // A loop of links, or a folder that cannot be read. The next ones can.
+            Err(error) if location.root.scheme() == "file" => {
+                if single.is_none() {
+                    verdict.doubt(DoubtKind::Uncounted, error.to_string());
                 }
                 continue;
             }
@@ -228,10 +230,13 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
         if !single.map_or(name.ends_with(".parquet"), |single| single == name) {
             continue;
         }
-        let footer = files.footer(&file.location, file.size)?;
+        let Some(footer) = unless_gone(files.footer(&file.location, file.size))? else {
+            verdict.doubt(DoubtKind::Uncounted, name);
+            continue;
+        };
         let kind = if footer.is_some() { DoubtKind::Unsealed } else { DoubtKind::Damage };
         let Some((seal, _)) = footer.and_then(|footer| footer.seal) else {
-            verdict.doubt(Doubt { kind, file: Some(name), times: [None; 2], cpus: Vec::new() });
+            verdict.doubt(kind, name);
             continue;
         };
         // Of a single file it is not known where it was.
@@ -250,6 +255,14 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
     Ok(verdict)
 }
 
+/// `None` if a file was removed or cut off since it was found.
+fn unless_gone<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match read {
+        Err(Failure::Store(object_store::Error::NotFound { .. }) | Failure::Parquet(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 impl Place {
     /// In the order of the recording. Of two that claim one place, the one that is where it was written comes first.
     fn order(&self) -> (u64, bool, &str) {
@@ -258,7 +271,8 @@ impl Place {
 }
 
 impl Verdict {
-    fn doubt(&mut self, doubt: Doubt) {
+    fn doubt(&mut self, kind: DoubtKind, file: String) {
+        let doubt = Doubt { kind, file: Some(file), times: [None; 2], cpus: Vec::new() };
         if self.doubts.len() < DOUBTS { self.doubts.push(doubt) } else { self.more += 1 }
     }
 }

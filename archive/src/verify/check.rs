@@ -2,7 +2,7 @@
 
 use super::input::{Files, Footer};
 use super::places::Places;
-use super::{DOUBTS, Doubt, DoubtKind, Place, Recording};
+use super::{DOUBTS, Doubt, DoubtKind, Place, Recording, unless_gone};
 use crate::Failure;
 use crate::seal::{End, Foreign, OfCpu, Seal, Sums, Tally, counted, numbers};
 use arrow::array::{Array, AsArray, RecordBatch};
@@ -61,7 +61,9 @@ enum Uncounted {
 impl From<Failure> for Uncounted {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Parquet(_) | Failure::Arrow(_) => Self::Doubt(DoubtKind::Uncounted),
+            Failure::Parquet(_) | Failure::Arrow(_) | Failure::Store(object_store::Error::NotFound { .. }) => {
+                Self::Doubt(DoubtKind::Uncounted)
+            }
             failure => Self::Failed(failure),
         }
     }
@@ -80,13 +82,19 @@ impl Check {
 
     /// Checks the next file, by its number.
     pub(super) fn file(&mut self, files: &Files, place: &Place) -> Result<(), Failure> {
-        let footer = files.footer(&place.path, place.len)?;
+        let footer = unless_gone(files.footer(&place.path, place.len))?;
+        let kind = if footer.is_some() { DoubtKind::Damage } else { DoubtKind::Uncounted };
+        let footer = footer.flatten();
         let Some((footer, seal)) = footer.and_then(|footer| footer.seal.clone().map(|(seal, _)| (footer, seal))) else {
-            self.doubt(DoubtKind::Damage, place, [self.since(self.floor_before, 0), None], Vec::new());
+            self.doubt(kind, place, [self.since(self.floor_before, 0), None], Vec::new());
+            return Ok(());
+        };
+        let Some(computed) = unless_gone(files.hash(&place.path, &footer))? else {
+            self.doubt(DoubtKind::Uncounted, place, [self.since(self.floor_before, 0), None], Vec::new());
             return Ok(());
         };
         self.recording.seals += 1;
-        let this = Sealed { computed: files.hash(&place.path, &footer)?, seal };
+        let this = Sealed { computed, seal };
         if this.is_intact() && !self.unbounded.is_empty() {
             let until = this.seal.before.as_ref().and_then(|before| before.until);
             let has_late = this.late_before() > self.late;

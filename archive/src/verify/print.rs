@@ -98,7 +98,7 @@ fn order(recording: &Recording, output: &mut impl Write) -> io::Result<()> {
     let Sums { proven, early, late, frontier, missing, releases, damaged, dark, .. } = recording.found;
     let until = frontier.map_or_else(String::new, |frontier| format!(", up to {}", seconds(frontier)));
     writeln!(output, "order: {proven} events proven{until}; {early} left early, {late} late")?;
-    if missing + releases + damaged + dark > 0 {
+    if [missing, releases, damaged, dark].iter().any(|count| *count > 0) {
         writeln!(
             output,
             "told by notices: {missing} missing numbers; {releases} times from which on events left early, {damaged} of damage, {dark} at which a CPU was not traced any more"

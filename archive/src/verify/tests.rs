@@ -473,6 +473,40 @@ fn rows_beyond_what_a_recorder_writes_are_not_read() {
     assert_eq!((with(1).1, with(65)), (1, (DoubtKind::Uncounted, 0)));
 }
 
+#[test]
+fn what_cannot_be_read_is_a_doubt_and_the_rest_is_checked() {
+    // A loop of links.
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(".", folder.path().join("again")).unwrap();
+    std::fs::write(folder.path().join("none.parquet"), "none").unwrap();
+    let verdict = verify(folder.path().to_str().unwrap()).unwrap();
+    assert_eq!((kinds(&verdict.doubts).len(), verdict.holds()), (2, false), "{verdict:?}");
+    let has = |kind| verdict.doubts.iter().any(|doubt| doubt.kind == kind);
+    assert!(has(DoubtKind::Uncounted) && has(DoubtKind::Damage), "{verdict:?}");
+    // A file that is removed after it was found.
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let files = Files { store: Arc::clone(&archive.0) as Arc<dyn ObjectStore>, runtime };
+    let mut check = Check::new(["here", "12345678-b", "87654321-a"].map(String::from), false);
+    for (number, (name, bytes)) in archive.files().into_iter().enumerate() {
+        let place =
+            Place { number: number as u64, is_there: true, path: name.as_str().into(), name, len: bytes.len() as u64 };
+        if number == 4 {
+            block_on(archive.0.delete(&place.path)).unwrap();
+        }
+        check.file(&files, &place).unwrap();
+    }
+    assert_eq!(kinds(&check.finish().doubts)[..1], [&DoubtKind::Uncounted]);
+}
+
+#[test]
+fn all_notices_are_told_however_many_they_are() {
+    let found = Sums { missing: u64::MAX, damaged: 1, ..Sums::default() };
+    let verdict = Verdict { recordings: vec![Recording { found, ..Recording::default() }], ..Verdict::default() };
+    assert!(words(&verdict).contains("told by notices: 18446744073709551615 missing numbers"));
+}
+
 fn rows_of(bytes: &Bytes) -> RecordBatch {
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone()).unwrap();
     let schema = Arc::clone(builder.schema());
