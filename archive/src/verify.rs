@@ -239,8 +239,7 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
             verdict.doubt(kind, name);
             continue;
         };
-        // Of a single file it is not known where it was.
-        let is_there = seal.file == name || (single.is_some() && seal.file.ends_with(&format!("/{name}")));
+        let is_there = seal.file == name || (single.is_some() && is_where_it_was(&file.location, &name, &seal.file));
         let machine = seal.file.split('/').find_map(|part| part.strip_prefix("machine=")).unwrap_or_default();
         let place = Place { number: seal.number, is_there, name, path: file.location, len: file.size };
         recordings.entry([machine.to_owned(), seal.boot, seal.trace]).or_default().push(place);
@@ -261,6 +260,15 @@ fn unless_gone<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
         Err(Failure::Store(object_store::Error::NotFound { .. }) | Failure::Parquet(_)) => Ok(None),
         read => read.map(Some),
     }
+}
+
+/// Whether a single file may have been written as that one. Where the archive begins is not known, and it may have been taken out of it. In the
+/// folder of a machine it was not.
+fn is_where_it_was(path: &Path, name: &str, written: &str) -> bool {
+    let is_in_archive = path.parts().any(|part| part.as_ref().starts_with("machine="));
+    let here = if is_in_archive { path.as_ref() } else { name };
+    let (longer, shorter) = if is_in_archive { (here, written) } else { (written, here) };
+    longer.strip_suffix(shorter).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
 impl Place {
