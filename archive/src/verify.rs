@@ -4,6 +4,7 @@ mod check;
 mod input;
 mod places;
 mod print;
+mod thrift;
 
 use crate::Failure;
 use crate::query::Location;
@@ -27,8 +28,8 @@ const DOUBTS: usize = 1000;
 /// Each file of `record` has a seal in its footer: the hash of all its bytes, the hash of the file that was finished before it, the counts of rows and
 /// losses of each CPU, and how far the order was proven. This hashes each file once, counts its rows, and compares. It names the files and times
 /// that nothing vouches for. Times are of CLOCK_MONOTONIC. Old files that were removed are no doubt: it says from when on the archive has all.
-/// Memory: a footer of at most 64 MiB; the columns that it counts of a row group, at most 64 MiB as they are in the file, and as much unpacked by
-/// what the footer says of them; and some 300 bytes for each file. A file with more is in doubt, and its rows are not counted.
+/// Memory: a footer of at most 64 MiB; the columns that it counts of a row group, at most 64 MiB as they are in the file and 64 MiB unpacked; and some
+/// 300 bytes for each file. A file with more is in doubt, and its rows are not counted.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {

@@ -1,6 +1,6 @@
 //! Files of a store, in parts.
 
-use super::DoubtKind;
+use super::{DoubtKind, thrift};
 use crate::Failure;
 use crate::record::writer;
 use crate::seal::{self, DIGITS, KEY, Seal, TRAILER};
@@ -50,6 +50,9 @@ pub(super) struct Footer {
 impl Footer {
     /// The columns of a file that has the hash in its seal. `None` if engines find another seal in it, or none.
     fn metadata(&self) -> Result<Option<ParquetMetaData>, Failure> {
+        if !thrift::is_footer_bounded(&self.bytes) {
+            return Err(ParquetError::General("the footer is too long".into()).into());
+        }
         let metadata = ParquetMetaDataReader::decode_metadata(&self.bytes)?;
         let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
         let texts = pairs.filter(|pair| pair.key == KEY).filter_map(|pair| pair.value.as_deref()).collect::<Vec<_>>();
@@ -123,6 +126,10 @@ impl Files {
                 return Err(ParquetError::General("a row group is too long".into()).into());
             }
             let pieces = self.pieces(path, len, columns.into_iter().map(place).collect())?;
+            let unpacked = pieces.all.iter().map(|(_, piece)| thrift::unpacked(piece).unwrap_or(u64::MAX));
+            if unpacked.fold(0, u64::saturating_add) > GROUP {
+                return Err(ParquetError::General("a page is too long".into()).into());
+            }
             let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(pieces, metadata.clone());
             Ok(reader.with_projection(mask.clone()).with_row_groups(vec![group]).build()?)
         }))))

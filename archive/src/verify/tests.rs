@@ -473,6 +473,26 @@ fn rows_beyond_what_a_recorder_writes_are_not_read() {
     assert_eq!((with(1).1, with(65)), (1, (DoubtKind::Uncounted, 0)));
 }
 
+/// Readers of Parquet go as deep as a schema says.
+#[test]
+fn a_deep_schema_is_not_read() {
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let (name, bytes) = archive.files().swap_remove(4);
+    let text = seal_of(&bytes).text().unwrap();
+    let mut end = vec![0x15, 2, 0x19, 0xfc, 0xff, 0xff, 0x0f];
+    (1..1 << 18).for_each(|_| end.extend([0x35, 2, 0x18, 1, b'a', 0x15, 2, 0]));
+    end.extend([0x16, 0, 0x19, 0x0c, 0x19, 0x1c, 0x18, KEY.len() as u8]);
+    end.extend(
+        [KEY.as_bytes(), &[0x18, text.len() as u8 | 0x80, (text.len() >> 7) as u8], text.as_bytes(), &[0, 0]].concat(),
+    );
+    let len = (end.len() as u32).to_le_bytes();
+    let mut bytes = [&b"PAR1"[..], &end, &len, b"PAR1"].concat();
+    close(&mut bytes, &mut Hasher::new()).unwrap();
+    let verdict = Archive::of(&[(name, bytes.into())]).verify();
+    assert_eq!(kinds(&verdict.recordings[0].doubts)[..1], [&DoubtKind::Uncounted]);
+}
+
 #[test]
 fn what_cannot_be_read_is_a_doubt_and_the_rest_is_checked() {
     // A loop of links.
