@@ -23,7 +23,7 @@ use tokio::runtime::Builder;
 /// How many doubts of a recording are kept.
 const DOUBTS: usize = 1000;
 
-/// Checks what an archive says of itself: whether a row, file or field was changed, added, moved or removed
+/// Check what an archive says of itself: whether a row, file or field was changed, added, moved or removed
 ///
 /// Each file of `record` has a seal in its footer: the hash of all its bytes, the hash of the file that was finished before it, the counts of rows and
 /// losses of each CPU, and how far the order was proven. This hashes each file once, counts its rows, and compares. It names the files and times
