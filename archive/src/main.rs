@@ -20,7 +20,6 @@ enum Command {
     Record(record::Options),
     /// Ask an archive
     Query(query::Options),
-    /// Check what an archive says of itself: whether a row, file or field was changed, added, moved or removed
     Verify(verify::Options),
     /// Correct clocks of machines by messages between them: no message is received before it is sent
     Tighten(tighten::Options),

@@ -22,6 +22,12 @@ pub const KEY: &str = "perfweave";
 const START: &[u8] = b"{\"perfweave seal 1\":\"";
 /// How many digits the hash has.
 pub const DIGITS: usize = 2 * blake3::OUT_LEN;
+/// A longer text is no seal: one with 8192 CPUs is shorter.
+const TEXT: usize = 4 << 20;
+/// No path is longer (`PATH_MAX`).
+const PATH: usize = 4096;
+/// The ids of the kernel's boots and of recordings are shorter.
+const ID: usize = 64;
 /// What every Parquet file ends with.
 const MAGIC: &[u8; 4] = b"PAR1";
 /// The length of the footer, and [`MAGIC`].
@@ -159,6 +165,14 @@ impl Seal {
     pub fn text(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
     }
+
+    /// Whether it has what a recorder writes, and no more.
+    fn is_bounded(&self) -> bool {
+        let before = self.before.as_ref().map_or(0, |before| before.file.len());
+        self.file.len().max(before) <= PATH
+            && self.boot.len().max(self.trace.len()) <= ID
+            && self.cpus.len() <= tally::MOST_CPUS + 1
+    }
 }
 
 /// Where the footer begins in the last bytes of a file. `None` if they are no end of a Parquet file, or the footer begins before them.
@@ -200,11 +214,11 @@ pub fn close(end: &mut [u8], hasher: &mut Hasher) -> Option<Hash> {
     Some(hash)
 }
 
-/// The seal in a footer, and where its text begins.
+/// The seal in a footer, and where its text is. `None` also if it is longer than a recorder writes it.
 pub fn read(footer: &[u8]) -> Option<(Seal, Range<usize>)> {
     let at = find(footer)?;
-    let mut texts = serde_json::Deserializer::from_slice(&footer[at..]).into_iter();
-    let seal = texts.next()?.ok()?;
+    let mut texts = serde_json::Deserializer::from_slice(&footer[at..footer.len().min(at + TEXT)]).into_iter();
+    let seal = texts.next()?.ok().filter(Seal::is_bounded)?;
     Some((seal, at..at + texts.byte_offset()))
 }
 
@@ -270,6 +284,39 @@ mod tests {
         assert_eq!(read(bytes), Some((Seal { hash, ..seal }, at - begin..at - begin + text.len())));
         digits_in(&mut file, at).unwrap().fill(b'0');
         assert_eq!((blake3::hash(&file), digits_at(at as u64) as usize), (hash, at + START.len()));
+    }
+
+    #[test]
+    fn a_seal_is_no_longer_than_a_recorder_writes_it() {
+        type Long = fn(&mut Seal, usize);
+        let longs: [(Long, usize); 5] = [
+            (|seal, len| seal.file = "a".repeat(len), PATH),
+            (|seal, len| seal.before.as_mut().unwrap().file = "a".repeat(len), PATH),
+            (|seal, len| seal.boot = "a".repeat(len), ID),
+            (|seal, len| seal.trace = "a".repeat(len), ID),
+            (|seal, len| seal.cpus = vec![OfCpu::default(); len], tally::MOST_CPUS + 1),
+        ];
+        for (long, most) in longs {
+            let is_read = |len| {
+                let mut seal = some();
+                long(&mut seal, len);
+                read(seal.text().unwrap().as_bytes()).is_some()
+            };
+            assert_eq!((is_read(most), is_read(most + 1)), (true, false));
+        }
+        // All CPUs with the largest numbers fit in.
+        let all = |cpus: u32| {
+            let (events, lost) = (u64::MAX, u64::MAX);
+            let cpus = (0..cpus).map(|cpu| OfCpu { cpu: Some(cpu), events, lost }).collect::<Vec<_>>();
+            let account = Account::new(&perfweave::Account::default(), [u64::MAX; 2]);
+            let accounts = cpus.iter().map(|of| Account { cpu: of.cpu, yielded: u64::MAX, ..account }).collect();
+            let text = Seal { cpus, end: Some(End { places: u64::MAX, accounts }), ..some() }.text().unwrap();
+            (text.len() <= TEXT, read(text.as_bytes()).is_some())
+        };
+        assert_eq!(all(8192), (true, true));
+        let mut seal = some();
+        seal.end.as_mut().unwrap().accounts = vec![Account::default(); 40_000];
+        assert!(read(seal.text().unwrap().as_bytes()).is_none());
     }
 
     #[test]

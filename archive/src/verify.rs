@@ -4,6 +4,7 @@ mod check;
 mod input;
 mod places;
 mod print;
+mod thrift;
 
 use crate::Failure;
 use crate::query::Location;
@@ -22,12 +23,13 @@ use tokio::runtime::Builder;
 /// How many doubts of a recording are kept.
 const DOUBTS: usize = 1000;
 
-/// Checks what an archive says of itself: whether a row, file or field was changed, added, moved or removed
+/// Check what an archive says of itself: whether a row, file or field was changed, added, moved or removed
 ///
 /// Each file of `record` has a seal in its footer: the hash of all its bytes, the hash of the file that was finished before it, the counts of rows and
 /// losses of each CPU, and how far the order was proven. This hashes each file once, counts its rows, and compares. It names the files and times
 /// that nothing vouches for. Times are of CLOCK_MONOTONIC. Old files that were removed are no doubt: it says from when on the archive has all.
-/// Memory: a row group, and some 300 bytes for each file.
+/// Memory: a footer of at most 64 MiB; the columns that it counts of a row group, at most 64 MiB as they are in the file and 64 MiB unpacked; and some
+/// 300 bytes for each file. A file with more is in doubt, and its rows are not counted.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -210,12 +212,14 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
             Err(object_store::Error::InvalidPath { source }) => {
                 let name = source.to_string();
                 if single.is_none() && name.contains(".parquet") {
-                    verdict.doubt(Doubt {
-                        kind: DoubtKind::Unsealed,
-                        file: Some(name),
-                        times: [None; 2],
-                        cpus: Vec::new(),
-                    });
+                    verdict.doubt(DoubtKind::Unsealed, name);
+                }
+                continue;
+            }
+            // A loop of links, or a folder that cannot be read. The next ones can.
+            Err(error) if location.root.scheme() == "file" => {
+                if single.is_none() {
+                    verdict.doubt(DoubtKind::Uncounted, error.to_string());
                 }
                 continue;
             }
@@ -227,14 +231,16 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
         if !single.map_or(name.ends_with(".parquet"), |single| single == name) {
             continue;
         }
-        let footer = files.footer(&file.location, file.size)?;
-        let kind = if footer.is_some() { DoubtKind::Unsealed } else { DoubtKind::Damage };
-        let Some((seal, _)) = footer.and_then(|footer| footer.seal) else {
-            verdict.doubt(Doubt { kind, file: Some(name), times: [None; 2], cpus: Vec::new() });
+        let Some(footer) = unless_gone(files.footer(&file.location, file.size))? else {
+            verdict.doubt(DoubtKind::Uncounted, name);
             continue;
         };
-        // Of a single file it is not known where it was.
-        let is_there = seal.file == name || (single.is_some() && seal.file.ends_with(&format!("/{name}")));
+        let kind = if footer.is_some() { DoubtKind::Unsealed } else { DoubtKind::Damage };
+        let Some((seal, _)) = footer.and_then(|footer| footer.seal) else {
+            verdict.doubt(kind, name);
+            continue;
+        };
+        let is_there = seal.file == name || (single.is_some() && is_where_it_was(&file.location, &name, &seal.file));
         let machine = seal.file.split('/').find_map(|part| part.strip_prefix("machine=")).unwrap_or_default();
         let place = Place { number: seal.number, is_there, name, path: file.location, len: file.size };
         recordings.entry([machine.to_owned(), seal.boot, seal.trace]).or_default().push(place);
@@ -249,6 +255,23 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
     Ok(verdict)
 }
 
+/// `None` if a file was removed or cut off since it was found.
+fn unless_gone<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match read {
+        Err(Failure::Store(object_store::Error::NotFound { .. }) | Failure::Parquet(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// Whether a single file may have been written as that one. Where the archive begins is not known, and it may have been taken out of it. In the
+/// folder of a machine it was not.
+fn is_where_it_was(path: &Path, name: &str, written: &str) -> bool {
+    let is_in_archive = path.parts().any(|part| part.as_ref().starts_with("machine="));
+    let here = if is_in_archive { path.as_ref() } else { name };
+    let (longer, shorter) = if is_in_archive { (here, written) } else { (written, here) };
+    longer.strip_suffix(shorter).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+}
+
 impl Place {
     /// In the order of the recording. Of two that claim one place, the one that is where it was written comes first.
     fn order(&self) -> (u64, bool, &str) {
@@ -257,7 +280,8 @@ impl Place {
 }
 
 impl Verdict {
-    fn doubt(&mut self, doubt: Doubt) {
+    fn doubt(&mut self, kind: DoubtKind, file: String) {
+        let doubt = Doubt { kind, file: Some(file), times: [None; 2], cpus: Vec::new() };
         if self.doubts.len() < DOUBTS { self.doubts.push(doubt) } else { self.more += 1 }
     }
 }

@@ -82,6 +82,20 @@ fn a_live_recording_holds_and_what_was_done_to_it_is_named() {
     assert!(switches.len() > 2, "{switches:?}");
     let (status, text) = words(&switches[1], &[]);
     assert!(status == Some(0) && text.contains("the file holds"), "{text}");
+    // Taken out of the archive it holds too, but not in the folder of another machine.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let name = switches[1].strip_prefix(root).unwrap();
+    for (folder, expected) in [("", 0), ("more/events/sched/sched_switch/machine=there/date=2000-01-01/hour=00", 1)] {
+        let copy = elsewhere.path().join(folder).join(name.file_name().unwrap());
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(&switches[1], &copy).unwrap();
+        let (status, text) = words(&copy, &[]);
+        assert!(status == Some(expected) && text.contains("it was written as") == (expected == 1), "{text}");
+    }
+    let copy = elsewhere.path().join("backup").join(name);
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    fs::copy(&switches[1], &copy).unwrap();
+    assert_eq!(words(&copy, &[]).0, Some(0));
     // It is not there, and then another is in its place.
     let away = root.join("away");
     fs::rename(&switches[1], &away).unwrap();

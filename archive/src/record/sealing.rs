@@ -22,7 +22,7 @@ impl<W> Sealing<W> {
         Self { to, hasher: Hasher::new(), held: Bytes::new(), hash: None }
     }
 
-    /// What was written into the seal, once the file is complete.
+    /// What was written into the seal, once the last bytes went to the store, also if it did not take them.
     pub fn hash(&self) -> Option<Hash> {
         self.hash
     }
@@ -45,10 +45,9 @@ impl<W: AsyncFileWriter> AsyncFileWriter for Sealing<W> {
             let mut last = Vec::from(mem::take(&mut self.held));
             let hash = seal::close(&mut last, &mut self.hasher);
             let hash = hash.ok_or_else(|| ParquetError::General("the last bytes have no seal".into()))?;
-            self.to.write(last.into()).await?;
-            self.to.complete().await?;
             self.hash = Some(hash);
-            Ok(())
+            self.to.write(last.into()).await?;
+            self.to.complete().await
         })
     }
 }
@@ -62,6 +61,8 @@ pub struct Chain {
     last: Option<(Hash, String)>,
     /// No row that comes has a smaller key, but for late ones.
     pub floor: Option<i64>,
+    /// The smallest key of rows that are in no finished file, and will not be.
+    failed: Option<i64>,
     /// What the last file says of all.
     pub end: Option<End>,
 }
@@ -83,12 +84,17 @@ impl Chain {
             here: *tally.sums(),
             cpus: tally.cpus(),
             sums,
-            open: self.floor.map(|floor| open.map_or(floor, |open| open.min(floor))),
+            open: self.floor.map(|floor| open.into_iter().chain(self.failed).fold(floor, i64::min)),
             end: self.end.clone().filter(|_| is_last),
         }
     }
 
-    /// The file is there.
+    /// Rows from this key on could not be written.
+    pub fn fail(&mut self, first: i64) {
+        self.failed = self.failed.into_iter().chain([first]).min();
+    }
+
+    /// All bytes of the file went to the store. If it could not finish it, it may be there or not: that the file is missing is then found.
     pub fn follow(&mut self, seal: Seal, hash: Hash) {
         (self.number, self.sums, self.last) = (seal.number + 1, seal.sums, Some((hash, seal.file)));
     }

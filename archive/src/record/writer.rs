@@ -23,7 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Rows of a row group: what a query skips or reads.
-const GROUP: usize = 128 << 10;
+pub const GROUP: usize = 128 << 10;
 
 /// Rows of one table, in the order of the recording.
 #[derive(Debug)]
@@ -103,6 +103,21 @@ struct File {
     hour: i64,
 }
 
+impl File {
+    async fn add(&mut self, batch: &Batch) -> Result<(), Error> {
+        let foreign = |_| ParquetError::General("rows lack what is counted".into());
+        self.tally.add(&batch.folder, &batch.rows).map_err(foreign)?;
+        self.writer.write(&batch.rows).await?;
+        self.last = batch.last;
+        Ok(())
+    }
+
+    fn is_old(&self, now: i64, bytes: usize, lasting: Duration) -> bool {
+        let age = now.saturating_sub(self.first).max(0).unsigned_abs();
+        Duration::from_nanos(age) >= lasting || self.writer.bytes_written() + self.writer.in_progress_size() >= bytes
+    }
+}
+
 /// Writes until the other end is closed. Then all files are finished.
 ///
 /// # Errors
@@ -149,8 +164,17 @@ impl Writer {
         Ok(())
     }
 
+    async fn add(&mut self, batch: Batch) -> Result<(), Error> {
+        let first = batch.first;
+        let added = self.add_all(batch).await;
+        if added.is_err() {
+            self.chain.fail(first);
+        }
+        added
+    }
+
     /// The rows of a batch, by the hours of UTC that they lie in. Mostly it is one.
-    async fn add(&mut self, mut batch: Batch) -> Result<(), Error> {
+    async fn add_all(&mut self, mut batch: Batch) -> Result<(), Error> {
         // `traces` says that a recording began, also after a crash; and that it ended, when nothing of it is open any more.
         let is_trace = &*batch.folder == "traces";
         if is_trace {
@@ -175,11 +199,11 @@ impl Writer {
             self.close_before(hour).await?;
         }
         // Rows of a file never decrease. After late rows another file begins.
-        if self
-            .open
-            .get(&batch.folder)
-            .is_some_and(|file| batch.first < file.last || hour != file.hour || self.is_old(file, batch.first))
-        {
+        if self.open.get(&batch.folder).is_some_and(|file| {
+            batch.first < file.last
+                || hour != file.hour
+                || file.is_old(batch.first, self.files.bytes, self.files.lasting)
+        }) {
             self.close(&batch.folder).await?;
         }
         let mut file = match self.open.remove(&batch.folder) {
@@ -187,52 +211,43 @@ impl Writer {
             None => self.begin(&batch, hour)?,
         };
         // A file that could not be written is not finished: it keeps the name of one that was left, which the next recording tells of.
-        let foreign = |_| ParquetError::General("rows lack what is counted".into());
-        file.tally.add(&batch.folder, &batch.rows).map_err(foreign)?;
-        file.writer.write(&batch.rows).await?;
-        file.last = batch.last;
-        self.open.insert(batch.folder, file);
+        match file.add(&batch).await {
+            Ok(()) => self.open.insert(batch.folder, file),
+            Err(error) => {
+                self.chain.fail(file.first);
+                return Err(error);
+            }
+        };
         Ok(())
     }
 
-    /// Finishes all files, whatever comes of one. Says what came of the first that failed.
     async fn close_all(&mut self) -> Result<(), Error> {
+        self.close_those(|_| true).await
+    }
+
+    /// Finishes the files of hours before this one.
+    async fn close_before(&mut self, hour: i64) -> Result<(), Error> {
+        self.close_those(|file| file.hour < hour).await
+    }
+
+    /// Finishes these files, whatever comes of one. Says what came of the first that failed. They are finished in the order of their hours, so who
+    /// removes the oldest hours removes the begin of the chain.
+    async fn close_those(&mut self, are_those: impl Fn(&File) -> bool) -> Result<(), Error> {
+        let those = self.open.iter().filter(|(_, file)| are_those(file));
+        let mut those = those.map(|(folder, file)| (file.hour, file.first, Arc::clone(folder))).collect::<Vec<_>>();
+        those.sort();
         let mut all = Ok(());
-        for folder in self.open.keys().cloned().collect::<Vec<_>>() {
+        for (.., folder) in those {
             let closed = self.close(&folder).await;
             all = all.and(closed);
         }
         all
     }
 
-    /// Finishes the files of hours before this one. So files are finished in the order of their hours, and who removes the oldest hours removes
-    /// the begin of the chain.
-    async fn close_before(&mut self, hour: i64) -> Result<(), Error> {
-        let old = self.open.iter().filter(|(_, file)| file.hour < hour).map(|(folder, _)| Arc::clone(folder));
-        for folder in old.collect::<Vec<_>>() {
-            self.close(&folder).await?;
-        }
-        Ok(())
-    }
-
-    fn is_old(&self, file: &File, now: i64) -> bool {
-        let age = now.saturating_sub(file.first).max(0).unsigned_abs();
-        Duration::from_nanos(age) >= self.files.lasting
-            || file.writer.bytes_written() + file.writer.in_progress_size() >= self.files.bytes
-    }
-
     async fn close_old(&mut self, now: i64) -> Result<(), Error> {
         self.open.values().for_each(|file| file.finish.touch());
-        let old = self
-            .open
-            .iter()
-            .filter(|(_, file)| self.is_old(file, now))
-            .map(|(folder, _)| Arc::clone(folder))
-            .collect::<Vec<_>>();
-        for folder in old {
-            self.close(&folder).await?;
-        }
-        Ok(())
+        let (bytes, lasting) = (self.files.bytes, self.files.lasting);
+        self.close_those(|file| file.is_old(now, bytes, lasting)).await
     }
 
     fn begin(&mut self, batch: &Batch, hour: i64) -> Result<File, Error> {
@@ -252,19 +267,28 @@ impl Writer {
     }
 
     async fn close(&mut self, folder: &str) -> Result<(), Error> {
-        let Some(mut file) = self.open.remove(folder) else { return Ok(()) };
+        let Some(file) = self.open.remove(folder) else { return Ok(()) };
+        let first = file.first;
+        let closed = self.finish(folder, file).await;
+        if closed.is_err() {
+            self.chain.fail(first);
+        }
+        closed
+    }
+
+    async fn finish(&mut self, folder: &str, mut file: File) -> Result<(), Error> {
         let (open, is_last) = (self.open.values().map(|file| file.first).min(), folder == "traces");
         let of = [file.path.as_str(), &self.files.boot, &self.files.trace];
         let seal = self.chain.seal(of, &file.tally, open, is_last);
         let text = seal.text().map_err(|error| ParquetError::External(error.into()))?;
         file.writer.append_key_value_metadata(KeyValue::new(KEY.into(), text));
-        let rows = file.writer.finish().await?.file_metadata().num_rows();
+        let finished = file.writer.finish().await.map(|metadata| metadata.file_metadata().num_rows());
         let bytes = file.writer.bytes_written() as u64;
-        let hash = file.writer.into_inner().hash();
-        file.finish.finish()?;
-        if let Some(hash) = hash {
+        if let Some(hash) = file.writer.into_inner().hash() {
             self.chain.follow(seal, hash);
         }
+        let rows = finished?;
+        file.finish.finish()?;
         self.written.hash = self.chain.hash();
         self.written.files += 1;
         self.written.bytes += bytes;
@@ -414,6 +438,56 @@ mod tests {
         assert_eq!(keys(&folder.path().join("traces")), []);
     }
 
+    /// The seals of files below a folder.
+    fn seals(folder: &Path) -> Vec<crate::seal::Seal> {
+        let seal = |(path, _): (PathBuf, Vec<i64>)| {
+            let bytes = fs::read(path).unwrap();
+            let footer = crate::seal::footer(&bytes).unwrap();
+            crate::seal::read(&bytes[footer..bytes.len() - crate::seal::TRAILER]).unwrap().0
+        };
+        keys(folder).into_iter().map(seal).collect()
+    }
+
+    /// Rows that could not be written are not below what later seals say of all rows that are not in a file yet.
+    #[test]
+    fn what_failed_is_open_for_ever() {
+        let now = || Message::Now { mono: 100, floor: Some(100) };
+        // A file that has no name, because a folder has it.
+        let folder = tempfile::tempdir().unwrap();
+        let name = "made/a/b/machine=here/date=1970-01-01/hour=00/12345678-1-87654321-0.parquet";
+        fs::create_dir_all(folder.path().join(name).join("full")).unwrap();
+        let messages = vec![batch("made/a/b", &[1]), batch("made/c/d", &[50]), now(), batch("traces", &[100])];
+        assert!(written(folder.path(), messages).is_err());
+        let [seal] = &seals(&folder.path().join("made/c"))[..] else { panic!("not one file") };
+        // It has its number and is named, because nobody knows whether it is there.
+        let before = seal.before.as_ref().unwrap();
+        assert_eq!((seal.open, seal.number, &*before.file, before.until), (Some(1), 1, name, Some(1)));
+        // A file of which some rows could not be written, and one whose folder cannot be.
+        for (at, messages) in [(1, [batch("made/a/b", &[1]), wrong(2)]), (60, [now(), batch("made/a/x", &[60])])] {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir_all(folder.path().join("made/a")).unwrap();
+            fs::write(folder.path().join("made/a/x"), "").unwrap();
+            let messages = [batch("made/c/d", &[70]), now()].into_iter().chain(messages).collect();
+            assert!(written(folder.path(), messages).is_err());
+            let [seal] = &seals(&folder.path().join("made/c"))[..] else { panic!("not one file") };
+            assert_eq!((seal.open, seal.number), (Some(at), 0));
+        }
+    }
+
+    /// Rows without the columns that this writer counts.
+    fn wrong(key: i64) -> Message {
+        let keys: ArrayRef = Arc::new(arrow::array::Int64Array::from(vec![key]));
+        Message::Rows(Batch {
+            folder: "made/a/b".into(),
+            rows: RecordBatch::try_from_iter([("mono", keys)]).unwrap(),
+            first: key,
+            last: key,
+            sorted: true,
+            utc: 0,
+            room: None,
+        })
+    }
+
     /// Sets it at the end, also of a test that fails.
     struct Done<'a>(&'a std::sync::atomic::AtomicBool);
 
@@ -427,18 +501,8 @@ mod tests {
     #[test]
     fn a_file_that_could_not_be_written_stays_unfinished() {
         let folder = tempfile::tempdir().unwrap();
-        let wrong = Message::Rows(Batch {
-            folder: "made/a/b".into(),
-            rows: RecordBatch::try_from_iter([("mono", Arc::new(arrow::array::Int64Array::from(vec![2])) as ArrayRef)])
-                .unwrap(),
-            first: 2,
-            last: 2,
-            sorted: true,
-            utc: 0,
-            room: None,
-        });
         // Rows with other columns are what this writer refuses.
-        let messages = vec![batch("made/a/b", &[1]), wrong, batch("traces", &[3])];
+        let messages = vec![batch("made/a/b", &[1]), wrong(2), batch("traces", &[3])];
         assert!(written(folder.path(), messages).is_err());
         let mut names = Vec::new();
         let mut folders = vec![folder.path().to_owned()];

@@ -1,6 +1,6 @@
 //! What is counted of rows: where they are written, and where they are checked.
 
-use arrow::array::{Array, AsArray, BooleanArray, PrimitiveArray, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, Int32Type, Int64Type};
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +71,7 @@ pub struct OfCpu {
 }
 
 /// No kernel has more CPUs (`NR_CPUS`).
-const MOST_CPUS: usize = 8192;
+pub(super) const MOST_CPUS: usize = 8192;
 
 /// Counts rows of one table.
 #[derive(Debug, Default)]
@@ -107,6 +107,16 @@ pub(crate) fn numbers<'a, T: ArrowPrimitiveType>(
 
 fn truths<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a BooleanArray, Foreign> {
     rows.column_by_name(name).and_then(|column| column.as_boolean_opt()).ok_or(Foreign)
+}
+
+/// The text of a row, of a column of texts or of a dictionary of them.
+fn text_at(column: &ArrayRef, row: usize) -> Result<Option<&str>, Foreign> {
+    let (texts, row) = match column.as_dictionary_opt::<Int32Type>() {
+        Some(keys) => (keys.values(), keys.key(row)),
+        None => (column, column.is_valid(row).then_some(row)),
+    };
+    let texts = texts.as_string_opt::<i32>().ok_or(Foreign)?;
+    Ok(row.filter(|row| texts.is_valid(*row)).map(|row| texts.value(row)))
 }
 
 impl Tally {
@@ -156,10 +166,10 @@ impl Tally {
     }
 
     fn notices(&mut self, rows: &RecordBatch) -> Result<(), Foreign> {
-        let kinds: &StringArray =
-            rows.column_by_name("kind").and_then(|column| column.as_string_opt()).ok_or(Foreign)?;
+        let kinds = rows.column_by_name("kind").ok_or(Foreign)?;
         let (cpus, counts) = (numbers::<Int32Type>(rows, "cpu_id")?, numbers::<Int64Type>(rows, "count")?);
-        for ((kind, cpu), count) in kinds.iter().zip(cpus).zip(counts) {
+        for ((row, cpu), count) in cpus.iter().enumerate().zip(counts) {
+            let kind = text_at(kinds, row)?;
             let count = count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
             let sums = &mut self.sums;
             let (sum, more) = match kind {

@@ -2,13 +2,14 @@
 
 use super::input::{Files, Footer};
 use super::places::Places;
-use super::{DOUBTS, Doubt, DoubtKind, Place, Recording};
+use super::{DOUBTS, Doubt, DoubtKind, Place, Recording, unless_gone};
 use crate::Failure;
 use crate::seal::{End, Foreign, OfCpu, Seal, Sums, Tally, counted, numbers};
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Int32Type, Int64Type};
 use blake3::Hash;
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A seal that was found, and its hash as computed.
 #[derive(Debug)]
@@ -21,6 +22,11 @@ impl Sealed {
     fn is_intact(&self) -> bool {
         self.seal.hash == self.computed
     }
+
+    /// How many late rows the files before it have.
+    fn late_before(&self) -> u64 {
+        self.seal.sums.late.saturating_sub(self.seal.here.late)
+    }
 }
 
 /// What is known in the middle of a recording.
@@ -30,9 +36,13 @@ pub(super) struct Check {
     last: Option<Sealed>,
     /// No row of a later file has a smaller key, but for late ones: what the last seal says that holds.
     floor: Option<i64>,
-    /// The same before the last file.
+    /// The same before the last file. It may have been sealed anew if the next file does not vouch for it.
     floor_before: Option<i64>,
-    /// Doubts of which the next seal tells the largest key.
+    /// How many late rows there are up to the last file whose seal holds: they may have any keys.
+    late: u64,
+    /// The same before that file.
+    late_before: u64,
+    /// Doubts of which the next seal tells the largest key, and whether there are late rows.
     unbounded: Vec<usize>,
     /// The largest key of each table of events.
     tables: HashMap<String, i64>,
@@ -42,10 +52,8 @@ pub(super) struct Check {
 
 /// Why rows were not counted.
 enum Uncounted {
-    /// They cannot be read, or are none of a recording.
-    Foreign,
-    /// Engines find another seal.
-    Unsealed,
+    /// What does not hold.
+    Doubt(DoubtKind),
     /// The store fails.
     Failed(Failure),
 }
@@ -53,7 +61,9 @@ enum Uncounted {
 impl From<Failure> for Uncounted {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Parquet(_) | Failure::Arrow(_) => Self::Foreign,
+            Failure::Parquet(_) | Failure::Arrow(_) | Failure::Store(object_store::Error::NotFound { .. }) => {
+                Self::Doubt(DoubtKind::Uncounted)
+            }
             failure => Self::Failed(failure),
         }
     }
@@ -61,7 +71,7 @@ impl From<Failure> for Uncounted {
 
 impl From<Foreign> for Uncounted {
     fn from(_: Foreign) -> Self {
-        Self::Foreign
+        Self::Doubt(DoubtKind::Uncounted)
     }
 }
 
@@ -72,23 +82,34 @@ impl Check {
 
     /// Checks the next file, by its number.
     pub(super) fn file(&mut self, files: &Files, place: &Place) -> Result<(), Failure> {
-        let footer = files.footer(&place.path, place.len)?;
+        let footer = unless_gone(files.footer(&place.path, place.len))?;
+        let kind = if footer.is_some() { DoubtKind::Damage } else { DoubtKind::Uncounted };
+        let footer = footer.flatten();
         let Some((footer, seal)) = footer.and_then(|footer| footer.seal.clone().map(|(seal, _)| (footer, seal))) else {
-            self.doubt(DoubtKind::Damage, place, [self.floor, None], Vec::new());
+            self.doubt(kind, place, [self.since(self.floor_before, 0), None], Vec::new());
+            return Ok(());
+        };
+        let Some(computed) = unless_gone(files.hash(&place.path, &footer))? else {
+            self.doubt(DoubtKind::Uncounted, place, [self.since(self.floor_before, 0), None], Vec::new());
             return Ok(());
         };
         self.recording.seals += 1;
-        let this = Sealed { computed: files.hash(&place.path, &footer)?, seal };
+        let this = Sealed { computed, seal };
         if this.is_intact() && !self.unbounded.is_empty() {
             let until = this.seal.before.as_ref().and_then(|before| before.until);
-            self.unbounded.drain(..).for_each(|doubt| self.recording.doubts[doubt].times[1] = until);
+            let has_late = this.late_before() > self.late;
+            for doubt in self.unbounded.drain(..) {
+                let times = &mut self.recording.doubts[doubt].times;
+                *times = [times[0].filter(|_| !has_late), until];
+            }
         }
         let own = [this.seal.here.from, this.seal.here.until];
         if !this.is_intact() {
             if self.recording.doubts.len() < DOUBTS {
                 self.unbounded.push(self.recording.doubts.len());
             }
-            self.doubt(DoubtKind::Changed, place, [self.floor, None], Vec::new());
+            let since = self.since(self.floor_before, this.seal.here.late);
+            self.doubt(DoubtKind::Changed, place, [since, None], Vec::new());
         } else if !place.is_there {
             self.doubt(DoubtKind::Moved(this.seal.file.clone()), place, own, Vec::new());
         }
@@ -104,6 +125,7 @@ impl Check {
         if this.is_intact() {
             self.rows(files, place, &footer, &this, is_known)?;
             (self.floor_before, self.floor) = (self.floor, this.seal.open);
+            (self.late_before, self.late) = (self.late, this.seal.sums.late);
         }
         self.recording.hash = Some(this.seal.hash);
         self.recording.claims = this.seal.sums;
@@ -135,12 +157,14 @@ impl Check {
             _ if !this.is_intact() => {}
             Some(missing @ 1..) => {
                 let (file, until) = before.map(|before| (before.file.clone(), before.until)).unwrap_or_default();
-                self.doubt(DoubtKind::Missing(missing, file), place, [self.floor, until], Vec::new());
+                let since = self.floor_before.filter(|_| this.late_before() <= self.late_before);
+                self.doubt(DoubtKind::Missing(missing, file), place, [since, until], Vec::new());
             }
             // One of the two is not what it was.
             _ => {
                 let until = before.and_then(|before| before.until).max(seal.here.until);
-                self.doubt(DoubtKind::Order, place, [self.floor_before, until], Vec::new());
+                let since = self.since(self.floor_before, seal.sums.late);
+                self.doubt(DoubtKind::Order, place, [since, until], Vec::new());
             }
         }
         false
@@ -158,15 +182,13 @@ impl Check {
         let seal = &this.seal;
         let own = [seal.here.from, seal.here.until];
         let mut tally = Tally::default();
-        match self.count(files, place, footer, seal, &mut tally) {
+        // Readers of Parquet and Arrow are made for files of friends. What does not suit them may end in a panic, which is this file's alone.
+        let count = AssertUnwindSafe(|| self.count(files, place, footer, seal, &mut tally));
+        match catch_unwind(count).unwrap_or(Err(Foreign.into())) {
             Ok(()) => {}
             Err(Uncounted::Failed(failure)) => return Err(failure),
-            Err(Uncounted::Foreign) => {
-                self.doubt(DoubtKind::Uncounted, place, own, Vec::new());
-                return Ok(());
-            }
-            Err(Uncounted::Unsealed) => {
-                self.doubt(DoubtKind::Unsealed, place, own, Vec::new());
+            Err(Uncounted::Doubt(kind)) => {
+                self.doubt(kind, place, own, Vec::new());
                 return Ok(());
             }
         }
@@ -202,13 +224,17 @@ impl Check {
         tally: &mut Tally,
     ) -> Result<(), Uncounted> {
         let table = table(&seal.file);
-        let groups = files.groups(&place.path, footer, counted(table))?.ok_or(Uncounted::Unsealed)?;
+        let groups = files.groups(&place.path, footer, counted(table))?.map_err(Uncounted::Doubt)?;
         for group in groups {
             for rows in group? {
                 let rows = rows.map_err(Failure::from)?;
                 tally.add(table, &rows)?;
                 if !is_of(&rows, "boot", &seal.boot) || !is_of(&rows, "trace", &seal.trace) {
-                    return Err(Uncounted::Foreign);
+                    return Err(Foreign.into());
+                }
+                // Pages may have more rows than their row group says.
+                if tally.sums().rows > seal.here.rows {
+                    return Err(Uncounted::Doubt(DoubtKind::Counts));
                 }
                 self.place(table, &rows)?;
             }
@@ -245,6 +271,11 @@ impl Check {
         is_behind
     }
 
+    /// The smallest key of rows that come after this floor. `None` if there are late rows so far, or among these.
+    fn since(&self, floor: Option<i64>, late: u64) -> Option<i64> {
+        floor.filter(|_| self.late.max(late) == 0)
+    }
+
     fn doubt(&mut self, kind: DoubtKind, place: &Place, times: [Option<i64>; 2], cpus: Vec<Option<u32>>) {
         self.keep(Doubt { kind, file: Some(place.name.clone()), times, cpus });
     }
@@ -258,7 +289,7 @@ impl Check {
     pub(super) fn finish(mut self) -> Recording {
         let end = self.last.take().filter(Sealed::is_intact).and_then(|last| last.seal.end);
         if end.is_none() && !self.recording.is_single {
-            let times = [self.floor, None];
+            let times = [self.since(self.floor, 0), None];
             self.keep(Doubt { kind: DoubtKind::Unfinished, file: None, times, cpus: Vec::new() });
         }
         if let Some(end) = end.as_ref().filter(|_| self.recording.doubts.is_empty() && !self.recording.is_single) {
@@ -272,18 +303,22 @@ impl Check {
         Recording { end, cpus, ..self.recording }
     }
 
-    /// The CPUs whose rows do not fit the ledger: as many as became rows and were not dropped, and no losses that the ledger does not know.
+    /// The CPUs whose rows do not fit the ledger: as many as became rows and were not dropped, and the losses that the ledger knows.
     fn against(&self, end: &End) -> Vec<Option<u32>> {
         let mut wrong = Vec::new();
         for account in &end.accounts {
             let of = self.cpus.get(&account.cpu).copied().unwrap_or_default();
             let rows = account.taken.checked_sub(account.dropped);
-            let has_all = self.recording.begins.is_some() || rows == Some(of.events);
+            let is_whole = self.recording.begins.is_none();
+            let has_all = !is_whole || rows == Some(of.events);
+            // Of losses among what was held nothing was told.
+            let knows_all = is_whole && account.exact && account.held == 0;
             // What reads no ledger for a CPU counts no losses of it.
             let is_known = account.exact || account.yielded > 0;
             if rows.is_none_or(|rows| of.events > rows)
                 || !has_all
                 || (is_known && (account.taken > account.yielded || of.lost > account.lost))
+                || (knows_all && of.lost != account.lost)
             {
                 wrong.push(account.cpu);
             }
@@ -293,12 +328,15 @@ impl Check {
         wrong
     }
 
-    /// Whether the rows have the places in the order that were taken, and the notices tell of those that were dropped.
+    /// Whether the rows have the places in the order that were taken, the notices tell of those that were dropped, and an exact ledger knows of the
+    /// missing numbers and untraced times that notices tell of. A missing number may have come late.
     fn fits(&self, end: &End) -> bool {
-        let (rows, dropped) = (self.places.rows(), end.dropped());
+        let (rows, dropped, total, found) = (self.places.rows(), end.dropped(), end.total(), &self.recording.found);
+        let are_known =
+            found.missing <= total.missing.saturating_add(found.late) && (found.dark == 0 || !total.untraced.is_zero());
         let is_whole = self.recording.begins.is_none();
         let all = if is_whole { rows.checked_add(dropped) == Some(end.places) } else { rows <= end.places };
-        all && self.places.are_in_order() && (!is_whole || self.recording.found.dropped == dropped)
+        all && self.places.are_in_order() && (!is_whole || found.dropped == dropped) && (are_known || !total.exact)
     }
 }
 
@@ -309,9 +347,9 @@ fn table(file: &str) -> &str {
 
 /// Whether a column has this text in all rows.
 fn is_of(rows: &RecordBatch, column: &str, text: &str) -> bool {
-    let column = rows.column_by_name(column).and_then(|column| column.as_dictionary_opt::<Int32Type>());
-    let texts = column.and_then(|column| column.values().as_string_opt::<i32>());
-    texts.is_some_and(|texts| texts.iter().all(|it| it == Some(text)))
+    let column = rows.column_by_name(column).filter(|column| column.null_count() == 0);
+    let texts = column.map(|column| column.as_dictionary_opt::<Int32Type>().map_or(column, |column| column.values()));
+    texts.and_then(|texts| texts.as_string_opt::<i32>()).is_some_and(|texts| texts.iter().all(|it| it == Some(text)))
 }
 
 /// The CPUs whose counts are not the same.

@@ -1,7 +1,10 @@
 //! Files of a store, in parts.
 
+use super::{DoubtKind, thrift};
 use crate::Failure;
+use crate::record::writer;
 use crate::seal::{self, DIGITS, KEY, Seal, TRAILER};
+use arrow::datatypes::{DataType, Schema};
 use blake3::{Hash, Hasher};
 use bytes::{Buf, Bytes};
 use object_store::path::Path;
@@ -21,7 +24,7 @@ use tokio::runtime::Runtime;
 const PART: u64 = 1 << 20;
 /// A longer footer is not read.
 const FOOTER: u64 = 64 << 20;
-/// More columns of a row group, before they are unpacked, are not read.
+/// More columns of a row group are not read, packed or unpacked.
 const GROUP: u64 = 64 << 20;
 
 /// Reads files, and blocks meanwhile.
@@ -30,6 +33,9 @@ pub(super) struct Files {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) runtime: Runtime,
 }
+
+/// Reads a row group after the other.
+type Groups<'a> = Box<dyn Iterator<Item = Result<ParquetRecordBatchReader, Failure>> + 'a>;
 
 /// The footer of a file.
 #[derive(Debug)]
@@ -44,6 +50,9 @@ pub(super) struct Footer {
 impl Footer {
     /// The columns of a file that has the hash in its seal. `None` if engines find another seal in it, or none.
     fn metadata(&self) -> Result<Option<ParquetMetaData>, Failure> {
+        if !thrift::is_footer_bounded(&self.bytes) {
+            return Err(ParquetError::General("the footer is too long".into()).into());
+        }
         let metadata = ParquetMetaDataReader::decode_metadata(&self.bytes)?;
         let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
         let texts = pairs.filter(|pair| pair.key == KEY).filter_map(|pair| pair.value.as_deref()).collect::<Vec<_>>();
@@ -92,24 +101,38 @@ impl Files {
         Ok(hasher.finalize())
     }
 
-    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. `None` if engines find another seal in it.
+    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. A doubt if engines find another seal in it,
+    /// or it says that it has other rows than its seal.
     pub(super) fn groups<'a>(
         &'a self,
         path: &'a Path,
         footer: &Footer,
         names: &[&str],
-    ) -> Result<Option<impl Iterator<Item = Result<ParquetRecordBatchReader, Failure>> + use<'a>>, Failure> {
-        let Some(metadata) = footer.metadata()? else { return Ok(None) };
+    ) -> Result<Result<Groups<'a>, DoubtKind>, Failure> {
+        let Some(metadata) = footer.metadata()? else { return Ok(Err(DoubtKind::Unsealed)) };
+        let rows = metadata.row_groups().iter().map(|group| i128::from(group.num_rows())).sum::<i128>();
+        let sealed = footer.seal.as_ref().map_or(0, |(seal, _)| seal.here.rows);
+        if [rows, metadata.file_metadata().num_rows().into()] != [i128::from(sealed); 2] {
+            return Ok(Err(DoubtKind::Counts));
+        }
         let mask = ProjectionMask::columns(metadata.file_metadata().schema_descr(), names.iter().copied());
-        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())?;
+        let metadata = columns(Arc::new(metadata))?;
         let len = footer.len;
-        Ok(Some((0..metadata.metadata().num_row_groups()).map(move |group| {
-            let columns = metadata.metadata().row_group(group).columns().iter().enumerate();
-            let ranges = columns.filter(|(column, _)| mask.leaf_included(*column)).map(|(_, column)| place(column));
-            let pieces = self.pieces(path, len, ranges.collect())?;
+        Ok(Ok(Box::new((0..metadata.metadata().num_row_groups()).map(move |group| {
+            let row_group = metadata.metadata().row_group(group);
+            let columns = row_group.columns().iter().enumerate().filter(|(column, _)| mask.leaf_included(*column));
+            let columns = columns.map(|(_, column)| column).collect::<Vec<_>>();
+            if !is_bounded(row_group.num_rows(), &columns) {
+                return Err(ParquetError::General("a row group is too long".into()).into());
+            }
+            let pieces = self.pieces(path, len, columns.into_iter().map(place).collect())?;
+            let unpacked = pieces.all.iter().map(|(_, piece)| thrift::unpacked(piece).unwrap_or(u64::MAX));
+            if unpacked.fold(0, u64::saturating_add) > GROUP {
+                return Err(ParquetError::General("a page is too long".into()).into());
+            }
             let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(pieces, metadata.clone());
             Ok(reader.with_projection(mask.clone()).with_row_groups(vec![group]).build()?)
-        })))
+        }))))
     }
 
     fn pieces(&self, path: &Path, len: u64, ranges: Option<Vec<Range<u64>>>) -> Result<Pieces, Failure> {
@@ -121,6 +144,28 @@ impl Files {
         let piece = |range: &Range<u64>| Ok((range.start, self.bytes(path, range.clone())?));
         Ok(Pieces { len, all: ranges.iter().map(piece).collect::<Result<_, Failure>>()? })
     }
+}
+
+/// The columns of a file by its Parquet schema alone: what it says of Arrow types may be anything. Texts are dictionaries, so that a long one that
+/// many rows have is in memory once.
+fn columns(metadata: Arc<ParquetMetaData>) -> Read<ArrowReaderMetadata> {
+    let plain =
+        ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;
+    let fields = plain.schema().fields().iter().map(|field| match field.data_type() {
+        DataType::Utf8 => {
+            let texts = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+            Arc::new(field.as_ref().clone().with_data_type(texts))
+        }
+        _ => Arc::clone(field),
+    });
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema))
+}
+
+/// Whether a row group has no more rows than a recorder writes, and its columns are not too long.
+fn is_bounded(rows: i64, columns: &[&ColumnChunkMetaData]) -> bool {
+    let len = |column: &&ColumnChunkMetaData| u64::try_from(column.uncompressed_size()).unwrap_or(u64::MAX);
+    (0..=writer::GROUP as i64).contains(&rows) && columns.iter().map(len).fold(0, u64::saturating_add) <= GROUP
 }
 
 /// Where a column of a row group is.

@@ -85,7 +85,8 @@ fn of_recording(options: &Options, recording: &Recording, output: &mut impl Writ
     };
     match (recording.holds(), recording.is_single) {
         (true, false) => {
-            writeln!(output, "it holds: {seals} seals; no row was changed, added, moved or removed{unless}")
+            let of = begins.map_or_else(String::new, |(number, _)| format!(" of the files from number {number} on"));
+            writeln!(output, "it holds: {seals} seals; no row{of} was changed, added, moved or removed{unless}")
         }
         (true, true) => writeln!(output, "the file holds: no row of it was changed, added, moved or removed{unless}"),
         (false, _) if recording.more > 0 => writeln!(output, "{seals} seals"),
@@ -97,7 +98,7 @@ fn order(recording: &Recording, output: &mut impl Write) -> io::Result<()> {
     let Sums { proven, early, late, frontier, missing, releases, damaged, dark, .. } = recording.found;
     let until = frontier.map_or_else(String::new, |frontier| format!(", up to {}", seconds(frontier)));
     writeln!(output, "order: {proven} events proven{until}; {early} left early, {late} late")?;
-    if missing + releases + damaged + dark > 0 {
+    if [missing, releases, damaged, dark].iter().any(|count| *count > 0) {
         writeln!(
             output,
             "told by notices: {missing} missing numbers; {releases} times from which on events left early, {damaged} of damage, {dark} at which a CPU was not traced any more"

@@ -17,7 +17,9 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -66,32 +68,42 @@ impl Made {
         let rows = (0..count).map(|event| (self.key + event * 1_000_000, self.row + event, (self.row + event) % 3 % 2));
         let rows = rows.collect::<Vec<_>>();
         for (table, name) in ["x", "y"].into_iter().enumerate() {
-            let own = rows.iter().copied().filter(|(_, row, _)| row % 2 == table as i64).collect::<Vec<_>>();
-            let [keys, places, cpus] =
-                [0, 1, 2].map(|at| own.iter().map(|row| [row.0, row.1, row.2][at]).collect::<Vec<_>>());
-            cpus.iter().for_each(|cpu| self.cpus[*cpu as usize][0] += 1);
-            let table = Table::event("made", name, None, &self.origin);
-            let column = |field: &arrow::datatypes::FieldRef| -> ArrayRef {
-                let text = if field.name() == "boot" { &self.origin.boot } else { &self.origin.trace };
-                match (field.name().as_str(), field.data_type()) {
-                    ("row", _) => Arc::new(Int64Array::from(places.clone())),
-                    ("cpu_id", _) => Arc::new(Int32Array::from_iter_values(cpus.iter().map(|cpu| *cpu as i32))),
-                    ("proven", _) => Arc::new(BooleanArray::from(vec![true; keys.len()])),
-                    ("late", _) => Arc::new(BooleanArray::from(vec![false; keys.len()])),
-                    (_, DataType::Dictionary(..)) => {
-                        repeated(&Arc::new(StringArray::from(vec![text.as_str()])), keys.len()).unwrap()
-                    }
-                    (_, DataType::Timestamp(..)) => Arc::new(TimestampNanosecondArray::from(keys.clone())),
-                    (_, DataType::Int64) => Arc::new(Int64Array::from(keys.clone())),
-                    (_, other) => new_null_array(other, keys.len()),
-                }
-            };
-            let columns = table.schema().fields().iter().map(column).collect();
-            if !keys.is_empty() {
-                self.rows(&table.folder, RecordBatch::try_new(Arc::clone(table.schema()), columns).unwrap());
-            }
+            self.table(name, rows.iter().copied().filter(|(_, row, _)| row % 2 == table as i64).collect(), false);
         }
         (self.key, self.row) = (self.key + count * 1_000_000, self.row + count);
+    }
+
+    /// An event that comes so much too late.
+    fn late(&mut self, by: i64) {
+        self.table("x", vec![(self.key - by, self.row, 1)], true);
+        self.row += 1;
+    }
+
+    /// Rows of a table of events: key, place, CPU.
+    fn table(&mut self, name: &str, rows: Vec<(i64, i64, i64)>, late: bool) {
+        let [keys, places, cpus] =
+            [0, 1, 2].map(|at| rows.iter().map(|row| [row.0, row.1, row.2][at]).collect::<Vec<_>>());
+        cpus.iter().for_each(|cpu| self.cpus[*cpu as usize][0] += 1);
+        let table = Table::event("made", name, None, &self.origin);
+        let column = |field: &arrow::datatypes::FieldRef| -> ArrayRef {
+            let text = if field.name() == "boot" { &self.origin.boot } else { &self.origin.trace };
+            match (field.name().as_str(), field.data_type()) {
+                ("row", _) => Arc::new(Int64Array::from(places.clone())),
+                ("cpu_id", _) => Arc::new(Int32Array::from_iter_values(cpus.iter().map(|cpu| *cpu as i32))),
+                ("proven", _) => Arc::new(BooleanArray::from(vec![!late; keys.len()])),
+                ("late", _) => Arc::new(BooleanArray::from(vec![late; keys.len()])),
+                (_, DataType::Dictionary(..)) => {
+                    repeated(&Arc::new(StringArray::from(vec![text.as_str()])), keys.len()).unwrap()
+                }
+                (_, DataType::Timestamp(..)) => Arc::new(TimestampNanosecondArray::from(keys.clone())),
+                (_, DataType::Int64) => Arc::new(Int64Array::from(keys.clone())),
+                (_, other) => new_null_array(other, keys.len()),
+            }
+        };
+        let columns = table.schema().fields().iter().map(column).collect();
+        if !keys.is_empty() {
+            self.rows(&table.folder, RecordBatch::try_new(Arc::clone(table.schema()), columns).unwrap());
+        }
     }
 
     fn notice(&mut self, kind: &str, cpu: Value<'_>, count: i64) {
@@ -199,6 +211,11 @@ fn seal_of(bytes: &[u8]) -> crate::seal::Seal {
 
 /// A recording with losses, of some 15 files.
 fn made(archive: &Archive, trace: &str, begin: i64) -> Hash {
+    made_with(archive, trace, begin, -1)
+}
+
+/// The same, with a late event after this round.
+fn made_with(archive: &Archive, trace: &str, begin: i64, late_after: i32) -> Hash {
     let mut made = Made::new(trace, begin);
     for round in 0..4 {
         made.events(40);
@@ -206,9 +223,20 @@ fn made(archive: &Archive, trace: &str, begin: i64) -> Hash {
             made.lose(3);
         }
         made.tick();
+        if round == late_after {
+            made.late(70_000_000);
+            made.tick();
+        }
     }
     made.end(true);
     made.write(archive, "here")
+}
+
+/// What it prints.
+fn words(verdict: &Verdict) -> String {
+    let (options, mut text) = (Options { url: "x".into(), expect: Vec::new(), json: false }, Vec::new());
+    print::text(&options, verdict, &[], &mut text).unwrap();
+    String::from_utf8(text).unwrap()
 }
 
 fn kinds(doubts: &[Doubt]) -> Vec<&DoubtKind> {
@@ -246,9 +274,7 @@ fn nothing_is_missing_only_where_that_is_certain() {
         made.write(&archive, "here");
         let verdict = archive.verify();
         assert!(verdict.holds(), "{verdict:?}");
-        let (options, mut text) = (Options { url: "x".into(), expect: Vec::new(), json: false }, Vec::new());
-        print::text(&options, &verdict, &[], &mut text).unwrap();
-        let says = String::from_utf8(text).unwrap().contains("nothing is missing");
+        let says = words(&verdict).contains("nothing is missing");
         assert_eq!(says, verdict.recordings[0].is_complete());
         (says, archive)
     };
@@ -260,16 +286,20 @@ fn nothing_is_missing_only_where_that_is_certain() {
     // Without its first files.
     let verdict = Archive::of(&archive.files()[3..]).verify();
     assert!(verdict.holds() && !verdict.recordings[0].is_complete(), "{verdict:?}");
+    assert!(words(&verdict).contains("; no row of the files from number 3 on was changed, added, moved or removed"));
 }
 
 /// What a recorder counts wrongly shows, although nobody changed a file.
 #[test]
 fn rows_are_compared_with_what_the_recorder_counted() {
     type Lie = fn(&mut Made);
-    let lies: [Lie; 5] = [
+    let lies: [Lie; 8] = [
         |made| made.cpus[0][0] += 1,
         |made| made.cpus.swap(0, 1),
         |made| made.lost -= 1,
+        |made| made.lost += 1,
+        |made| made.notice("gap", Value::Null, 2),
+        |made| made.notice("dark begins", Value::Int(1), 0),
         // A place that nobody took, and notices of rows that were not dropped.
         |made| made.row += 1,
         |made| made.notice("dropped", Value::Null, 2),
@@ -387,6 +417,116 @@ fn a_file_with_two_seals_has_none() {
     assert!(kinds(&verdict.recordings[0].doubts).contains(&&DoubtKind::Unsealed), "{verdict:?}");
 }
 
+/// What a footer says of Arrow types is none of the rows, so it is not read, whatever it is.
+#[test]
+fn arrow_types_of_a_footer_are_not_believed() {
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let (name, plain) = archive.files().into_iter().find(|(name, _)| name.starts_with("notices")).unwrap();
+    let begin = plain.windows(12).rposition(|bytes| bytes == b"ARROW:schema").unwrap() + 12;
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+    let begin = begin + plain[begin..].windows(99).position(|bytes| bytes.iter().all(is_digit)).unwrap();
+    let len = plain[begin..].iter().take_while(|byte| is_digit(byte)).count();
+    let mut tamper = Tamper { state: 0x9e37_79b9_7f4a_7c15 };
+    for number in 0..500 {
+        let mut bytes = plain.to_vec();
+        (0..4).for_each(|_| bytes[begin + tamper.below(len)] = b"AB/z8"[tamper.below(5)]);
+        close(&mut bytes, &mut Hasher::new()).unwrap();
+        let verdict = Archive::of(&[(name.clone(), bytes.into())]).verify();
+        let [recording] = &verdict.recordings[..] else { panic!("{number}: {verdict:?}") };
+        assert_eq!((kinds(&recording.doubts), recording.found.lost > 0), (vec![&DoubtKind::Unfinished], true));
+    }
+}
+
+/// A few bytes may stand for many rows. Those that no recorder writes are not unpacked.
+#[test]
+fn rows_beyond_what_a_recorder_writes_are_not_read() {
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let files = archive.files();
+    let of = |table: &str| {
+        let (name, bytes) = files.iter().find(|(name, _)| name.starts_with(table)).unwrap();
+        (name.clone(), rows_of(bytes), seal_of(bytes))
+    };
+    // Gives the doubts, and how many rows were read.
+    let verify = |name: &str, rows: &RecordBatch, seal: &crate::seal::Seal| {
+        let mut bytes = parquet(rows, &[&seal.text().unwrap()]).to_vec();
+        close(&mut bytes, &mut Hasher::new()).unwrap();
+        let verdict = Archive::of(&[(name.to_owned(), bytes.into())]).verify();
+        (verdict.recordings[0].doubts[0].kind.clone(), verdict.recordings[0].found.rows)
+    };
+    let (name, one, mut seal) = of("clocks");
+    let rows = |count: usize| take_record_batch(&one, &UInt32Array::from(vec![0; count])).unwrap();
+    assert_eq!(verify(&name, &rows(2), &seal), (DoubtKind::Counts, 0), "its seal has one row");
+    (seal.here.rows, seal.sums.rows) = (writer::GROUP as u64, seal.sums.rows + writer::GROUP as u64 - 1);
+    assert_eq!(verify(&name, &rows(writer::GROUP), &seal), (DoubtKind::Unfinished, writer::GROUP as u64));
+    (seal.here.rows, seal.sums.rows) = (seal.here.rows + 1, seal.sums.rows + 1);
+    assert_eq!(verify(&name, &rows(writer::GROUP + 1), &seal), (DoubtKind::Uncounted, 0));
+    // One long text is some KB when it is packed.
+    let (name, rows, seal) = of("notices");
+    let kind = rows.schema().index_of("kind").unwrap();
+    let with = |mib: usize| {
+        let mut columns = rows.columns().to_vec();
+        columns[kind] = Arc::new(StringArray::from(vec!["a".repeat(mib << 20); rows.num_rows()]));
+        verify(&name, &RecordBatch::try_new(rows.schema(), columns).unwrap(), &seal)
+    };
+    assert_eq!((with(1).1, with(65)), (1, (DoubtKind::Uncounted, 0)));
+}
+
+/// Readers of Parquet go as deep as a schema says.
+#[test]
+fn a_deep_schema_is_not_read() {
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let (name, bytes) = archive.files().swap_remove(4);
+    let text = seal_of(&bytes).text().unwrap();
+    let mut end = vec![0x15, 2, 0x19, 0xfc, 0xff, 0xff, 0x0f];
+    (1..1 << 18).for_each(|_| end.extend([0x35, 2, 0x18, 1, b'a', 0x15, 2, 0]));
+    end.extend([0x16, 0, 0x19, 0x0c, 0x19, 0x1c, 0x18, KEY.len() as u8]);
+    end.extend(
+        [KEY.as_bytes(), &[0x18, text.len() as u8 | 0x80, (text.len() >> 7) as u8], text.as_bytes(), &[0, 0]].concat(),
+    );
+    let len = (end.len() as u32).to_le_bytes();
+    let mut bytes = [&b"PAR1"[..], &end, &len, b"PAR1"].concat();
+    close(&mut bytes, &mut Hasher::new()).unwrap();
+    let verdict = Archive::of(&[(name, bytes.into())]).verify();
+    assert_eq!(kinds(&verdict.recordings[0].doubts)[..1], [&DoubtKind::Uncounted]);
+}
+
+#[test]
+fn what_cannot_be_read_is_a_doubt_and_the_rest_is_checked() {
+    // A loop of links.
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(".", folder.path().join("again")).unwrap();
+    std::fs::write(folder.path().join("none.parquet"), "none").unwrap();
+    let verdict = verify(folder.path().to_str().unwrap()).unwrap();
+    assert_eq!((kinds(&verdict.doubts).len(), verdict.holds()), (2, false), "{verdict:?}");
+    let has = |kind| verdict.doubts.iter().any(|doubt| doubt.kind == kind);
+    assert!(has(DoubtKind::Uncounted) && has(DoubtKind::Damage), "{verdict:?}");
+    // A file that is removed after it was found.
+    let archive = Archive::default();
+    made(&archive, "87654321-a", 0);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let files = Files { store: Arc::clone(&archive.0) as Arc<dyn ObjectStore>, runtime };
+    let mut check = Check::new(["here", "12345678-b", "87654321-a"].map(String::from), false);
+    for (number, (name, bytes)) in archive.files().into_iter().enumerate() {
+        let place =
+            Place { number: number as u64, is_there: true, path: name.as_str().into(), name, len: bytes.len() as u64 };
+        if number == 4 {
+            block_on(archive.0.delete(&place.path)).unwrap();
+        }
+        check.file(&files, &place).unwrap();
+    }
+    assert_eq!(kinds(&check.finish().doubts)[..1], [&DoubtKind::Uncounted]);
+}
+
+#[test]
+fn all_notices_are_told_however_many_they_are() {
+    let found = Sums { missing: u64::MAX, damaged: 1, ..Sums::default() };
+    let verdict = Verdict { recordings: vec![Recording { found, ..Recording::default() }], ..Verdict::default() };
+    assert!(words(&verdict).contains("told by notices: 18446744073709551615 missing numbers"));
+}
+
 fn rows_of(bytes: &Bytes) -> RecordBatch {
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes.clone()).unwrap();
     let schema = Arc::clone(builder.schema());
@@ -407,7 +547,8 @@ fn parquet(rows: &RecordBatch, texts: &[&str]) -> Bytes {
     let schema = Arc::new(arrow::datatypes::Schema::new(rows.schema().fields().clone()));
     let rows = RecordBatch::try_new(Arc::clone(&schema), rows.columns().to_vec()).unwrap();
     let mut bytes = Vec::new();
-    let mut writer = ArrowWriter::try_new(&mut bytes, schema, None).unwrap();
+    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
+    let mut writer = ArrowWriter::try_new(&mut bytes, schema, Some(properties)).unwrap();
     writer.write(&rows).unwrap();
     texts.iter().for_each(|text| writer.append_key_value_metadata(KeyValue::new(KEY.into(), text.to_string())));
     writer.close().unwrap();
@@ -523,10 +664,20 @@ fn changed<'a>(was: &'a [File], is: &'a [File]) -> impl Iterator<Item = [i64; 2]
 /// Whatever is done to an archive, it is found, and the times are among those that nothing vouches for. `QUICKCHECK_TESTS` sets how often it is tried.
 #[test]
 fn every_tampering_is_found_where_it_was_done() {
-    let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
+    every_tampering_is_found(-1);
+}
+
+/// Late rows have smaller keys than seals say of rows that come.
+#[test]
+fn every_tampering_with_late_rows_is_found_where_it_was_done() {
+    every_tampering_is_found(1);
+}
+
+fn every_tampering_is_found(late_after: i32) {
+    let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
     let [archive, another] = [Archive::default(), Archive::default()];
-    let hash = made(&archive, "87654321-a", 5 * SECOND);
-    made(&another, "11111111-a", 5 * SECOND);
+    let hash = made_with(&archive, "87654321-a", 5 * SECOND, late_after);
+    made_with(&another, "11111111-a", 5 * SECOND, late_after);
     let (plain, others) = (archive.files(), another.files());
     let mut tamper = Tamper { state: 0x9e37_79b9_7f4a_7c15 };
     let (mut same, mut begins, mut by_hash) = (0, 0, 0);
