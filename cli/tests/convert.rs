@@ -245,11 +245,13 @@ fn what_is_recorded_in_a_pid_namespace_is_joined() {
         let scripts = all("runs").map(|run| &run[3]).filter(|tid| matches!(named(tid), Some("ls" | "cat" | "sleep")));
         let scripts: Vec<_> = scripts.map(|tid| tid.as_u64().unwrap()).collect();
         let inside = scripts.iter().filter(|tid| **tid < 100).count();
-        // Beside other programs of these names, if those are traced too.
-        assert!(inside >= 5 && (inside == scripts.len() || target == ["-a"]), "{target:?} {scripts:?}");
+        // Beside other programs of these names, if those are traced too. If they are not, a thread that keeps its CPU from its first switch to
+        // its end has no record of a switch, as on a busy machine: only `sleep` always has one.
+        let is_all = target == ["-a"];
+        assert!(inside >= if is_all { 5 } else { 1 } && (inside == scripts.len() || is_all), "{target:?} {scripts:?}");
         for tid in &of_ours {
             let (runs, points) = (all("runs").any(|run| run[3] == **tid), all("points").any(|point| point[2] == **tid));
-            assert!(runs && points, "{tid}: {runs} {points} {:?}", all("threads").collect::<Vec<_>>());
+            assert!((runs || !is_all) && points, "{tid}: {runs} {points} {:?}", all("threads").collect::<Vec<_>>());
         }
         let joined = all("wakes").filter(|wake| of_ours.contains(&&wake[3]) && !wake[4].is_null());
         assert!(joined.count() > 0, "{target:?} {of_ours:?} {:?}", all("wakes").collect::<Vec<_>>());
