@@ -171,9 +171,13 @@ impl Report {
         }
         let _ = writeln!(text, "\n| --- |{}", " --- |".repeat(cases.len()));
         for tool in &self.tools {
-            let first = |case: &str| self.rows_of(case).find(|row| row.tool == tool.name && row.planted.is_empty());
-            let cells: Vec<_> =
-                cases.iter().map(|case| first(case).map_or(String::new(), |row| median(&row.figures()[0].2))).collect();
+            let cells: Vec<_> = cases
+                .iter()
+                .map(|case| {
+                    let first = self.rows_of(case).find(|row| row.tool == tool.name && row.planted.is_empty());
+                    first.map_or(String::new(), |row| median(&row.figures()[0].2))
+                })
+                .collect();
             if cells.iter().any(|cell| !cell.is_empty()) {
                 let _ = writeln!(text, "| {} | {} |", tool.name, cells.join(" | "));
             }
