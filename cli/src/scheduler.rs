@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
-use perfweave::{Item, Kind, Ledger, Record, RingOptions, Rings};
+use perfweave::{Event, Item, Kind, Ledger, Record, RingOptions, Rings};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub struct Scheduler {
     numbers: Numbers,
     pub account: Account,
     is_limited: bool,
+    /// Whether this is of a recording.
+    is_recorded: bool,
     /// Who begins to run on each CPU, if its number here is not known.
     begins: HashMap<u32, (u32, Option<Ran>)>,
 }
@@ -121,7 +123,7 @@ impl Scheduler {
     #[cfg(test)]
     pub fn without_sources() -> Self {
         let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
-        Self { sources, numbers: Numbers::recorded(), account, is_limited: false, begins }
+        Self { sources, numbers: Numbers::recorded(), account, is_limited: false, is_recorded: true, begins }
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -162,13 +164,17 @@ impl Scheduler {
                 .filter(|source| matches!(source, Source::Delivers(_)))
                 .for_each(|source| *source = Source::Other);
         }
-        Ok(Self { sources, numbers, account, is_limited, begins })
+        Ok(Self { sources, numbers, account, is_limited, is_recorded: !rings.are_live(), begins })
     }
 
     /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
-    pub fn notice(&mut self, item: &Item<'_>) -> Option<u64> {
-        let since = match item {
+    pub fn notice(&mut self, event: &Event<'_>) -> Option<u64> {
+        let since = match event.item() {
             Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => return None,
+            // Behind the last record of a recorded ring: it comes with that record, and lasts. A live reader has asked the kernel, up to now.
+            Item::Lost(lost) if self.is_recorded && event.key().is_none() => {
+                self.account.silent(lost.cpu, lost.after.unwrap_or(0))
+            }
             Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),
             Item::Gap(gap) => self.account.lost(gap.cpu, Some(gap.after.unwrap_or(0))),
             Item::Damage(damage) => self.account.lost(Some(damage.cpu), None),

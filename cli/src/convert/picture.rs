@@ -159,8 +159,6 @@ pub struct Painter {
     has_switches: bool,
     /// Losses whose time is not known yet.
     untimed: Vec<Loss>,
-    /// From when to when those lasted.
-    dark: Vec<(u64, u64)>,
 }
 
 impl Painter {
@@ -169,8 +167,8 @@ impl Painter {
     }
 
     fn of(scheduler: Scheduler) -> Self {
-        let (picture, numbers, names, told, wakings, untimed, dark) = Default::default();
-        Self { picture, numbers, names, scheduler, told, wakings, has_switches: false, untimed, dark }
+        let (picture, numbers, names, told, wakings, untimed) = Default::default();
+        Self { picture, numbers, names, scheduler, told, wakings, has_switches: false, untimed }
     }
 
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
@@ -180,7 +178,7 @@ impl Painter {
                 self.scheduler.record(&record, event.key().unwrap_or(0), &mut self.told);
                 None
             }
-            item => self.scheduler.notice(&item),
+            _ => self.scheduler.notice(event),
         };
         let loss = lost.map(|from| {
             let text = crate::session::notice(&event.item()).unwrap_or_default();
@@ -214,7 +212,6 @@ impl Painter {
     /// One without a time lasts until the next record of its CPU, or until the end.
     fn place(&mut self, to: u64, cpu: Option<u32>) {
         let placed = self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>();
-        self.dark.extend(placed.iter().map(|loss| (loss.from, to)));
         self.lost(placed, to);
     }
 
@@ -271,12 +268,6 @@ impl Painter {
             self.place(self.picture.end, loss.cpu);
         }
         self.picture.take(&self.scheduler, &self.wakings);
-        // The account heard of these losses when they began, and joined what other CPUs told meanwhile.
-        let Picture { waits, wakes, .. } = &mut self.picture;
-        for &(from, to) in &self.dark {
-            waits.retain(|wait| wait.to <= from || wait.from >= to);
-            wakes.retain(|wake| wake.ran.0 <= from || wake.time >= to);
-        }
         if self.has_switches {
             self.picture.leave_out_strangers();
         }
@@ -495,26 +486,30 @@ mod tests {
         assert_eq!(unknown.collect::<Vec<_>>(), [(10, 20, Cause::First), (40, 60, Cause::Loss)]);
     }
 
-    /// What CPU 1 wrote after 35 is lost, to the end. This is heard before CPU 0 tells that 7 was woken and ran.
+    /// What CPU 1 wrote after 35 is lost, until it writes at 100. This is heard before CPU 0 tells that 7 slept, was woken and ran.
     #[test]
-    fn nothing_spans_a_loss_without_a_time() {
-        let mut painter = painter(|scheduler| {
+    fn nothing_spans_a_loss_that_lasts() {
+        let again = |scheduler: &mut Scheduler, from: u64| {
             let account = &mut scheduler.account;
-            account.switches(15, 1, 8, LEFT, 3);
-            account.switches(20, 0, 7, LEFT, 9);
-            account.wakes(25, 0, 9, 7, None, (7, Some(7)));
-            account.switches(30, 0, 9, LEFT, 7);
-            account.switches(32, 1, 3, LEFT, 8);
-            account.lost(Some(1), Some(35));
-            account.switches(40, 0, 7, LEFT, 9);
-            account.wakes(50, 0, 9, 7, None, (7, Some(7)));
-            account.switches(60, 0, 9, LEFT, 7);
-            account.switches(70, 0, 7, LEFT, 9);
+            account.switches(from, 0, 7, LEFT, 9);
+            account.wakes(from + 10, 0, 7, 9, None, (9, Some(9)));
+            account.switches(from + 20, 0, 9, LEFT, 7);
+        };
+        let picture = painter(|scheduler| {
+            again(scheduler, 11);
+            scheduler.account.silent(1, 35);
+            again(scheduler, 40);
+            again(scheduler, 70);
+            scheduler.account.switches(100, 1, 8, LEFT, 3);
+            again(scheduler, 110);
+            again(scheduler, 140);
         });
-        painter.untimed = vec![Loss { cpu: Some(1), from: 35, to: 0, text: String::new() }];
-        let picture = painter.finish();
-        assert!(waits(&picture).iter().all(|wait| wait.2 <= 35), "{:?}", waits(&picture));
-        assert!(picture.wakes.iter().all(|wake| wake.ran.0 <= 35), "{:?}", picture.wakes);
+        let picture = picture.finish();
+        let waits = waits(&picture);
+        assert!(waits.iter().all(|wait| wait.2 <= 35 || wait.1 >= 100), "{waits:?}");
+        let ran: Vec<_> =
+            picture.waits.iter().filter(|wait| wait.tid == 7 && wait.why == Why::Ready).map(|wait| wait.to).collect();
+        assert!(ran.contains(&31) && ran.contains(&160), "{ran:?}");
     }
 
     #[test]

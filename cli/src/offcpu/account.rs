@@ -110,7 +110,7 @@ impl<'a> Account<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A thread may have run meanwhile.
-            let since = self.scheduler.notice(&item);
+            let since = self.scheduler.notice(event);
             self.void(since);
             self.waits = None;
         }

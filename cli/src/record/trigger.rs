@@ -132,8 +132,8 @@ impl On {
                 let happened = match (event.item(), &mut waits) {
                     (Item::Record(record), Some(waits)) => waits.record(&record),
                     // Who waits since when is not known any more.
-                    (item, Some(waits)) => {
-                        waits.scheduler.notice(&item);
+                    (_, Some(waits)) => {
+                        waits.scheduler.notice(&event.event());
                         None
                     }
                     (Item::Record(record), None) => {

@@ -143,8 +143,8 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
                         Item::Record(record) => {
                             let _ = event.key().and_then(|time| scheduler.record(&record, time, &mut names));
                         }
-                        item => {
-                            let since = scheduler.notice(&item);
+                        _ => {
+                            let since = scheduler.notice(&event);
                             losses.extend(since.map(|since| [since, event.key().unwrap_or(u64::MAX)]));
                         }
                     }

@@ -19,6 +19,8 @@ pub struct Account {
     cpus: HashMap<u32, Cpu>,
     /// CPUs on which anybody may run unseen, from now on.
     untraced: BTreeSet<u32>,
+    /// CPUs whose records are missing until they tell something again.
+    silent: BTreeSet<u32>,
     /// Of whom each stretch is, in the order in which they were added: the oldest is the first to be dropped.
     added: VecDeque<Of>,
     /// The most stretches that are kept, of all threads and CPUs together.
@@ -117,6 +119,7 @@ impl Account {
             threads,
             cpus,
             untraced,
+            silent: BTreeSet::new(),
             added,
             most,
             newest: 0,
@@ -231,12 +234,13 @@ impl Account {
                 Waker::Thread(self.meet(time, by))
             }
         };
+        let is_unseen = self.is_unseen();
         let Some(thread) = self.threads.get_mut(&woken) else { return };
         match thread.does {
             // One that was taken off its CPU may have been about to sleep. Now it does not.
             Does::Left(Left { why: Why::Ready, .. }) | Does::Ended => return,
             // It may have run where nobody sees it, and sleep again.
-            Does::Unknown(_) if !self.untraced.is_empty() => return,
+            Does::Unknown(_) if is_unseen => return,
             // It has run since it was woken, and nobody saw it.
             Does::Left(left) if thread.wake.as_ref().is_some_and(|wake| wake.time >= left.time) => {
                 thread.slept(woken, &mut self.added);
@@ -437,6 +441,17 @@ impl Account {
         self.void(cpu, after.unwrap_or(last), Cause::Loss)
     }
 
+    /// The same of one CPU that has told nothing since: anybody may run there until it does.
+    pub fn silent(&mut self, cpu: u32, after: u64) -> u64 {
+        self.silent.insert(cpu);
+        self.lost(Some(cpu), Some(after))
+    }
+
+    /// Whether a thread may run where nobody sees it.
+    fn is_unseen(&self) -> bool {
+        !(self.untraced.is_empty() && self.silent.is_empty())
+    }
+
     /// A CPU was not traced since then, and is not yet if this lasts. Gives the time from which nothing is known.
     pub fn untraced(&mut self, cpu: u32, since: Option<u64>, lasts: bool) -> u64 {
         if lasts {
@@ -499,6 +514,7 @@ impl Account {
             self.late = Some(self.late.map_or(time, |late| late.min(time)));
         }
         self.newest = time;
+        self.silent.remove(&cpu);
         self.cpu(time, cpu).last = time;
         while self.added.len() > self.most {
             self.drop_oldest();
@@ -661,7 +677,7 @@ impl Account {
     }
 
     fn leaves(&mut self, time: u64, cpu: u32, number: u32, left: Option<(Why, u32)>) {
-        let who = self.meet(time, number);
+        let (who, is_unseen) = (self.meet(time, number), self.is_unseen());
         let Some(thread) = self.threads.get_mut(&who) else { return };
         let (did, ran) = match thread.does {
             Does::Runs(on) if on == cpu => (What::Runs { cpu }, true),
@@ -674,7 +690,7 @@ impl Account {
         };
         let does = match left {
             None => Does::Ended,
-            Some(_) if !self.untraced.is_empty() => Does::Unknown(Cause::Untraced),
+            Some(_) if is_unseen => Does::Unknown(self.unknown),
             Some((why, process)) => Does::Left(Left { time, why, process, cpu, stack: self.stack }),
         };
         thread.becomes(time, did, does, who, &mut self.added);

@@ -81,7 +81,7 @@ impl<'a> Rows<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
-            let since = self.scheduler.notice(&item);
+            let since = self.scheduler.notice(event);
             self.void(since);
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }

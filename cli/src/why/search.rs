@@ -49,8 +49,8 @@ impl Search {
     pub fn event(&mut self, event: &Event<'_>) {
         match event.item() {
             Item::Record(record) => self.record(event, &record),
-            item => {
-                let since = self.scheduler.notice(&item);
+            _ => {
+                let since = self.scheduler.notice(event);
                 self.void(since);
             }
         }
