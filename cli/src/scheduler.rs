@@ -301,7 +301,10 @@ impl Scheduler {
                     account.leaves_unseen(time, cpu, numbers.kernels(tid)?, could_run, other);
                     return None;
                 }
-                match self.begins.remove(&cpu) {
+                // Where one command is recorded, who was to begin may have been a stranger, without a record of its own. A thread whose number is known
+                // is none.
+                let is_known = |begins: &u32| numbers.kernels(tid).is_none_or(|thread| thread == *begins);
+                match self.begins.remove(&cpu).filter(|(thread, _)| is_known(thread)) {
                     Some((thread, ran)) => {
                         let tid = numbers.learn(thread, tid)?;
                         known(account, thread, Some(tid), process);

@@ -163,7 +163,7 @@ fn a_descriptor_of_another_process_is_no_way_around_the_owner() {
     assert!(ran.status.success() && fs::metadata(&theirs).unwrap().len() > 1000, "{ran:?}");
 }
 
-/// Keeps all CPUs from being idle: there kernels leave out samples in interrupts, and switches away from the idle thread (docs/PLATFORMS.md).
+/// Keeps all CPUs from being idle: there kernels leave out samples in interrupts (docs/PLATFORMS.md).
 fn busy() -> load::Load {
     load::Load::on(&load::online(), |_| (0..1000).for_each(|_| std::hint::spin_loop()))
 }
@@ -230,7 +230,6 @@ fn what_is_recorded_in_a_pid_namespace_is_joined() {
     let place = Place::new();
     let file = place.file("perf.data");
     let Some(()) = recorded(&file, &["-a"]) else { return };
-    let _busy = busy();
     let script = "ls | cat; ls | cat; sleep 0.01; :";
     for target in [&["-a"][..], &[]] {
         let words = ["-pfm", "--mount-proc", env!("CARGO_BIN_EXE_perfweave"), "record", "-o", &file];
@@ -256,18 +255,9 @@ fn what_is_recorded_in_a_pid_namespace_is_joined() {
         // its end has no record of a switch, as on a busy machine: only `sleep` always has one.
         let is_all = target == ["-a"];
         assert!(inside >= if is_all { 5 } else { 1 } && (inside == scripts.len() || is_all), "{target:?} {scripts:?}");
-        let is_switch = |point: &Value| {
-            let event = &page["events"][point[3].as_u64().unwrap() as usize];
-            event == "sched:sched_switch" || event == "SWITCH"
-        };
         for tid in &of_ours {
-            let switches = all("points").any(|point| point[2] == **tid && is_switch(point));
             let (runs, points) = (all("runs").any(|run| run[3] == **tid), all("points").any(|point| point[2] == **tid));
-            assert!(
-                (runs || !is_all && !switches) && points,
-                "{tid}: {runs} {points} {:?}",
-                all("threads").collect::<Vec<_>>()
-            );
+            assert!((runs || !is_all) && points, "{tid}: {runs} {points} {:?}", all("threads").collect::<Vec<_>>());
         }
         let joined = all("wakes").filter(|wake| of_ours.contains(&&wake[3]) && !wake[4].is_null());
         assert!(joined.count() > 0, "{target:?} {of_ours:?} {:?}", all("wakes").collect::<Vec<_>>());
