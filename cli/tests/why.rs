@@ -460,8 +460,10 @@ fn known_causes_are_found() {
         return;
     }
     let mut objects = Vec::new();
+    let sure = ["pipe", "file lock", "futex", "sleep"];
+    let is_unknown = |object: &Value| sure.iter().any(|kind| object["kind"] == *kind) && object["found_ns"] == 0;
     // Each kind has a few milliseconds here. Beside other programs, some microseconds at the edges of a delay are more than one in a hundred of
-    // that now and then. A wrong waker is one in each run.
+    // that now and then; and where rings of 16 MiB lose records, all delays of a kind may be unknown. A wrong waker is one in each run.
     for attempt in 1..=3 {
         let ran = run(perfweave().args(["selftest", "--why", "--json", "--wakeups", "2500"]), "");
         objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect();
@@ -469,18 +471,21 @@ fn known_causes_are_found() {
         assert!(wakers.all(|one| number(one, "false") + number(one, "across_losses") == 0), "{ran:?}");
         let is_well = ran.code == Some(0) && objects.last().unwrap()["ok"] == true;
         assert!(is_well || attempt < 3, "{ran:?}");
-        if is_well {
+        if is_well && !objects.iter().any(|object| object["losing"] == false && is_unknown(object)) {
             break;
         }
     }
+    let lost = objects.iter().find(|object| object["test"] == "wakers").map_or(0, |one| number(one, "lost"));
     let of = |losing: bool| objects.iter().filter(move |object| object["losing"] == losing);
     for object in of(false).filter(|object| object["test"] == "why") {
         match &object["refused"] {
-            Value::Null => {
-                assert!(number(object, "times") > 0, "{object}");
-                let is_sure = ["pipe", "file lock", "futex", "sleep"].iter().any(|kind| object["kind"] == *kind);
-                assert!(!is_sure || number(object, "found_ns") > 0, "{object}");
+            Value::Null if lost > 0 && is_unknown(object) => {
+                perfweave_support::lacks(&format!(
+                    "a run of selftest --why without losses, of three, for {}",
+                    object["kind"]
+                ));
             }
+            Value::Null => assert!(number(object, "times") > 0 && !is_unknown(object), "{object}"),
             why => perfweave_support::lacks(&format!("{} for selftest --why: {why}", object["kind"])),
         }
     }
