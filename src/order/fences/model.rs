@@ -42,7 +42,7 @@ fn a_fence_comes_after_its_look_and_its_end_after_both() {
             looked.store(number, Ordering::Relaxed);
             let waited = fences.wait();
             assert_eq!(passed.load(Ordering::Relaxed), number, "a fence that is over is this one");
-            assert_eq!((waited.is_err(), fences.name()), (number == 1, "custom"), "and so is its outcome");
+            assert_eq!((waited.is_err(), fences.name), (number == 1, "custom"), "and so is its outcome");
         }
         drop(fences);
         thread.join().unwrap();
