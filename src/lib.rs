@@ -145,13 +145,16 @@ pub use account::ledger::{Account, Ledger};
 pub use account::stats::{Progress, RingStats, Stats};
 pub use error::{Error, ErrorKind};
 pub use order::barrier::Barrier;
+pub use order::certainty::Certainty;
 pub use order::epochs::Epochs;
 pub use order::event::{Damage, EarlyRelease, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly};
 pub use order::event_guard::{Batch, EventGuard};
-pub use order::hold::{Certainty, Fence, Hold};
+pub use order::fence::Fence;
+pub use order::hold::Hold;
 pub use order::key::Key;
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
+
 pub use order::rcu::Rcu;
 pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]

@@ -1,6 +1,7 @@
 //! What orders a reservation before the key drawn in it, for all CPUs to see: the proof for BPF ring buffers.
 
 use crate::error::{Error, ErrorKind};
+use crate::order::proof::{Course, Proves};
 use crate::rings::Rings;
 use crate::sys::machine;
 use crate::sys::machine::{CpuList, OnlineCpus};
@@ -35,7 +36,7 @@ pub enum Barrier {
 }
 
 /// The shortest time between interrupts of all CPUs, unless set.
-pub(crate) const EVERY: Duration = Duration::from_micros(100);
+const EVERY: Duration = Duration::from_micros(100);
 
 impl Barrier {
     /// [`Barrier::Interrupts`], at most ten thousand times a second.
@@ -63,12 +64,11 @@ impl Barrier {
 #[derive(Debug)]
 pub(crate) struct Reserved {
     interrupts: Option<Interrupts>,
-    begun: Option<Instant>,
+    course: Course,
     every: Duration,
     ended: Option<io::Result<()>>,
     /// When to interrupt again, because a CPU could not be interrupted yet.
     again: Option<Instant>,
-    took: Duration,
 }
 
 impl Reserved {
@@ -77,55 +77,49 @@ impl Reserved {
             Barrier::Programs => (None, Duration::ZERO),
             Barrier::Interrupts { every, isolated } => (Some(Interrupts::open(isolated)?), every),
         };
-        Ok(Self { interrupts, begun: None, every, ended: None, again: None, took: Duration::ZERO })
+        Ok(Self { interrupts, course: Course::default(), every, ended: None, again: None })
     }
 
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.ended.is_some() || self.again.is_some()
+    fn send(&mut self) {
+        self.ended = self.interrupts.as_mut().map_or(Some(Ok(())), Interrupts::send);
+        let retry = self.interrupts.as_ref().filter(|_| self.ended.is_none()).map(|interrupts| interrupts.retry);
+        self.again = retry.map(|retry| Instant::now() + retry);
+        // Its end may be noticed much later, because proven events come first.
+        self.course.measure();
+    }
+}
+
+impl Proves for Reserved {
+    fn course(&self) -> &Course {
+        &self.course
     }
 
-    /// How long the proof under way has taken so far; `None` if none is under way.
-    pub(crate) fn under_way(&self) -> Option<Duration> {
-        self.begun.filter(|_| self.is_under_way()).map(|begun| begun.elapsed())
+    fn every(&self) -> Duration {
+        self.every.max(self.interrupts.as_ref().map_or(Duration::ZERO, |interrupts| interrupts.retry))
     }
 
-    /// How long until the end of the proof under way is worth asking for; `None` if none is under way.
-    pub(crate) fn nap(&self) -> Option<Duration> {
+    fn begin(&mut self) {
+        self.course.begin();
+        self.send();
+    }
+
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        if self.again.is_some_and(|again| again <= Instant::now()) {
+            self.send();
+        }
+        let ended = self.ended.take();
+        self.course.is_under_way &= ended.is_none();
+        ended
+    }
+
+    fn nap(&self) -> Option<Duration> {
         let left = |again: Instant| again.saturating_duration_since(Instant::now());
         self.is_under_way().then(|| self.again.map_or(Duration::ZERO, left))
     }
 
-    /// How long until a proof may begin. `None` while one is under way.
-    pub(crate) fn pause(&self) -> Option<Duration> {
-        if self.is_under_way() {
-            return None;
-        }
-        let retry = self.interrupts.as_ref().map_or(Duration::ZERO, Interrupts::retry);
-        Some(self.begun.map_or(Duration::ZERO, |begun| self.every.max(retry).saturating_sub(begun.elapsed())))
-    }
-
-    pub(crate) fn begin(&mut self) {
-        self.begun = Some(Instant::now());
-        self.send();
-    }
-
-    fn send(&mut self) {
-        let now = Instant::now();
-        self.ended = self.interrupts.as_mut().map_or(Some(Ok(())), Interrupts::send);
-        let retry = self.interrupts.as_ref().filter(|_| self.ended.is_none()).map(Interrupts::retry);
-        self.again = retry.map(|retry| now + retry);
-        self.took = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-    }
-
-    pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
-        if self.again.is_some_and(|again| again <= Instant::now()) {
-            self.send();
-        }
-        self.ended.take()
-    }
-
-    pub(crate) fn took(&self) -> Duration {
-        self.took
+    fn pass_time(&mut self) -> io::Result<()> {
+        std::thread::sleep(self.nap().unwrap_or_default());
+        Ok(())
     }
 }
 
@@ -141,7 +135,7 @@ pub(crate) struct Interrupts {
     is_checked: bool,
     /// When all CPUs were interrupted last.
     sent: Instant,
-    /// How long to wait before the next try; zero if the last one was well.
+    /// How long to wait before the next try, because the last one failed or could not reach a CPU; zero if it was well.
     retry: Duration,
     /// Since when a CPU is listed as online and has no events.
     between: Option<Instant>,
@@ -190,7 +184,7 @@ impl Interrupts {
         let sent = loop {
             match interrupts.send() {
                 Some(sent) => break sent,
-                None => std::thread::sleep(interrupts.retry()),
+                None => std::thread::sleep(interrupts.retry),
             }
         };
         sent.map_err(|errno| {
@@ -215,11 +209,6 @@ impl Interrupts {
         Ok(())
     }
 
-    /// How long to wait before the next try, because the last one failed or could not reach a CPU.
-    pub(crate) fn retry(&self) -> Duration {
-        self.retry
-    }
-
     /// Opens the event of a CPU that is online, which interrupts that CPU.
     fn follow(&mut self, cpu: u32) -> io::Result<()> {
         self.events.retain(|(other, ..)| *other != cpu);
@@ -230,7 +219,7 @@ impl Interrupts {
     }
 
     /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later. `None` if a CPU cannot be interrupted
-    /// yet: try again, after [`Interrupts::retry`].
+    /// yet: try again, after `retry`.
     ///
     /// A CPU that goes offline has no events any more before it is off the list, and one that comes online is on the list before it has
     /// any. Both run programs. One that is off the list runs none.

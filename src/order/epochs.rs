@@ -64,9 +64,10 @@ use std::time::Duration;
 #[derive(Clone)]
 #[doc(alias = "quiescent state")]
 pub struct Epochs {
-    words: Arc<EpochWords>,
-    patience: Duration,
-    stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
+    pub(super) words: Arc<EpochWords>,
+    pub(super) patience: Duration,
+    /// The wait of a custom fence that replaces the proof, if it is not the kernel's.
+    pub(super) stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
 }
 
 /// The default time that a program may be inside before a kernel fence replaces the proof: longer than most fences take.
@@ -140,19 +141,6 @@ impl Epochs {
             Some(cpu) => Err(too_few(self.words.len(), cpu)),
             None => Ok(()),
         }
-    }
-
-    pub(crate) fn words(&self) -> &EpochWords {
-        &self.words
-    }
-
-    pub(crate) fn longest(&self) -> Duration {
-        self.patience
-    }
-
-    /// The wait of a custom fence that replaces the proof, if it is not the kernel's.
-    pub(crate) fn stand_in(&self) -> Option<&Arc<dyn Fn() -> io::Result<()> + Send + Sync>> {
-        self.stand_in.as_ref()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Events in place: one at a time, or a batch.
 
+use crate::order::certainty::Certainty;
 use crate::order::event::{Event, Item, OwnedEvent};
-use crate::order::hold::Certainty;
 use crate::order::place::Place;
 use crate::order::stream::{Stream, plain_record};
 use crate::record::Record;
@@ -42,7 +42,7 @@ impl<'a> EventGuard<'a> {
     /// See [`Event::certainty`].
     #[inline]
     pub fn certainty(&self) -> Certainty {
-        self.place.map_or(self.stream.picked.certainty, |_| self.stream.certainty_of_plain())
+        self.place.map_or(self.stream.picked.certainty, |_| self.stream.frontier.certainty)
     }
 
     /// See [`Event::late_by`].

@@ -1,398 +1,123 @@
-//! Fences: a thread that waits for grace periods, one at a time, on request.
+//! Fences: what proves that no smaller key is in flight.
 
-#[cfg(all(test, loom))]
-mod model;
-
-use crate::error::{Error, ErrorKind};
-use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
-use crate::order::hold::Fence;
-use crate::order::visits::Visits;
-use crate::sys::fork::ForkWord;
-use crate::sys::grace::Grace;
-use crate::sys::machine;
-use crate::sys::status::Status;
-use crate::sys::wake::Wake;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use crate::error::Error;
+use crate::order::barrier::Barrier;
+use crate::order::epochs::Epochs;
+use crate::order::proof::{GracePeriods, Proof};
+use crate::rings::Rings;
+use std::fmt;
 use std::io;
-use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// The thread that waits for grace periods.
-#[derive(Debug)]
-pub(crate) struct Fences {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    /// The thread's number.
-    number: u32,
-    /// 0 in a forked child, which does not have the thread.
-    alive: ForkWord,
-    name: &'static str,
-    /// Fences begun.
-    begun: u64,
-    /// Fences whose end the consumer has noticed.
-    noticed: u64,
-    /// The shortest time between two starts, and the time of the last start.
-    every: Duration,
-    last: Option<Instant>,
-    /// The time to wait after the start of the last fence, if it failed; zero if it did not.
-    retry: Duration,
-    /// The time of the last fence, from its start until its end was noticed.
-    latency: Duration,
-    /// Started with the first fence for which many events wait, if the thread could be started.
-    visits: Option<Option<Visits>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    orders: Mutex<Orders>,
-    ordered: Condvar,
-    /// Fences ended. Stored by the thread alone.
-    ended: AtomicU64,
-    /// How the last one ended.
-    outcome: Mutex<Outcome>,
-    /// Woken when a fence ends.
-    wake: Wake,
-}
-
-#[derive(Debug, Default)]
-struct Orders {
-    begun: u64,
-    stop: bool,
-}
-
-#[derive(Debug)]
-struct Outcome {
-    /// Which way was used.
-    name: &'static str,
-    /// Why it failed, if it failed.
-    failure: Option<io::Error>,
-}
-
-/// The shortest and the longest time from the start of a failed fence to the next.
-const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
-
-/// Milliseconds after which a caller that waits for a fence checks its end, even without a wake.
-const MOMENT: u8 = 10;
-
-/// The shortest time between the starts of two fences that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
-/// expedited ones and also interrupt every CPU.
-const SHORTEST: Duration = Duration::from_millis(1);
-
-impl Shared {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            orders: Mutex::default(),
-            ordered: Condvar::new(),
-            ended: AtomicU64::new(0),
-            outcome: Mutex::new(Outcome { name: "", failure: None }),
-            wake: Wake::new()?,
-        })
-    }
-
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What helps if no fence is possible: for an expedited one, or for any other.
-fn hint(is_expedited: bool) -> String {
-    let other =
-        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
-    let filtered = if Status::read().is_filtered {
-        ". This process has a seccomp filter, as in a container, which may refuse the calls"
-    } else {
-        ""
-    };
-    format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}")
-}
-
-impl Fences {
-    /// Starts the thread with the first of the fence's ways that works.
-    pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
-        let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
-        let (told, answer) = mpsc::sync_channel(1);
-        let body = {
-            let shared = Arc::clone(&shared);
-            let fence = fence.clone();
-            move || {
-                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters it.
-                match fence.open_here() {
-                    Ok(mut way) => {
-                        let _ = told.send(Ok((way.name(), machine::thread())));
-                        serve(&shared, &mut way);
-                    }
-                    Err(tried) => drop(told.send(Err(tried))),
-                }
-            }
-        };
-        let thread = spawn_without_signals("perfweave-fence", body).map_err(Error::cannot("start a thread"))?;
-        let every = match fence {
-            Fence::Expedited { every } => *every,
-            _ => SHORTEST,
-        };
-        match answer.recv() {
-            Ok(Ok((name, number))) => Ok(Self::over(shared, Some(thread), name, number, every)),
-            Ok(Err(tried)) => {
-                // The thread is ending, and drops what it holds.
-                let _ = thread.join();
-                Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
-            }
-            Err(_) => Err(Error::no_fence("its thread died", "")),
-        }
-    }
-
-    /// The consumer's half.
-    fn over(
-        shared: Arc<Shared>,
-        thread: Option<JoinHandle<()>>,
-        name: &'static str,
-        number: u32,
+/// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
+///
+/// A [`Reader`](crate::Reader) waits on a separate thread. A program that drives a [`Merge`](crate::Merge) itself waits with
+/// [`Fence::open`].
+///
+/// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
+/// fence waits for.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+#[doc(alias = "grace period")]
+#[doc(alias = "membarrier")]
+#[doc(alias = "synchronize_rcu")]
+#[doc(alias = "RCU")]
+pub enum Fence {
+    /// [`Fence::Membarrier`], or [`Fence::Map`] if the kernel refuses membarrier, even if it begins to refuse while a reader runs.
+    /// [`Reader::fence`](crate::Reader::fence) says which.
+    #[default]
+    Auto,
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no privilege. Takes some
+    /// scheduler ticks, and more on a busy machine; far less if the machine's administrator has set grace periods so ([`Rcu`](crate::Rcu)).
+    /// Kernels with `nohz_full` refuse it. While only one CPU is online, membarrier does not wait at all, and `Map` replaces it.
+    ///
+    /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU (`sched_setaffinity(2)`). It visits CPUs
+    /// whose rings hold events and on which the program's first thread may run. Each move makes that CPU switch tasks. Without the switch,
+    /// a CPU that is busy in traced programs would delay the grace period by several scheduler ticks.
+    ///
+    /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running. A grace period then takes up to seconds.
+    /// Give that thread a higher real-time priority than theirs (`chrt`, or `rcutree.kthread_prio=` on the kernel's command line), and
+    /// create the reader on a thread with such a priority. Or use another fence.
+    Membarrier,
+    /// Updates an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`. The kernel promises a grace period for this
+    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
+    /// BPF map.
+    Map,
+    /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`, `fs/namespace.c`).
+    /// Takes a fraction of a scheduler tick, unless the machine's administrator forbids expedited grace periods ([`Rcu`](crate::Rcu)), as
+    /// on a kernel with `PREEMPT_RT`: then it takes as long as the others. Needs `CAP_SYS_ADMIN`.
+    ///
+    /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the kernel is built
+    /// today. The namespace belongs to the fence's own thread. No other thread changes its namespace, and other mounts can still be
+    /// unmounted.
+    Expedited {
+        /// The shortest time between the starts of two fences.
         every: Duration,
-    ) -> Self {
-        let alive = ForkWord::new(1);
-        let (begun, noticed, last) = Default::default();
-        let (retry, latency) = Default::default();
-        Self { shared, thread, number, alive, name, begun, noticed, every, last, retry, latency, visits: None }
-    }
-
-    /// Which way is in use.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The numbers of its threads.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
-        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(Visits::number)]
-            .into_iter()
-            .flatten()
-    }
-
-    /// Whether this is the process that has the thread, and no forked child.
-    pub(crate) fn is_here(&self) -> bool {
-        self.alive.is_here()
-    }
-
-    /// How long until a fence may begin. Zero if it may begin now, `None` while one is under way.
-    pub(crate) fn pause(&self) -> Option<Duration> {
-        if self.is_under_way() {
-            return None;
-        }
-        Some(self.last.map_or(Duration::ZERO, |last| self.every.max(self.retry).saturating_sub(last.elapsed())))
-    }
-
-    /// Whether a fence was begun and its end was not noticed yet.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.begun != self.noticed
-    }
-
-    /// Begins a fence.
-    pub(crate) fn begin(&mut self) {
-        self.begun += 1;
-        self.last = Some(Instant::now());
-        if !self.is_here() {
-            // No thread would take the request, and the parent's thread may have held the lock at the fork.
-            return;
-        }
-        // The mutex orders the loads of the heads, which came before, and the grace period, which comes after.
-        self.shared.orders().begun = self.begun;
-        self.shared.ordered.notify_one();
-    }
-
-    /// Speeds up the fence under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
-    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
-        if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
-            return;
-        }
-        // If it could not be started once, it is not tried again.
-        let start =
-            || Visits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok();
-        if let Some(visits) = self.visits.get_or_insert_with(start) {
-            visits.begin(cpus, most);
-        }
-    }
-
-    /// Whether the fence under way has ended.
-    #[inline(always)]
-    pub(crate) fn has_ended(&self) -> bool {
-        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is visible to the next
-        // refresh.
-        self.noticed != self.begun && self.shared.ended.load(Ordering::Acquire) != self.noticed
-    }
-
-    /// The result of the fence under way, if it has ended. Returned once.
-    #[inline]
-    pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
-        if !self.has_ended() {
-            return None;
-        }
-        self.noticed += 1;
-        if let Some(Some(visits)) = &self.visits {
-            visits.end();
-        }
-        self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
-        let failure = {
-            let mut outcome = self.shared.outcome();
-            self.name = outcome.name;
-            outcome.failure.take()
-        };
-        self.retry = match failure {
-            None => Duration::ZERO,
-            Some(_) => (self.retry * 2).clamp(RETRY.start, RETRY.end),
-        };
-        Some(failure.map_or(Ok(()), Err))
-    }
-
-    /// In a forked child, drops the fence under way, which does not end there. Returns whether it did.
-    pub(crate) fn leave_to_parent(&mut self) -> bool {
-        let left = self.is_under_way() && !self.is_here();
-        if left {
-            self.begun = self.noticed;
-        }
-        left
-    }
-
-    /// Waits for a grace period that begins now. First waits for the end of one under way.
-    pub(crate) fn wait(&mut self) -> Result<(), Error> {
-        if !self.is_here() {
-            return Err(Error::forked());
-        }
-        while self.is_under_way() {
-            self.shared.wake.sleep(MOMENT);
-            // It does not matter whether that one failed.
-            let _ = self.ended();
-        }
-        self.begin();
-        loop {
-            if let Some(ended) = self.ended() {
-                return ended.map_err(|errno| Error::fence_failed(ErrorKind::of(&errno), errno, 1));
-            }
-            self.shared.wake.sleep(MOMENT);
-        }
-    }
-
-    /// How long the last fence took.
-    pub(crate) fn latency(&self) -> Duration {
-        self.latency
-    }
-
-    /// How long the fence under way has taken so far; `None` if none is under way.
-    pub(crate) fn under_way(&self) -> Option<Duration> {
-        self.last.filter(|_| self.is_under_way()).map(|begin| begin.elapsed())
-    }
-
-    /// Becomes readable when a fence ends.
-    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
-        self.shared.wake.as_fd()
-    }
-}
-
-impl Drop for Fences {
-    /// Waits for the fence under way, if there is one: the kernel cannot cancel a grace period.
-    fn drop(&mut self) {
-        if !self.is_here() {
-            // There is no thread to wait for; and the parent's thread may have held the lock at the fork.
-            return std::mem::forget(self.thread.take());
-        }
-        self.shared.orders().stop = true;
-        self.shared.ordered.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has already reported it.
-            let _ = thread.join();
-        }
-    }
+    },
+    /// A custom grace period. The function returns once every record whose key was drawn before the call is published. `sim` has such a
+    /// fence for its rings. Dropping the reader waits for a call that is still running.
+    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+    /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves order in
+    /// microseconds, with no thread and no system call. See [`Epochs`].
+    Epochs(Epochs),
+    /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its program goes on, and
+    /// busy until the program submits or discards it. Once everything is committed that was reserved when a key had been seen, all smaller
+    /// keys have been seen too. Proves order in microseconds, without a thread, also for programs that may sleep.
+    ///
+    /// The program must draw each key **between reserving and submitting**, from a source that only grows. A key that it draws before it
+    /// reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and submits in one call. For those, and for
+    /// perf rings, choose another fence.
+    ///
+    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Progress::reserved`](crate::Progress::reserved)). A
+    /// flush and a deadline wait for it for a bounded time ([`Order::latency`](crate::Order::latency)).
+    Reserved(Barrier),
 }
 
 impl Fence {
-    /// Opens the first way that works, for use on the calling thread, or says why none works.
-    fn open_here(&self) -> Result<Way, String> {
-        let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
-        let membarrier = || Grace::membarrier().map_err(named("membarrier"));
-        let map = || Grace::map().map_err(named("array of maps"));
-        let grace = match self {
-            Self::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
-            Self::Membarrier => membarrier(),
-            Self::Map => map(),
-            Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
-            Self::Custom(wait) => return Ok(Way::Custom(Arc::clone(wait))),
-            Self::Epochs(_) => return Err("epochs are no grace period".into()),
-            Self::Reserved(_) => return Err("reservations are no grace period".into()),
-        };
-        let any = matches!(self, Self::Auto);
-        grace.map(|grace| Way::Kernel { grace, any })
+    /// [`Fence::Expedited`], at most a thousand times a second.
+    pub const EXPEDITED: Self = Self::Expedited { every: Duration::from_millis(1) };
+
+    /// [`Fence::Custom`] from a function.
+    pub fn custom(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::Custom(Arc::new(wait))
     }
-}
 
-/// A grace period of the kernel, or a custom one. Not `Send`, because a [`Grace`] is not.
-enum Way {
-    /// `any`: another way may replace it.
-    Kernel {
-        grace: Grace,
-        any: bool,
-    },
-    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
-}
+    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has its own thread, like a
+    /// [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of fence.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the thread cannot be started.
+    pub fn open(&self) -> Result<GracePeriods, Error> {
+        Proof::start(self).map(GracePeriods)
+    }
 
-impl Way {
-    fn name(&self) -> &'static str {
+    /// Checks that it proves something for these rings.
+    pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
         match self {
-            Self::Kernel { grace, .. } => grace.name(),
-            Self::Custom(_) => "custom",
+            Self::Epochs(epochs) => epochs.check(rings),
+            Self::Reserved(barrier) => barrier.check(rings),
+            _ => Ok(()),
         }
     }
 
-    fn wait(&mut self) -> io::Result<()> {
+    /// Whether a proof costs so little that a single event justifies one.
+    pub(crate) fn is_cheap(&self) -> bool {
+        matches!(self, Self::Epochs(_) | Self::Reserved(_))
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kernel { grace, any } => {
-                let waited = grace.wait();
-                match waited {
-                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried again.
-                    Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
-                    waited => waited,
-                }
-            }
-            Self::Custom(wait) => wait(),
+            Self::Auto => f.write_str("Auto"),
+            Self::Membarrier => f.write_str("Membarrier"),
+            Self::Map => f.write_str("Map"),
+            Self::Expedited { every } => f.debug_struct("Expedited").field("every", every).finish(),
+            Self::Custom(_) => f.write_str("Custom"),
+            Self::Epochs(epochs) => epochs.fmt(f),
+            Self::Reserved(barrier) => f.debug_tuple("Reserved").field(barrier).finish(),
         }
     }
-}
-
-/// The thread: waits for a request, then for a grace period, then reports its end.
-fn serve(shared: &Shared, way: &mut Way) {
-    let mut ended = 0;
-    loop {
-        {
-            let mut orders = shared.orders();
-            while orders.begun == ended && !orders.stop {
-                orders = shared.ordered.wait(orders).unwrap_or_else(PoisonError::into_inner);
-            }
-            if orders.stop {
-                return;
-            }
-        }
-        // A custom function that panics must not leave the reader waiting for ever.
-        let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
-        let waited = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked")));
-        *shared.outcome() = Outcome { name: way.name(), failure: waited.err() };
-        ended += 1;
-        // Release pairs with the Acquire load in `Fences::ended`.
-        shared.ended.store(ended, Ordering::Release);
-        // If the wake fails, the reader's own tick finds the end.
-        shared.wake.wake();
-    }
-}
-
-/// Starts a thread to which no signal of the program is delivered.
-fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let mut before = SigSet::empty();
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    let thread = thread::Builder::new().name(name.into()).spawn(body);
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-    thread
 }

@@ -8,7 +8,7 @@
 //! is *displaced*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
 //! share. So the first places of the run lie near the tail, and what is in the heap lies behind a place of the run that is yielded later.
 
-use crate::order::hold::Certainty;
+use crate::order::certainty::Certainty;
 mod fill;
 mod memory;
 #[cfg(all(test, not(loom)))]

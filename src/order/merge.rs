@@ -6,10 +6,11 @@ use crate::error::{Error, ErrorKind};
 use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
-use crate::order::hold::{Fence, Frontier, Hold};
+use crate::order::frontier::Frontier;
 use crate::order::index::{Index, Indexing, memory_of};
 use crate::order::key::{Key, Keys};
 use crate::order::place::{RINGS, Tag};
+use crate::order::rules::Awaits;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
@@ -121,25 +122,20 @@ impl Merge {
         }
         // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        let awaits = order.hold.awaits();
         // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
-        let times = !complete && (matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_)));
-        let dense_first = match order.hold {
-            Hold::Dense { first, .. } => first,
-            _ => None,
-        };
+        let times = !complete && (matches!(order.key, Key::Time) || matches!(awaits, Awaits::Time(_)));
+        let dense = if let Awaits::Number { first } = awaits { Some(first) } else { None };
         let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
-        let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
+        let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense.flatten());
         if in_doubt {
             keys.distrust();
         }
         let indexes = rings.lanes.iter().enumerate().map(|(rank, lane)| index_of(rank, lane, &keys)).collect();
-        let sequence = match order.hold {
-            Hold::Dense { .. } => {
-                keys.count_up();
-                Some(Tracker::in_doubt(dense_first, when_full.most()))
-            }
-            _ => None,
-        };
+        let sequence = dense.map(|first| Tracker::in_doubt(first, when_full.most()));
+        if sequence.is_some() {
+            keys.count_up();
+        }
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
         let mut stream = Stream::new(keys, indexes, frontier, sequence);
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
@@ -180,10 +176,10 @@ impl Merge {
         let refreshed = self.refresh_once(now);
         self.keep_behind = false;
         if let Some(key) = refreshed
-            && !self.stream.frontier.press(key)
+            && !self.stream.frontier.release(key)
         {
             let more = self.refresh_once(now);
-            self.stream.frontier.press(more.map_or(key, |more| more.max(key)));
+            self.stream.frontier.release(more.map_or(key, |more| more.max(key)));
         }
         // A loss that was reported separately may have found its LOST record.
         self.held().saturating_sub(held)
@@ -234,7 +230,7 @@ impl Merge {
             let top = if stream.sequence.is_some() { stream.top() } else { None };
             let held = top.map_or(u64::MAX, |top| top.key.saturating_sub(1));
             if let Some(sequence) = &mut stream.sequence {
-                sequence.is_proven(stream.frontier.edge().min(Some(held)));
+                sequence.is_proven(stream.frontier.key.min(Some(held)));
             }
         } else {
             self.stream.frontier.refreshed_in_part(largest);
@@ -255,7 +251,7 @@ impl Merge {
         if !self.whole {
             return None;
         }
-        if !self.stream.frontier.proves() {
+        if !self.stream.frontier.awaits.is_proof() {
             return Some(now);
         }
         let since = *self.sighting.get_or_insert_with(|| {
@@ -371,12 +367,12 @@ impl Merge {
         // A dense sequence needs a fence only for numbers that are missing, or that were released in doubt.
         let doubt = self.stream.sequence.as_ref().and_then(Tracker::doubt);
         if self.stream.sequence.is_some()
-            && doubt <= self.stream.frontier.edge()
+            && doubt <= self.stream.frontier.key
             && (self.stream.top().is_none() || self.is_ready())
         {
             return false;
         }
-        self.stream.frontier.begin_fence()
+        self.stream.frontier.begin_proof()
     }
 
     /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave after the next
@@ -384,14 +380,14 @@ impl Merge {
     pub fn end_fence(&mut self) {
         // What proves is a refresh of heads that are loaded after the fence.
         self.sighting = None;
-        if self.stream.frontier.end_fence() {
+        if self.stream.frontier.end_proof() {
             self.stream.stats.fences += 1;
         }
     }
 
     /// Tells the merge that waiting for the grace period failed. [`Merge::begin_fence`] will ask again.
     pub fn fail_fence(&mut self) {
-        self.stream.frontier.fail_fence();
+        self.stream.frontier.fail_proof();
     }
 
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed all of it.
@@ -530,12 +526,12 @@ impl Merge {
     /// The frontier: the largest key that may be yielded now. `None` as long as no key may.
     #[doc(alias = "watermark")]
     pub fn frontier(&self) -> Option<u64> {
-        self.stream.frontier.edge()
+        self.stream.frontier.key
     }
 
-    /// Whether [`Merge::refresh`] uses the clock reading it is given.
-    pub(crate) fn needs_clock(&self) -> bool {
-        self.stream.frontier.needs_clock()
+    /// What releases held events. Nothing need be awaited in a recording.
+    pub(crate) fn awaits(&self) -> Awaits {
+        self.stream.frontier.awaits
     }
 
     /// The merged rings.
@@ -591,10 +587,8 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         }
     }
     check_key(rings, &order.key)?;
-    match order.hold.fence().filter(|_| !rings.are_complete()) {
-        Some(Fence::Epochs(epochs)) => epochs.check(rings)?,
-        Some(Fence::Reserved(barrier)) => barrier.check(rings)?,
-        _ => {}
+    if let Some(fence) = order.hold.fence().filter(|_| !rings.are_complete()) {
+        fence.check(rings)?;
     }
     let names_none =
         |lane: &Lane| lane.ring.is_ring_buffer() && lane.origin.cpu == ANY_CPU && lane.origin.layout.cpu().is_none();
@@ -656,8 +650,8 @@ impl fmt::Debug for Merge {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::Item;
     use crate::sim;
+    use crate::{Hold, Item};
 
     /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The others are traced.
     #[test]

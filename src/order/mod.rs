@@ -3,14 +3,15 @@
 //! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys, hold rules and fences.
 //! Its threads wait for grace periods. It reads a clock only to check that keys are not in the future.
 //!
-//! # Index, merge, yield, tails
+//! # Index, frontier, merge, yield, tails
 //!
 //! What the merge knows about a record is a *place* of 16 bytes (place.rs): key, ring, position, length, tag.
 //!
 //! | step | file | what it does |
 //! | --- | --- | --- |
 //! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's run (run.rs). A displaced one is shifted in, or goes into a heap |
-//! | merge | array.rs | merges the runs up to the frontier (hold.rs) into an array of places, a block at a time |
+//! | frontier | frontier.rs | moves the key up to which events may leave, by the hold rule (rules/) |
+//! | merge | array.rs | merges the runs up to the frontier into an array of places, a block at a time |
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
@@ -22,11 +23,14 @@
 
 mod array;
 pub(crate) mod barrier;
+pub(crate) mod certainty;
 pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod event_guard;
 pub(crate) mod fence;
+pub(crate) mod fences;
 mod floors;
+pub(crate) mod frontier;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;
@@ -37,11 +41,13 @@ mod place;
 mod pressure;
 pub(crate) mod proof;
 pub(crate) mod rcu;
+pub(crate) mod rules;
 mod run;
 mod self_filter;
 mod stats;
 mod stream;
 mod visits;
+pub(crate) mod watch;
 
 pub(crate) use options::{FillMark, LATENCY};
 pub use options::{Order, WhenFull};

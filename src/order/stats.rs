@@ -99,13 +99,13 @@ impl Merge {
     /// Why the stream is delayed: what holds it up.
     pub fn progress(&self) -> Progress {
         let frontier = &self.stream.frontier;
-        let (seen, edge) = (frontier.seen(), frontier.edge());
+        let (seen, frontier) = (frontier.seen, frontier.key);
         let top = self.stream.top();
         let fullest = self.ring_stats().filter(|ring| ring.unread > 0).max_by_key(|ring| ring.unread);
         Progress {
             seen,
-            frontier: edge,
-            lag: seen.map_or(0, |seen| seen.saturating_sub(edge.unwrap_or(0).max(self.stream.last()))),
+            frontier,
+            lag: seen.map_or(0, |seen| seen.saturating_sub(frontier.unwrap_or(0).max(self.stream.last()))),
             held: self.held(),
             held_bytes: (0..self.stream.indexes.len()).map(|rank| self.stream.unread(rank)).sum(),
             next: top.map(|top| (self.rings.lanes[top.rank()].origin.cpu, top.key)),

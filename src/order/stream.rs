@@ -4,8 +4,9 @@ use crate::account::stats::Stats;
 mod notices;
 
 use crate::order::array::Array;
+use crate::order::certainty::Certainty;
 use crate::order::event::{EarlyRelease, Event, Item};
-use crate::order::hold::{Certainty, Frontier};
+use crate::order::frontier::Frontier;
 use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
 use crate::order::place::{Keyed, Place, Tag};
@@ -158,18 +159,14 @@ impl Stream {
     /// Picks the next place, if it is a record of another kind of which nothing has to be said.
     fn pick_next_other(&mut self) -> bool {
         let Some(place) = self.array.next_other() else { return false };
-        self.picked = Pick { place, late_by: 0, certainty: self.certainty_of_plain(), notice: None };
+        self.picked = Pick { place, late_by: 0, certainty: self.frontier.certainty, notice: None };
         true
     }
 
     /// Merges the next places whose keys may be yielded.
     fn merge(&mut self) -> bool {
-        let until = match (&self.sequence, self.frontier.limit_of_keys()) {
-            // Numbers leave without a fence.
-            (Some(_), _) => u64::MAX,
-            // What has no key has the smallest one.
-            (None, limit) => limit.unwrap_or(0),
-        };
+        // Numbers leave without a fence. What has no key has the smallest one.
+        let until = if self.sequence.is_some() { u64::MAX } else { self.frontier.limit().unwrap_or(0) };
         self.last = self.last();
         self.array.merge(&mut self.indexes, &mut self.far, until)
     }
@@ -271,12 +268,6 @@ impl Stream {
         if self.keys.is_sure(key) { self.frontier.certainty(key) } else { Certainty::Assumed }
     }
 
-    /// The certainty of plain records.
-    #[inline]
-    pub(crate) fn certainty_of_plain(&self) -> Certainty {
-        self.frontier.certainty_of_rule()
-    }
-
     /// The notice before a picked event that is assumed.
     #[inline]
     fn unproven(&self) -> Option<Notice> {
@@ -288,7 +279,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn plain_event<'a>(&self, lanes: &'a [Lane], place: Place) -> Event<'a> {
         let item = Item::Record(plain_record(lanes, place));
-        Event { key: Some(place.key), certainty: self.certainty_of_plain(), late_by: 0, item }
+        Event { key: Some(place.key), certainty: self.frontier.certainty, late_by: 0, item }
     }
 
     /// Folds the next event that was picked, or the plain ones before an end, and takes them.
@@ -301,7 +292,7 @@ impl Stream {
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
     ) -> ControlFlow<B, A> {
         let Self { array, frontier, .. } = self;
-        let certainty = frontier.certainty_of_rule();
+        let certainty = frontier.certainty;
         let (places, at) = array.walk(plain_until);
         for &place in places {
             // Before the function, which may panic.

@@ -10,7 +10,8 @@ use crate::account::stats::Stats;
 use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
-use crate::order::proof::{Proof, Watch};
+use crate::order::proof::{Proof, Proves};
+use crate::order::rules::Awaits;
 use crate::order::{self, Order};
 use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
@@ -42,11 +43,11 @@ pub(crate) struct Engine {
     /// Whether all events before the report were seen, and newer events wait.
     capped: bool,
     pace: Pace,
-    /// Under the lag rule: when all events that had been seen when this was set are due.
+    /// Under a rule that awaits a time: when all events that had been seen when this was set are due.
     due: Option<Instant>,
     /// The wait for programs to commit what they have reserved.
     awaited: Awaited,
-    /// Under the round rule: whether another refresh follows the last one at once.
+    /// Under a rule that awaits a refresh: whether another refresh follows the last one at once.
     again: bool,
     /// Fences that fail.
     failures: Repeats,
@@ -101,7 +102,7 @@ impl Engine {
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let hold = order.hold.clone();
         let complete = rings.are_complete();
-        if matches!(hold, Hold::Lag(_)) && !complete && rings.clock().now().is_none() {
+        if matches!(hold.awaits(), Awaits::Time(_)) && !complete && rings.clock().now().is_none() {
             let message = "the lag rule cannot read the perf clock: open the rings with another";
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
@@ -242,8 +243,8 @@ impl Engine {
         let now = Instant::now();
         // While a fence is under way, nothing else releases events under its rule. The fence's end wakes the reader, and so do rings that
         // fill up.
-        let fencing = matches!(self.hold, Hold::Fence(_))
-            && self.proof.as_ref().is_some_and(Proof::is_under_way)
+        let fencing = self.merge.awaits() == Awaits::Proof
+            && self.proof.as_deref().is_some_and(Proves::is_under_way)
             && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
         pause = pause.min(self.commit_nap(now));
@@ -262,10 +263,10 @@ impl Engine {
 
     /// How long until the hold rule releases held events, or until something can be done for that.
     fn pause_of_rule(&self, now: Instant) -> Duration {
-        match (&self.hold, &self.proof) {
-            (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
+        match (self.merge.awaits(), &self.proof) {
+            (Awaits::Time(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
             // One more refresh is enough, and it disturbs no other program. But events that come meanwhile must not keep the reader awake.
-            (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
+            (Awaits::Refresh, _) if self.again || self.report.is_some() => Duration::ZERO,
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.
                 let gathers = if self.may_prove(now) { Some(Duration::ZERO) } else { self.pace.until_proof(now) };
@@ -347,7 +348,7 @@ impl Engine {
     /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next fence.
     #[inline]
     fn notice_fence(&mut self) -> Result<(), Error> {
-        match self.proof.as_mut().and_then(Proof::ended) {
+        match self.proof.as_deref_mut().and_then(Proves::ended) {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
@@ -380,7 +381,7 @@ impl Engine {
 
     /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits for it.
     fn tell_stuck(&mut self) -> Result<(), Error> {
-        let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(Watch::take_returned);
+        let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(|watch| watch.returned.take());
         let Some((cpu, waited)) = returned else { return Ok(()) };
         let times = self.stuck.failed(self.report.is_some());
         times.map_or(Ok(()), |times| Err(stuck(cpu, waited, times)))
@@ -442,10 +443,10 @@ impl Engine {
         if !self.may_prove(now) {
             return;
         }
-        let begun = match (&self.hold, &mut self.proof) {
+        let begun = match (self.merge.awaits(), &mut self.proof) {
             // All events seen are due together, after the lag.
-            (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
-                self.due = now.checked_add(FLOOR.max(*lag));
+            (Awaits::Time(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
+                self.due = now.checked_add(FLOOR.max(lag));
                 true
             }
             (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
@@ -523,7 +524,8 @@ impl Engine {
 
     /// A reading of the keys' clock, if the rule needs one.
     fn now(&self) -> u64 {
-        if self.merge.needs_clock() { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
+        let needs_clock = matches!(self.merge.awaits(), Awaits::Time(_));
+        if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
     /// The kernel's message says that CPUs may have come online.

@@ -7,7 +7,9 @@
 //! A reader that is faster than the writers would refresh for few events all the time. So once it has taken many events, it rests before it
 //! refreshes again. It gathers as many events as make a wake-up cheap, but no longer than [`Order::latency`](crate::Order::latency) allows.
 
-use crate::order::hold::{Fence, Hold};
+use crate::order::fence::Fence;
+use crate::order::hold::Hold;
+use crate::order::rules::Awaits;
 use std::time::{Duration, Instant};
 
 /// Enough new events to justify a refresh between ticks: some twenty times as many as it causes.
@@ -72,16 +74,14 @@ impl Pace {
 
     /// `latency` is the longest tick.
     pub(crate) fn new(hold: &Hold, latency: Duration, now: Instant) -> Self {
-        let (worth_a_refresh, worth_a_proof, useful) = match hold {
-            // Only fences release events, so a number that does not justify a fence does not justify a refresh.
-            Hold::Fence(Fence::Expedited { every }) => (WORTH_A_FENCE, WORTH_A_FENCE, *every),
-            // Epochs cost nothing and reservations little, so every event is proven at once.
-            Hold::Fence(Fence::Epochs(_) | Fence::Reserved(_))
-            | Hold::Dense { fence: Fence::Epochs(_) | Fence::Reserved(_), .. } => (WORTH_A_REFRESH, 1, SHORTEST),
-            Hold::Fence(_) => (WORTH_A_FENCE, WORTH_A_FENCE, SHORTEST),
-            Hold::Dense { .. } => (WORTH_A_REFRESH, WORTH_A_FENCE, SHORTEST),
-            Hold::Lag(lag) => (WORTH_A_REFRESH, WORTH_A_REFRESH, *lag),
-            Hold::Round | Hold::None => (WORTH_A_REFRESH, WORTH_A_REFRESH, SHORTEST),
+        let (awaits, fence) = (hold.awaits(), hold.fence());
+        let worth_a_proof = fence.map_or(WORTH_A_REFRESH, |fence| if fence.is_cheap() { 1 } else { WORTH_A_FENCE });
+        let (worth_a_refresh, useful) = match (awaits, fence) {
+            // Only proofs release events, so a number that does not justify a proof does not justify a refresh.
+            (Awaits::Proof, Some(Fence::Expedited { every })) => (worth_a_proof, *every),
+            (Awaits::Proof, _) => (WORTH_A_REFRESH.max(worth_a_proof), SHORTEST),
+            (Awaits::Time(lag), _) => (WORTH_A_REFRESH, lag),
+            _ => (WORTH_A_REFRESH, SHORTEST),
         };
         let are_dear = worth_a_proof > 1;
         let longest = latency.clamp(FLOOR, CEILING);

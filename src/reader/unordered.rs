@@ -1,7 +1,7 @@
 //! Reading rings without order: the fullest ring first, each ring's records in the order of the ring.
 
+use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
-use crate::order::hold::Certainty;
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Ring, prefetch};
 use crate::rings::{Lane, Rings};

@@ -1,10 +1,12 @@
 //! Recording: rings in overwrite mode, and how they are stopped.
 
 use crate::error::Error;
-use crate::order::fence::Fences;
-use crate::order::hold::{Certainty, Fence};
+use crate::order::certainty::Certainty;
+use crate::order::fence::Fence;
+use crate::order::fences::Fences;
 use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;
+use crate::order::proof::Proves;
 use crate::record::{Kind, Record};
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};

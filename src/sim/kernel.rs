@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use crate::order::epochs::Epochs;
-use crate::order::hold::{Fence, Hold};
+use crate::order::fence::Fence;
+use crate::order::hold::Hold;
 use crate::order::key::Key;
 use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Origin};

@@ -60,7 +60,7 @@ impl Merge {
     /// Releases what a report still waits for, as early, if the rule is one that proves.
     pub(crate) fn release_before_report(&mut self) {
         self.stream.sync();
-        if self.stream.frontier.proves() && !self.stream.frontier.press_to_cap() {
+        if self.stream.frontier.awaits.is_proof() && !self.stream.frontier.release_to_cap() {
             // Only the last refresh found the rest. The next one shows what was in flight meanwhile.
             self.stream.rushed = true;
         }

@@ -1,8 +1,8 @@
 //! The cold half of the stream: items other than plain records, and notices before a record.
 
 use super::{Notice, Pick, Stream};
+use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
-use crate::order::hold::Certainty;
 use crate::order::place::{Keyed, Note, Place};
 use crate::record::Record;
 use crate::rings::Lane;
@@ -105,7 +105,7 @@ impl Stream {
                 (Certainty::Assumed, 0)
             }
             // It was a plain one.
-            _ => (self.certainty_of_plain(), 0),
+            _ => (self.frontier.certainty, 0),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::order::event::{Event, Item};
-use crate::order::hold::Fence;
+use crate::order::fence::Fence;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
 use crate::rings::Lane;

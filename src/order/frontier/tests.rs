@@ -5,34 +5,34 @@ use super::*;
 #[test]
 fn a_fence_proves_what_was_seen_before_it_began_and_not_before_the_next_look() {
     let mut frontier = Frontier::new(&Hold::FENCE);
-    assert!(!frontier.begin_fence(), "nothing was seen");
+    assert!(!frontier.begin_proof(), "nothing was seen");
     frontier.refreshed(Some(10), 0);
     assert!(!frontier.admits(10));
-    assert!(frontier.begin_fence());
-    assert!(!frontier.begin_fence(), "one at a time");
+    assert!(frontier.begin_proof());
+    assert!(!frontier.begin_proof(), "one at a time");
     frontier.refreshed(Some(20), 0);
     assert!(!frontier.admits(1), "not before it ended");
-    frontier.end_fence();
+    frontier.end_proof();
     assert!(!frontier.admits(1), "not before the next look");
     frontier.refreshed(None, 0);
     assert!(frontier.admits(10));
     assert!(!frontier.admits(11), "seen after the fence began");
-    assert!(frontier.begin_fence());
-    frontier.end_fence();
+    assert!(frontier.begin_proof());
+    frontier.end_proof();
     frontier.refreshed(Some(5), 0);
     assert!(frontier.admits(20));
-    assert!(!frontier.begin_fence(), "nothing is held");
+    assert!(!frontier.begin_proof(), "nothing is held");
 }
 
 #[test]
 fn a_failed_fence_proves_nothing() {
     let mut frontier = Frontier::new(&Hold::FENCE);
     frontier.refreshed(Some(10), 0);
-    assert!(frontier.begin_fence());
-    frontier.fail_fence();
+    assert!(frontier.begin_proof());
+    frontier.fail_proof();
     frontier.refreshed(Some(11), 0);
     assert!(!frontier.admits(0));
-    assert!(frontier.begin_fence(), "and can be tried again");
+    assert!(frontier.begin_proof(), "and can be tried again");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn round_proves_what_was_seen_one_look_earlier() {
     assert!(frontier.admits(10) && !frontier.admits(11));
     frontier.refreshed(None, 0);
     assert!(frontier.admits(30));
-    assert!(!frontier.begin_fence());
+    assert!(!frontier.begin_proof());
 }
 
 #[test]
@@ -66,15 +66,15 @@ fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
 fn what_is_pressed_out_is_assumed() {
     let mut frontier = Frontier::new(&Hold::FENCE);
     frontier.refreshed(Some(10), 0);
-    assert!(!frontier.press(5) && !frontier.admits(0), "found by this look only");
+    assert!(!frontier.release(5) && !frontier.admits(0), "found by this look only");
     frontier.refreshed(Some(20), 0);
-    assert!(frontier.press(5));
+    assert!(frontier.release(5));
     assert!(frontier.admits(5) && !frontier.admits(6));
     assert_eq!((frontier.certainty(5), frontier.is_early(5)), (Certainty::Assumed, true));
-    assert!(!frontier.press(15));
+    assert!(!frontier.release(15));
     assert!(frontier.admits(10) && !frontier.admits(11), "no more than the look before had found");
-    assert!(frontier.begin_fence());
-    frontier.end_fence();
+    assert!(frontier.begin_proof());
+    frontier.end_proof();
     frontier.refreshed(None, 0);
     assert_eq!((frontier.certainty(5), frontier.certainty(20)), (Certainty::Proven, Certainty::Proven));
     assert!(!frontier.is_early(20) && frontier.is_early(21));
@@ -84,10 +84,10 @@ fn what_is_pressed_out_is_assumed() {
 fn a_look_in_part_moves_nothing_but_what_may_be_pressed_out() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.refreshed_in_part(Some(10));
-    assert!(!frontier.admits(0) && !frontier.press(10));
+    assert!(!frontier.admits(0) && !frontier.release(10));
     frontier.refreshed_in_part(Some(20));
-    assert!(frontier.press(10) && frontier.admits(10) && !frontier.admits(11));
-    assert_eq!(frontier.seen(), None);
+    assert!(frontier.release(10) && frontier.admits(10) && !frontier.admits(11));
+    assert_eq!(frontier.seen, None);
     frontier.refreshed(Some(30), 0);
     assert!(frontier.admits(30));
 }
@@ -139,7 +139,7 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         return;
     }
     let next = |name, act: &dyn Fn(&mut Frontier, &mut Said)| {
-        let (mut frontier, mut said) = (copy(frontier), said.clone());
+        let (mut frontier, mut said) = (copy(frontier, hold), said.clone());
         act(&mut frontier, &mut said);
         follow(&frontier, &said, hold, steps - 1, &[course, &[name]].concat());
     };
@@ -156,22 +156,22 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         let useful = matches!(hold, Hold::Fence(_))
             && said.fencing.is_none()
             && said.seen.iter().max() > said.proven.iter().chain(&said.fenced).max();
-        assert_eq!(frontier.begin_fence(), useful, "{course:?}");
+        assert_eq!(frontier.begin_proof(), useful, "{course:?}");
         if useful {
             said.fencing = Some(said.seen.clone());
         }
     });
     next("end", &|frontier, said| {
-        assert_eq!(frontier.end_fence(), said.fencing.is_some(), "{course:?}");
+        assert_eq!(frontier.end_proof(), said.fencing.is_some(), "{course:?}");
         said.fenced.extend(said.fencing.take().unwrap_or_default());
     });
     next("fail", &|frontier, said| {
-        frontier.fail_fence();
+        frontier.fail_proof();
         said.fencing = None;
     });
 }
-fn copy(of: &Frontier) -> Frontier {
-    Frontier { ..*of }
+fn copy(of: &Frontier, hold: &Hold) -> Frontier {
+    Frontier { rule: hold.rule(), ..*of }
 }
 
 /// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key called proven was

@@ -2,7 +2,9 @@
 
 use super::{Fences, Shared, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::order::hold::{Frontier, Hold};
+use crate::order::frontier::Frontier;
+use crate::order::hold::Hold;
+use crate::order::proof::Proves;
 use loom::thread::JoinHandle;
 use std::io;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences,
 /// only where the hand-over orders it.
 ///
 /// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and without the
-/// notification of an order. `ended` alone may be Relaxed: the outcome's lock orders the same.
+/// notification of an order. `ended` alone may be Relaxed: the lock orders the same.
 #[test]
 fn a_fence_comes_after_its_look_and_its_end_after_both() {
     loom::model(|| {
@@ -40,7 +42,7 @@ fn a_fence_comes_after_its_look_and_its_end_after_both() {
             looked.store(number, Ordering::Relaxed);
             let waited = fences.wait();
             assert_eq!(passed.load(Ordering::Relaxed), number, "a fence that is over is this one");
-            assert_eq!((waited.is_err(), fences.name()), (number == 1, "custom"), "and so is its outcome");
+            assert_eq!((waited.is_err(), fences.name), (number == 1, "custom"), "and so is its outcome");
         }
         drop(fences);
         thread.join().unwrap();
@@ -108,7 +110,7 @@ impl Reading {
             }
         }
         self.frontier.refreshed(largest, 0);
-        if !self.fences.is_under_way() && self.frontier.begin_fence() {
+        if !self.fences.is_under_way() && self.frontier.begin_proof() {
             self.fences.begin();
         }
         self.held.sort_unstable();
@@ -122,7 +124,7 @@ impl Reading {
     /// `Engine::notice_fence`.
     fn notice_fence(&mut self) {
         if self.fences.ended().is_some() {
-            self.frontier.end_fence();
+            self.frontier.end_proof();
             self.refresh();
         }
     }
@@ -160,7 +162,7 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
             // What an earlier refresh has found, and the fence it began.
             reading.held.push(1);
             reading.frontier.refreshed(Some(1), 0);
-            assert!(reading.frontier.begin_fence());
+            assert!(reading.frontier.begin_proof());
             reading.fences.begin();
             let writers = cpus.map(|cpu| {
                 let clock = Arc::clone(&clock);

@@ -1,0 +1,346 @@
+//! Fences: a thread that waits for grace periods, one at a time, on request.
+
+#[cfg(all(test, loom))]
+mod model;
+
+use crate::error::Error;
+use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::order::fence::Fence;
+use crate::order::proof::{Course, Proves};
+use crate::order::visits::Visits;
+use crate::sys::fork::ForkWord;
+use crate::sys::grace::Grace;
+use crate::sys::machine;
+use crate::sys::status::Status;
+use crate::sys::wake::Wake;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The thread that waits for grace periods.
+#[derive(Debug)]
+pub(crate) struct Fences {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// The thread's number.
+    number: u32,
+    /// 0 in a forked child, which does not have the thread.
+    alive: ForkWord,
+    pub(super) name: &'static str,
+    /// Fences begun. The last of them is under way, or its end was noticed.
+    begun: u64,
+    course: Course,
+    /// The shortest time between two starts.
+    every: Duration,
+    /// The time to wait after the start of the last fence, if it failed; zero if it did not.
+    retry: Duration,
+    /// Started with the first fence for which many events wait, if the thread could be started.
+    visits: Option<Option<Visits>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    orders: Mutex<Orders>,
+    ordered: Condvar,
+    /// Fences ended. Stored by the thread alone.
+    ended: AtomicU64,
+    /// Woken when a fence ends.
+    wake: Wake,
+}
+
+/// What the consumer asks for, and what the thread answers.
+#[derive(Debug, Default)]
+struct Orders {
+    begun: u64,
+    stop: bool,
+    /// Which way the last fence took, and why it failed, if it failed.
+    name: &'static str,
+    failure: Option<io::Error>,
+}
+
+/// The shortest and the longest time from the start of a failed fence to the next.
+const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
+
+/// Milliseconds after which a caller that waits for a fence checks its end, even without a wake.
+const MOMENT: u8 = 10;
+
+/// The shortest time between the starts of two fences that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
+/// expedited ones and also interrupt every CPU.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+impl Shared {
+    fn new() -> io::Result<Self> {
+        Ok(Self { orders: Mutex::default(), ordered: Condvar::new(), ended: AtomicU64::new(0), wake: Wake::new()? })
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What helps if no fence is possible: for an expedited one, or for any other.
+fn hint(is_expedited: bool) -> String {
+    let other =
+        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
+    let filtered = if Status::read().is_filtered {
+        ". This process has a seccomp filter, as in a container, which may refuse the calls"
+    } else {
+        ""
+    };
+    format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}")
+}
+
+impl Fences {
+    /// Starts the thread with the first of the fence's ways that works.
+    pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
+        let (told, answer) = mpsc::sync_channel(1);
+        let body = {
+            let shared = Arc::clone(&shared);
+            let fence = fence.clone();
+            move || {
+                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters it.
+                match Way::open(&fence) {
+                    Ok(mut way) => {
+                        let _ = told.send(Ok((way.name(), machine::thread())));
+                        serve(&shared, &mut way);
+                    }
+                    Err(tried) => drop(told.send(Err(tried))),
+                }
+            }
+        };
+        let thread = spawn_without_signals("perfweave-fence", body).map_err(Error::cannot("start a thread"))?;
+        let every = match fence {
+            Fence::Expedited { every } => *every,
+            _ => SHORTEST,
+        };
+        match answer.recv() {
+            Ok(Ok((name, number))) => Ok(Self::over(shared, Some(thread), name, number, every)),
+            Ok(Err(tried)) => {
+                // The thread is ending, and drops what it holds.
+                let _ = thread.join();
+                Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
+            }
+            Err(_) => Err(Error::no_fence("its thread died", "")),
+        }
+    }
+
+    /// The consumer's half.
+    fn over(
+        shared: Arc<Shared>,
+        thread: Option<JoinHandle<()>>,
+        name: &'static str,
+        number: u32,
+        every: Duration,
+    ) -> Self {
+        let alive = ForkWord::new(1);
+        let (begun, course, retry) = Default::default();
+        Self { shared, thread, number, alive, name, begun, course, every, retry, visits: None }
+    }
+
+    /// The numbers of its threads.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
+        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(Visits::number)]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Whether this is the process that has the thread, and no forked child.
+    pub(crate) fn is_here(&self) -> bool {
+        self.alive.is_here()
+    }
+
+    /// Speeds up the fence under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
+    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+        if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
+            return;
+        }
+        // If it could not be started once, it is not tried again.
+        let start =
+            || Visits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok();
+        if let Some(visits) = self.visits.get_or_insert_with(start) {
+            visits.begin(cpus, most);
+        }
+    }
+
+    /// Whether the fence under way has ended.
+    #[inline(always)]
+    pub(crate) fn has_ended(&self) -> bool {
+        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is visible to the next
+        // refresh.
+        self.course.is_under_way && self.shared.ended.load(Ordering::Acquire) == self.begun
+    }
+
+    /// Becomes readable when a fence ends.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+}
+
+impl Proves for Fences {
+    fn course(&self) -> &Course {
+        &self.course
+    }
+
+    fn every(&self) -> Duration {
+        self.every.max(self.retry)
+    }
+
+    fn begin(&mut self) {
+        self.begun += 1;
+        self.course.begin();
+        if !self.is_here() {
+            // No thread would take the request, and the parent's thread may have held the lock at the fork.
+            return;
+        }
+        // The mutex orders the loads of the heads, which came before, and the grace period, which comes after.
+        self.shared.orders().begun = self.begun;
+        self.shared.ordered.notify_one();
+    }
+
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        if self.is_under_way() && !self.is_here() {
+            // It does not end in a forked child: the thread is the parent's.
+            self.course.end();
+            return Some(Err(io::Error::other(Error::forked())));
+        }
+        if !self.has_ended() {
+            return None;
+        }
+        self.course.end();
+        if let Some(Some(visits)) = &self.visits {
+            visits.end();
+        }
+        let failure = {
+            let mut orders = self.shared.orders();
+            self.name = orders.name;
+            orders.failure.take()
+        };
+        self.retry = match failure {
+            None => Duration::ZERO,
+            Some(_) => (self.retry * 2).clamp(RETRY.start, RETRY.end),
+        };
+        Some(failure.map_or(Ok(()), Err))
+    }
+
+    fn nap(&self) -> Option<Duration> {
+        None
+    }
+
+    fn pass_time(&mut self) -> io::Result<()> {
+        self.shared.wake.sleep(MOMENT);
+        Ok(())
+    }
+
+    fn fences(&self) -> Option<&Fences> {
+        Some(self)
+    }
+}
+
+impl Drop for Fences {
+    /// Waits for the fence under way, if there is one: the kernel cannot cancel a grace period.
+    fn drop(&mut self) {
+        if !self.is_here() {
+            // There is no thread to wait for; and the parent's thread may have held the lock at the fork.
+            return std::mem::forget(self.thread.take());
+        }
+        self.shared.orders().stop = true;
+        self.shared.ordered.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has already reported it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A grace period of the kernel, or a custom one. Not `Send`, because a [`Grace`] is not.
+enum Way {
+    /// `any`: another way may replace it.
+    Kernel {
+        grace: Grace,
+        any: bool,
+    },
+    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+}
+
+impl Way {
+    /// Opens the first way of a fence that works, for use on the calling thread, or says why none works.
+    fn open(fence: &Fence) -> Result<Self, String> {
+        let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
+        let membarrier = || Grace::membarrier().map_err(named("membarrier"));
+        let map = || Grace::map().map_err(named("array of maps"));
+        let grace = match fence {
+            Fence::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
+            Fence::Membarrier => membarrier(),
+            Fence::Map => map(),
+            Fence::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
+            Fence::Custom(wait) => return Ok(Self::Custom(Arc::clone(wait))),
+            Fence::Epochs(_) => return Err("epochs are no grace period".into()),
+            Fence::Reserved(_) => return Err("reservations are no grace period".into()),
+        };
+        let any = matches!(fence, Fence::Auto);
+        grace.map(|grace| Self::Kernel { grace, any })
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel { grace, .. } => grace.name(),
+            Self::Custom(_) => "custom",
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        match self {
+            Self::Kernel { grace, any } => {
+                let waited = grace.wait();
+                match waited {
+                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried again.
+                    Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
+                    waited => waited,
+                }
+            }
+            Self::Custom(wait) => wait(),
+        }
+    }
+}
+
+/// The thread: waits for a request, then for a grace period, then reports its end.
+fn serve(shared: &Shared, way: &mut Way) {
+    let mut ended = 0;
+    loop {
+        {
+            let mut orders = shared.orders();
+            while orders.begun == ended && !orders.stop {
+                orders = shared.ordered.wait(orders).unwrap_or_else(PoisonError::into_inner);
+            }
+            if orders.stop {
+                return;
+            }
+        }
+        // A custom function that panics must not leave the reader waiting for ever.
+        let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
+        let waited = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked")));
+        let mut orders = shared.orders();
+        (orders.name, orders.failure) = (way.name(), waited.err());
+        drop(orders);
+        ended += 1;
+        // Release pairs with the Acquire load in `Fences::ended`.
+        shared.ended.store(ended, Ordering::Release);
+        // If the wake fails, the reader's own tick finds the end.
+        shared.wake.wake();
+    }
+}
+
+/// Starts a thread to which no signal of the program is delivered.
+fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    let thread = thread::Builder::new().name(name.into()).spawn(body);
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    thread
+}

@@ -1,0 +1,184 @@
+//! The frontier: the keys that may leave, and how they move. Pure bookkeeping: no clock, no system call.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::order::certainty::Certainty;
+use crate::order::hold::Hold;
+use crate::order::rules::{Awaits, Look, Rule};
+use std::time::Duration;
+
+/// The largest key that may be yielded now, and how it moves. A refresh of all rings moves it, by the rule.
+///
+/// ```text
+///  keys  ─┤ by the rule ├──────┤ early ├────────────┤ held ├─────────────────────────────────►
+///                       key          released        found_before        seen        found
+///                         ▲                                                │
+///                         └─────────── proven ◄── end ── proving ◄─ begin ─┘    the pending proof
+/// ```
+///
+/// - `key ≤ released`: what is between them left early, to make space or for a report. Only keys up to `found_before` leave early.
+/// - `found_before ≤ found` and `seen ≤ found`: a refresh in part finds keys, and says nothing of those it did not reach.
+/// - `proving ≤ seen`: a proof covers what was seen when it began. Once it has ended, the next refresh of all rings takes `proven` over.
+/// - `cap` may lie anywhere. While it is set, nothing above it leaves.
+///
+/// A clock reading less the lag may be above everything that was seen.
+#[derive(Debug)]
+pub(crate) struct Frontier {
+    rule: Box<dyn Rule>,
+    /// What releases the keys above the frontier, and the certainty of those below [`Frontier::until`].
+    pub(super) awaits: Awaits,
+    pub(super) certainty: Certainty,
+    /// The frontier: the largest key that the rule releases.
+    pub(super) key: Option<u64>,
+    /// The largest key that was released, by the rule or early.
+    released: Option<u64>,
+    /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if nothing was found.
+    cap: Option<Option<u64>>,
+    /// The largest key that refreshes of all rings have found.
+    pub(super) seen: Option<u64>,
+    /// The largest key that any refresh has found, and any before the last. Each record that was published when `found_before` was found
+    /// has been found by now.
+    found: Option<u64>,
+    found_before: Option<u64>,
+    /// The pending proof: what it will prove, and what one has proven that has ended since the last refresh of all rings.
+    proving: Option<u64>,
+    proven: Option<u64>,
+}
+
+impl Frontier {
+    pub(crate) fn new(hold: &Hold) -> Self {
+        let (rule, awaits) = (hold.rule(), hold.awaits());
+        let certainty = if awaits.is_proof() { Certainty::Proven } else { Certainty::Assumed };
+        let (key, released, cap, seen) = Default::default();
+        let (found, found_before, proving, proven) = Default::default();
+        Self { rule, awaits, certainty, key, released, cap, seen, found, found_before, proving, proven }
+    }
+
+    /// The frontier of rings that hold all there will ever be. Nothing is in flight, so one refresh proves everything.
+    pub(crate) fn complete() -> Self {
+        Self { certainty: Certainty::Proven, ..Self::new(&Hold::None) }
+    }
+
+    /// Records a refresh of some heads, or of a part of the bytes before them. `largest` is the largest key found.
+    pub(crate) fn refreshed_in_part(&mut self, largest: Option<u64>) {
+        self.found_before = self.found;
+        self.found = self.found.max(largest);
+    }
+
+    /// Records a refresh of all heads. `largest` is the largest key found, which is no later than the clock. `now` is a clock reading taken
+    /// before the first head was loaded.
+    pub(crate) fn refreshed(&mut self, largest: Option<u64>, now: u64) {
+        self.refreshed_in_part(largest);
+        let before = self.seen;
+        self.seen = before.max(largest);
+        let key = self.rule.frontier(&Look { before, seen: self.seen, proven: self.proven.take(), now });
+        self.advance(key);
+    }
+
+    /// Records that no key below `key` can still come. Only where nothing is in flight.
+    pub(crate) fn prove_below(&mut self, key: u64) {
+        self.advance(key.checked_sub(1));
+    }
+
+    fn advance(&mut self, key: Option<u64>) {
+        self.key = self.key.max(key);
+        self.released = self.released.max(self.key);
+    }
+
+    /// Releases keys up to `key` before the rule does, to make space, but no key that only the last refresh found. So records that were
+    /// published before the end of the previous refresh leave in order, and only records in flight at that time can be late. Returns false
+    /// if another refresh would release more.
+    pub(crate) fn release(&mut self, key: u64) -> bool {
+        self.released = self.released.max(Some(key).min(self.found_before));
+        self.released >= Some(key)
+    }
+
+    /// Releases everything before a report, although the rule does not. Returns false if another refresh would release more.
+    pub(crate) fn release_to_cap(&mut self) -> bool {
+        self.cap.flatten().is_none_or(|cap| self.release(cap))
+    }
+
+    /// Whether an admitted key leaves only to make space, or for a report.
+    #[inline]
+    pub(crate) fn is_early(&self, key: u64) -> bool {
+        Some(key) > self.key
+    }
+
+    /// Exclusive bound of the keys that may leave by the rule, not early.
+    #[inline]
+    pub(crate) fn until(&self) -> u64 {
+        self.below_cap(self.key).map_or(0, |limit| limit.saturating_add(1))
+    }
+
+    /// The largest key that may leave, by the rule or early.
+    #[inline]
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.below_cap(self.released)
+    }
+
+    #[inline]
+    fn below_cap(&self, key: Option<u64>) -> Option<u64> {
+        self.cap.map_or(key, |cap| key.min(cap))
+    }
+
+    /// Whether a key may be yielded.
+    #[inline]
+    pub(crate) fn admits(&self, key: u64) -> bool {
+        Some(key) <= self.limit()
+    }
+
+    /// Releases nothing larger than the keys found so far, until [`Frontier::lift_cap`].
+    pub(crate) fn set_cap(&mut self) {
+        self.cap = Some(self.found);
+    }
+
+    pub(crate) fn lift_cap(&mut self) {
+        self.cap = None;
+    }
+
+    /// Whether a key has to wait until the cap is lifted.
+    pub(crate) fn is_capped(&self, key: u64) -> bool {
+        self.cap.is_some_and(|cap| Some(key) > cap)
+    }
+
+    /// The certainty of a key that is admitted.
+    #[inline]
+    pub(crate) fn certainty(&self, key: u64) -> Certainty {
+        if self.is_early(key) { Certainty::Assumed } else { self.certainty }
+    }
+
+    /// Records that a proof is about to begin. It will prove the keys seen so far. False if it would prove nothing new, if another one is
+    /// under way, or if the rule needs none.
+    pub(crate) fn begin_proof(&mut self) -> bool {
+        let useful = self.awaits.is_proof() && self.proving.is_none() && self.seen > self.key.max(self.proven);
+        if useful {
+            self.proving = self.seen;
+        }
+        useful
+    }
+
+    /// The proof has ended. False if none was under way.
+    pub(crate) fn end_proof(&mut self) -> bool {
+        let ended = self.proving.take();
+        self.proven = self.proven.max(ended);
+        ended.is_some()
+    }
+
+    /// The proof failed and proves nothing.
+    pub(crate) fn fail_proof(&mut self) {
+        self.proving = None;
+    }
+
+    /// How long, from a clock reading on, until a key may leave. `None` if time alone does not release it.
+    pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
+        match self.awaits {
+            Awaits::Time(lag) => {
+                Some((Duration::from_nanos(key).saturating_add(lag)).saturating_sub(Duration::from_nanos(now)))
+            }
+            // Another refresh is enough, unless the key is from the future.
+            Awaits::Refresh | Awaits::Nothing => (Some(key) <= self.seen).then_some(Duration::ZERO),
+            Awaits::Proof | Awaits::Number { .. } => None,
+        }
+    }
+}
