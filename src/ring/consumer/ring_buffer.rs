@@ -4,13 +4,11 @@
 //! ring is the first busy reservation: everything before it is committed and never changes. What lies after it is read once it is
 //! committed too. (Nothing after it could leave earlier with proof: docs/PROOF.md.)
 
-use super::{Format, Ring, duplicate};
+use super::{Ring, duplicate};
 use crate::error::{Error, ErrorKind};
-use crate::ring::frame::{Reservation, State};
 use crate::ring::memory::{Mapping, Memory};
-use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU32, AtomicU64};
-use crate::ring::{Bytes, Fault, Header, KernelHalf};
+use crate::ring::{Bytes, Fault, Framing, Header, KernelHalf, Properties, RingKind};
 use crate::sys::fork::Owner;
 use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
@@ -21,8 +19,134 @@ use std::sync::Arc;
 /// The ring belongs to no single CPU: programs of all CPUs write into it. -1, as in perf_event_open(2).
 pub const ANY_CPU: u32 = u32::MAX;
 
-/// How many bytes ahead to prefetch headers.
-const AHEAD: u64 = 4096;
+/// A BPF ring buffer.
+pub(crate) struct RingBuffer;
+
+impl Framing for RingBuffer {
+    const PROPERTIES: Properties = Properties {
+        name: "a BPF ring buffer",
+        // The header begins with the length, and everything after it is payload.
+        payload: Some((0, Header::LEN as usize)),
+        reserves: true,
+        wakes_when_drained: true,
+        is_shared: true,
+        counts_losses: false,
+        can_pause: false,
+    };
+
+    /// Headers are aligned, whatever the position says.
+    const HEAD: u64 = !7;
+
+    #[inline(always)]
+    fn split(bytes: &[u8], least: usize) -> Option<(Header, &[u8], &[u8])> {
+        let word = u32::from_ne_bytes(*bytes.first_chunk()?);
+        // Neither a flag nor a length that a header cannot hold.
+        if u64::from(word) > Header::LONGEST - Header::LEN {
+            return None;
+        }
+        let len = Reservation(word).len();
+        let (record, rest) = bytes.split_at_checked(len as usize)?;
+        (record.len() >= least).then_some((Header::of_sample(len), record, rest))
+    }
+
+    #[inline(always)]
+    fn payload_len(sample: &[u8], _: usize) -> Option<u32> {
+        sample.first_chunk().map(|len| u32::from_ne_bytes(*len))
+    }
+
+    #[inline]
+    fn header(bytes: Bytes<'_>) -> Header {
+        Header::of_sample(size_of(bytes.len() as u64))
+    }
+
+    /// A refresh has checked the length, which does not change any more.
+    fn record(ring: &Ring, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
+        let room = ring.head - position;
+        let reservation = ring.reservation(position);
+        let len = reservation.len();
+        // Another reader of the map may have given the bytes back.
+        if len > room {
+            return Err(Fault::Size { size: len as u32, room });
+        }
+        let header = if reservation.is_discarded() { Header::of_discarded } else { Header::of_sample };
+        Ok((header(size_of(len)), ring.bytes(position, len)))
+    }
+
+    /// The head stays: what was reserved may be busy.
+    fn look(ring: &mut Ring, reserved: u64) -> Result<(), Fault> {
+        // SAFETY: (I1)
+        let consumed = words::load_own(unsafe { ring.tail_word.as_ref() });
+        let stored = ring.base.wrapping_add(ring.tail);
+        if consumed != stored {
+            return Err(Fault::Consumer { from: stored, to: consumed });
+        }
+        ring.reserved = reserved;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn committed(ring: &Ring, position: u64) -> Option<u64> {
+        let reservation = ring.reservation(position);
+        (!reservation.is_busy()).then(|| reservation.len())
+    }
+
+    #[inline]
+    fn store_tail(word: &AtomicU64, position: u64) {
+        words::store_consumer(word, position);
+    }
+}
+
+/// The size that the header of a record of so many bytes has: 0 if it takes more than a header can hold.
+#[inline]
+fn size_of(len: u64) -> u64 {
+    if len <= Header::LONGEST { len } else { 0 }
+}
+
+/// `BPF_RINGBUF_BUSY_BIT` and `BPF_RINGBUF_DISCARD_BIT` (include/uapi/linux/bpf.h).
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+
+/// The first word of `struct bpf_ringbuf_hdr`: the length of the data, and two flags.
+#[derive(Debug, Clone, Copy)]
+struct Reservation(u32);
+
+impl Reservation {
+    /// The most bytes of data that the kernel reserves.
+    const LONGEST: u32 = DISCARDED - 1;
+
+    /// Whether the program has neither submitted nor discarded it.
+    #[inline(always)]
+    fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    fn is_discarded(self) -> bool {
+        self.0 & DISCARDED != 0
+    }
+
+    /// Bytes from its header to the next one (`bpf_ringbuf_reserve`: a header of 8 bytes, all rounded up to 8).
+    #[inline(always)]
+    fn len(self) -> u64 {
+        (u64::from(self.0 & !(BUSY | DISCARDED)) + Header::LEN).next_multiple_of(8)
+    }
+
+    /// The word of a reservation for so many bytes: busy, submitted or discarded.
+    fn word(len: u32, state: State) -> u32 {
+        match state {
+            State::Busy => len | BUSY,
+            State::Submitted => len,
+            State::Discarded => len | DISCARDED,
+        }
+    }
+}
+
+/// What a program has done with a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Busy,
+    Submitted,
+    Discarded,
+}
 
 impl Ring {
     /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on. The map's file
@@ -88,7 +212,8 @@ impl Ring {
             tail: 0,
             head: 0,
             reserved: 0,
-            format: Format::RingBuffer,
+            kind: RingKind::RingBuffer,
+            is_backward: false,
             map: Some(info.id),
             page: base,
             owner: Owner::new(),
@@ -173,7 +298,7 @@ impl Ring {
     /// If there is not enough memory.
     pub(crate) fn simulated_ring_buffer(size: usize, fd: Option<Arc<OwnedFd>>) -> (KernelHalf, Self) {
         let (kernel, ring) = Self::simulated(machine::page_size(), size, fd, false);
-        (kernel, Self { format: Format::RingBuffer, ..ring })
+        (kernel, Self { kind: RingKind::RingBuffer, ..ring })
     }
 
     /// Whether both read the same BPF ring buffer.
@@ -181,83 +306,14 @@ impl Ring {
         self.map.is_some() && self.map == other.map
     }
 
-    /// Whether this is a BPF ring buffer.
-    pub(crate) fn is_ring_buffer(&self) -> bool {
-        self.format == Format::RingBuffer
-    }
-
-    /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
-    #[inline]
-    pub(crate) fn has_committed(&self) -> bool {
-        if let Memory::Simulated(pages) = &self.memory
-            && pages.has_edits()
-        {
-            return true;
-        }
-        self.head < self.reserved && !Reservation(self.load_reservation(self.head)).is_busy()
-    }
-
-    /// Takes a new producer position, not before the last one nor further than the ring's length from the tail. The head stays.
-    pub(super) fn look_at_reservations(&mut self, reserved: u64) -> Result<(), Fault> {
-        // SAFETY: (I1)
-        let consumed = words::load_own(unsafe { self.tail_word.as_ref() });
-        let stored = self.base.wrapping_add(self.tail);
-        if consumed != stored {
-            return Err(Fault::Consumer { from: stored, to: consumed });
-        }
-        self.reserved = reserved;
-        Ok(())
-    }
-
-    /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most` bytes or more after
-    /// the head. In a perf ring the head is already there.
-    #[inline]
-    pub(crate) fn pass_committed(&mut self, most: u64) -> Result<(), Fault> {
-        if self.head == self.reserved {
-            return Ok(());
-        }
-        let (begin, reserved) = (self.head, self.reserved);
-        let mut head = begin;
-        let mut passed = Ok(());
-        while head < reserved && head - begin < most {
-            if head + AHEAD < reserved {
-                prefetch_at(self.data.as_ptr().wrapping_add(self.index(head + AHEAD) as usize));
-            }
-            let reservation = Reservation(self.load_reservation(head));
-            if reservation.is_busy() {
-                break;
-            }
-            let room = reserved - head;
-            if reservation.len() > room {
-                passed = Err(Fault::Size { size: reservation.len() as u32, room });
-                break;
-            }
-            head += reservation.len();
-        }
-        self.head = head;
-        passed
-    }
-
-    /// The header word of the reservation at a position between tail and `reserved`.
+    /// The header of the reservation at a position between tail and `reserved`.
     #[inline(always)]
-    fn load_reservation(&self, position: u64) -> u32 {
+    fn reservation(&self, position: u64) -> Reservation {
         // SAFETY: `index` is below `size` (I1).
         let word = unsafe { self.data.add(self.index(position) as usize) };
         // SAFETY: mapped (I1), and aligned to 8: `base`, heads and lengths are multiples of 8.
         // Others only use it as one word.
-        words::load_reservation(unsafe { word.cast::<AtomicU32>().as_ref() })
-    }
-
-    /// The committed reservation at a position before the head. A refresh has checked its length, which does not change any more.
-    pub(super) fn reservation(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
-        self.assert_here();
-        let room = self.head - position;
-        let (header, len) = Header::of_reservation(self.load_reservation(position));
-        // Another reader of the map may have given the bytes back.
-        if len > room {
-            return Err(Fault::Size { size: len as u32, room });
-        }
-        Ok((header, self.bytes(position, len)))
+        Reservation(words::load_reservation(unsafe { word.cast::<AtomicU32>().as_ref() }))
     }
 }
 
