@@ -355,7 +355,7 @@ pub(crate) struct Plain {
 
 impl Plain {
     fn new(key: usize, raw: usize, least: u32, most: u64, layout: &Layout) -> Self {
-        Self { key_end: key + 8, raw_end: raw + 4, kind: layout.kind(), least, most }
+        Self { key_end: key + 8, raw_end: raw + 4, kind: layout.kind, least, most }
     }
 
     /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it.

@@ -84,7 +84,7 @@ impl Reading<'_> {
         origin: &Arc<Origin>,
         each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let (mut left, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
+        let mut left = self.ring.rest(self.position);
         loop {
             // The function may have forked.
             self.ring.assert_here();

@@ -32,7 +32,7 @@ pub struct Layout {
     /// `branch_sample_type`
     pub(super) branches: u64,
     /// In which kind of ring records lie.
-    kind: RingKind,
+    pub(crate) kind: RingKind,
     /// Where the payload in a ring that CPUs share names the CPU; 0 if it does not, else one more than the offset.
     cpu_at: u32,
     /// The program's own number for its ring.
@@ -122,10 +122,6 @@ impl Layout {
     #[inline]
     pub const fn is_ring_buffer(&self) -> bool {
         matches!(self.kind, RingKind::RingBuffer)
-    }
-
-    pub(crate) fn kind(&self) -> RingKind {
-        self.kind
     }
 
     pub(crate) const fn properties(&self) -> &'static Properties {

@@ -6,7 +6,7 @@ mod tests;
 use crate::record::fields;
 use crate::record::layout::{ADDR, CALLCHAIN, IP, PERIOD, RAW};
 use crate::record::{Kind, Layout, Origin};
-use crate::ring::{Bytes, Fault, Framing, Header, Ring, with_framing};
+use crate::ring::{Bytes, Fault, Framing, Header, Ring};
 use std::fmt;
 use std::sync::Arc;
 
@@ -58,7 +58,11 @@ impl<'a> Record<'a> {
     /// A record of any kind and length that was checked before, from its bytes. Only its kind is read again.
     #[inline]
     pub(crate) fn again(bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Self {
-        Self::new(bytes, with_framing!(origin.layout.kind(), F => F::header(bytes)), origin)
+        let header = match bytes.array(0) {
+            Some(header) if origin.layout.has_fields() => Header::resized(header, bytes.len() as u64),
+            _ => Header::of_any(bytes.len() as u64, false),
+        };
+        Self::new(bytes, header, origin)
     }
 
     /// Bytes of the record, header included.

@@ -7,7 +7,6 @@ mod tests;
 
 use crate::error::Error;
 use crate::ring::memory::Memory;
-use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Framing, Header, Properties, RingKind, with_framing};
 use crate::sys::fork::Owner;
@@ -59,9 +58,6 @@ pub struct Ring {
     /// The event that becomes readable when the ring is written to. Closed last.
     fd: Option<Arc<OwnedFd>>,
 }
-
-/// How many bytes ahead to prefetch headers.
-const AHEAD: u64 = 4096;
 
 /// The low bits of a position. Of a position that is less than 2^34 bytes before a known one they tell it.
 pub(crate) const LOW_POSITION: u64 = (1 << 34) - 1;
@@ -183,47 +179,6 @@ impl Ring {
         with_framing!(self.kind, F => F::look(self, head))
     }
 
-    /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most` bytes or more after
-    /// the head. Where programs do not reserve, the head is already there.
-    #[inline]
-    pub(crate) fn pass_committed(&mut self, most: u64) -> Result<(), Fault> {
-        if self.head == self.reserved {
-            return Ok(());
-        }
-        with_framing!(self.kind, F => self.pass::<F>(most))
-    }
-
-    fn pass<F: Framing>(&mut self, most: u64) -> Result<(), Fault> {
-        let (begin, reserved) = (self.head, self.reserved);
-        let mut head = begin;
-        let mut passed = Ok(());
-        while head < reserved && head - begin < most {
-            if head + AHEAD < reserved {
-                prefetch_at(self.data.as_ptr().wrapping_add(self.index(head + AHEAD) as usize));
-            }
-            let Some(len) = F::committed(self, head) else { break };
-            let room = reserved - head;
-            if len > room {
-                passed = Err(Fault::Size { size: len as u32, room });
-                break;
-            }
-            head += len;
-        }
-        self.head = head;
-        passed
-    }
-
-    /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
-    #[inline]
-    pub(crate) fn has_committed(&self) -> bool {
-        if let Memory::Simulated(pages) = &self.memory
-            && pages.has_edits()
-        {
-            return true;
-        }
-        self.head < self.reserved && with_framing!(self.kind, F => F::committed(self, self.head)).is_some()
-    }
-
     /// Whether no kernel writes into it.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.memory, Memory::Simulated(_))
@@ -240,7 +195,8 @@ impl Ring {
         }
         // SAFETY: (I1)
         let head = words::load_head(unsafe { self.head_word.as_ref() });
-        head & with_framing!(self.kind, F => F::HEAD)
+        // Headers of reservations are aligned, whatever the position says.
+        if self.properties().reserves { head & !7 } else { head }
     }
 
     /// Gives back everything up to the last head seen, skips what lies between that and the kernel's head, and goes on from there.
@@ -275,7 +231,11 @@ impl Ring {
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
         let position = self.base.wrapping_add(self.tail);
-        with_framing!(self.kind, F => F::store_tail(word, position))
+        if self.properties().wakes_when_drained {
+            words::store_consumer(word, position)
+        } else {
+            words::store_tail(word, position)
+        }
     }
 
     /// The bytes at a position. They wrap at the end of the ring.
@@ -300,6 +260,12 @@ impl Ring {
         }
         let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
         Bytes::new(head, tail)
+    }
+
+    /// The bytes from a position to the head, or to where their memory ends: those in which a loop looks for plain samples.
+    #[inline]
+    pub(crate) fn rest(&self, position: u64) -> &[u8] {
+        self.bytes(position, self.head - position).as_slices().0
     }
 
     /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and which lies less than

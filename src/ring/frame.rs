@@ -113,18 +113,12 @@ impl Header {
     /// The longest record, in bytes, whose length a header can hold.
     pub(super) const LONGEST: u64 = u16::MAX as u64 & !(TAG as u64);
 
-    /// The header at the start of some bytes, if it is that of a sample that lies whole in them; with the sample's bytes, and the bytes after
-    /// it. `least`: the least length of the sample, at least that of a header.
+    /// A header, if it is a sample's. Its size is a multiple of 8.
     #[inline(always)]
-    pub(super) fn split(bytes: &[u8], least: usize) -> Option<(Self, &[u8], &[u8])> {
+    pub(super) fn sample(bytes: [u8; 8]) -> Option<Self> {
         const KIND_AND_TAG: u64 = (u32::MAX as u64) << KIND_AT | (TAG as u64) << SIZE_AT;
-        debug_assert!(least >= Self::LEN as usize);
-        let header = Self(u64::from_ne_bytes(*bytes.first_chunk()?));
-        if header.0 & KIND_AND_TAG != u64::from(SAMPLE) << KIND_AT {
-            return None;
-        }
-        let (record, rest) = bytes.split_at_checked(header.size().into())?;
-        (record.len() >= least).then_some((header, record, rest))
+        let header = Self(u64::from_ne_bytes(bytes));
+        (header.0 & KIND_AND_TAG == u64::from(SAMPLE) << KIND_AT).then_some(header)
     }
 
     /// `type`
@@ -144,21 +138,23 @@ impl Header {
         (self.0 >> SIZE_AT) as u16
     }
 
-    /// The header of a sample of this size, a multiple of 8, or 0 for one that is longer than a header can say. Its `misc` is not known.
+    /// The header of a sample of this size, a multiple of 8. Its `misc` is not known.
     #[inline(always)]
     pub(crate) fn of_sample(size: u64) -> Self {
         Self(u64::from(SAMPLE) << KIND_AT | size << SIZE_AT)
     }
 
-    /// The same for bytes that hold no record: what was reserved in them was discarded.
+    /// The header of a sample, or of bytes that were discarded. Its size is 0 if these are more than a header can hold.
     #[inline]
-    pub(super) fn of_discarded(size: u64) -> Self {
-        Self(u64::from(DISCARDED) << KIND_AT | size << SIZE_AT)
+    pub(crate) fn of_any(len: u64, is_discarded: bool) -> Self {
+        let kind = if is_discarded { DISCARDED } else { SAMPLE };
+        let size = if len <= Self::LONGEST { len } else { 0 };
+        Self(u64::from(kind) << KIND_AT | size << SIZE_AT)
     }
 
     /// The same header of another size: that of a record whose length was checked before.
     #[inline]
-    pub(super) fn resized(bytes: [u8; 8], size: u64) -> Self {
+    pub(crate) fn resized(bytes: [u8; 8], size: u64) -> Self {
         let word = u64::from_ne_bytes(bytes) & !(u64::from(u16::MAX) << SIZE_AT);
         Self(word | size << SIZE_AT)
     }

@@ -1,10 +1,9 @@
 //! Kinds of rings: all that differs between them.
 //!
 //! Each kind has a type and a file in `consumer/`. The file maps or adopts a ring of that kind, and implements [`Framing`] for the type: how
-//! records lie in the ring, and how bytes are given back. What other rooms must know about a kind are its [`Properties`]. They ask for a
+//! records lie in the ring, and what its head says. What other rooms must know about a kind are its [`Properties`]. They ask for a
 //! property, never for a kind. A loop that takes a step for each record is compiled once for each kind, by [`with_framing`].
 
-use crate::ring::words::AtomicU64;
 use crate::ring::{Bytes, Fault, Header, Ring};
 
 /// A kind of ring.
@@ -47,9 +46,10 @@ pub(crate) struct Properties {
     /// Where in each record the length of its payload lies, and the payload. `None` if records begin with `struct perf_event_header`, and
     /// their layout says where fields lie.
     pub(crate) payload: Option<(usize, usize)>,
-    /// Whether programs reserve bytes and commit them in any order, and the reader sees which bytes are not committed.
+    /// Whether programs reserve bytes, behind a word that is 8-aligned, and commit them in any order. The reader sees which bytes are not
+    /// committed.
     pub(crate) reserves: bool,
-    /// Whether the kernel wakes the reader for each record, but only a reader that has given back everything before.
+    /// Whether the kernel wakes the reader for each record, if the tail that it loads then has reached the record.
     pub(crate) wakes_when_drained: bool,
     /// Whether CPUs may share such a ring.
     pub(crate) is_shared: bool,
@@ -59,34 +59,29 @@ pub(crate) struct Properties {
     pub(crate) can_pause: bool,
 }
 
-/// How records lie in a kind of ring, and how its bytes are given back.
+/// How records lie in a kind of ring, and what its head says.
 pub(crate) trait Framing {
     const PROPERTIES: Properties;
 
-    /// The bits of the kernel's head that are a position.
-    const HEAD: u64 = u64::MAX;
+    /// The header of a sample, from its first bytes. `None` if they begin something else. This need not know every sample:
+    /// [`Framing::record`] takes all.
+    fn sample(begin: [u8; 8]) -> Option<Header>;
 
-    /// The sample at the start of some bytes before the head: its header, its bytes, and the bytes after it. `None` if it is something else,
-    /// does not lie in the bytes, or is shorter than `least`, which is at least a header. This need not take every sample: [`Framing::record`] takes the rest.
-    fn split(bytes: &[u8], least: usize) -> Option<(Header, &[u8], &[u8])>;
-
-    /// The length of such a sample's payload. Perf's ends at `end`, and is checked here.
+    /// The length of the payload of such a sample. That of perf's ends at `end`, and is checked here.
     fn payload_len(sample: &[u8], end: usize) -> Option<u32>;
 
-    /// The header of a record that was checked before, from its bytes.
-    fn header(bytes: Bytes<'_>) -> Header;
+    /// The sample at the start of some bytes before the head: its header, its bytes, and the bytes after it. `None` if it does not lie in the
+    /// bytes, or is shorter than `least`, which is at least a header.
+    #[inline(always)]
+    fn split(bytes: &[u8], least: usize) -> Option<(Header, &[u8], &[u8])> {
+        let header = Self::sample(*bytes.first_chunk()?)?;
+        let (sample, rest) = bytes.split_at_checked(header.size().into())?;
+        (sample.len() >= least).then_some((header, sample, rest))
+    }
 
     /// The record at a position before the head: its checked header, and its bytes with the header.
     fn record(ring: &Ring, position: u64) -> Result<(Header, Bytes<'_>), Fault>;
 
     /// Takes a head of the kernel's, not before the last one nor further than the ring's length from the tail.
     fn look(ring: &mut Ring, head: u64) -> Result<(), Fault>;
-
-    /// How many bytes the reservation at a position takes, if it is committed. Where programs do not reserve, nobody asks.
-    fn committed(_ring: &Ring, _position: u64) -> Option<u64> {
-        None
-    }
-
-    /// Gives the bytes before a position back.
-    fn store_tail(word: &AtomicU64, position: u64);
 }

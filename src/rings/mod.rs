@@ -273,7 +273,7 @@ impl Rings {
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
-        let fits = ring.kind() == layout.kind();
+        let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
         if !ring.properties().can_pause {
             self.control.outlets().push_gate(cpu, Gate::None(ring.properties().name));

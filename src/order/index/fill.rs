@@ -160,7 +160,7 @@ impl Index {
     /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
     /// any.
     fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
-        let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
+        let bytes = ring.rest(self.cursor);
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];

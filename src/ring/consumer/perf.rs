@@ -27,20 +27,14 @@ impl Framing for Perf {
     };
 
     #[inline(always)]
-    fn split(bytes: &[u8], least: usize) -> Option<(Header, &[u8], &[u8])> {
-        Header::split(bytes, least)
+    fn sample(begin: [u8; 8]) -> Option<Header> {
+        Header::sample(begin)
     }
 
     #[inline(always)]
     fn payload_len(sample: &[u8], end: usize) -> Option<u32> {
         let len = u32::from_ne_bytes(*sample.get(..end)?.last_chunk()?);
         (len as usize <= sample.len() - end).then_some(len)
-    }
-
-    #[inline]
-    fn header(bytes: Bytes<'_>) -> Header {
-        let len = bytes.len() as u64;
-        bytes.array(0).map_or(Header::of_sample(len), |header| Header::resized(header, len))
     }
 
     #[inline]
@@ -58,25 +52,12 @@ impl Framing for Perf {
         (ring.head, ring.reserved) = (head, head);
         Ok(())
     }
-
-    #[inline]
-    fn store_tail(word: &AtomicU64, position: u64) {
-        words::store_tail(word, position);
-    }
 }
 
 impl Ring {
-    /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data.
-    pub(crate) fn map(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
-        Self::map_as(fd, page, size, false)
-    }
-
-    /// Maps the ring of a perf event that writes backwards, over the oldest records.
-    pub(crate) fn map_backward(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
-        Self::map_as(fd, page, size, true)
-    }
-
-    fn map_as(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
+    /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data. `backward`: the kernel writes backwards, over
+    /// the oldest records.
+    pub(crate) fn map(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
         let error = |errno: nix::Error| Error::system("map a ring", errno.into());
         let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
         let mapping = Mapping::new(fd.as_fd(), len, !backward, 0).map_err(error)?;
@@ -143,7 +124,7 @@ impl Ring {
     /// [`ErrorKind::System`] if the event cannot be mapped with that size; [`ErrorKind::InvalidInput`] if its header page
     /// disagrees.
     pub unsafe fn adopt_event(event: impl AsFd, size: usize) -> Result<Self, Error> {
-        Self::map(duplicate(event.as_fd())?, machine::page_size(), size)
+        Self::map(duplicate(event.as_fd())?, machine::page_size(), size, false)
     }
 
     /// Makes a ring in plain memory, and the kernel's half of it.

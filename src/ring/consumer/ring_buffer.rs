@@ -7,6 +7,7 @@
 use super::{Ring, duplicate};
 use crate::error::{Error, ErrorKind};
 use crate::ring::memory::{Mapping, Memory};
+use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU32, AtomicU64};
 use crate::ring::{Bytes, Fault, Framing, Header, KernelHalf, Properties, RingKind};
 use crate::sys::fork::Owner;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 
 /// The ring belongs to no single CPU: programs of all CPUs write into it. -1, as in perf_event_open(2).
 pub const ANY_CPU: u32 = u32::MAX;
+
+/// How many bytes ahead to prefetch headers.
+const AHEAD: u64 = 4096;
 
 /// A BPF ring buffer.
 pub(crate) struct RingBuffer;
@@ -34,29 +38,17 @@ impl Framing for RingBuffer {
         can_pause: false,
     };
 
-    /// Headers are aligned, whatever the position says.
-    const HEAD: u64 = !7;
-
     #[inline(always)]
-    fn split(bytes: &[u8], least: usize) -> Option<(Header, &[u8], &[u8])> {
-        let word = u32::from_ne_bytes(*bytes.first_chunk()?);
+    fn sample(begin: [u8; 8]) -> Option<Header> {
+        let word = u32::from_ne_bytes(*begin.first_chunk()?);
         // Neither a flag nor a length that a header cannot hold.
-        if u64::from(word) > Header::LONGEST - Header::LEN {
-            return None;
-        }
-        let len = Reservation(word).len();
-        let (record, rest) = bytes.split_at_checked(len as usize)?;
-        (record.len() >= least).then_some((Header::of_sample(len), record, rest))
+        let is_plain = u64::from(word) <= Header::LONGEST - Header::LEN;
+        is_plain.then(|| Header::of_sample(Reservation(word).len()))
     }
 
     #[inline(always)]
     fn payload_len(sample: &[u8], _: usize) -> Option<u32> {
         sample.first_chunk().map(|len| u32::from_ne_bytes(*len))
-    }
-
-    #[inline]
-    fn header(bytes: Bytes<'_>) -> Header {
-        Header::of_sample(size_of(bytes.len() as u64))
     }
 
     /// A refresh has checked the length, which does not change any more.
@@ -68,8 +60,7 @@ impl Framing for RingBuffer {
         if len > room {
             return Err(Fault::Size { size: len as u32, room });
         }
-        let header = if reservation.is_discarded() { Header::of_discarded } else { Header::of_sample };
-        Ok((header(size_of(len)), ring.bytes(position, len)))
+        Ok((Header::of_any(len, reservation.0 & DISCARDED != 0), ring.bytes(position, len)))
     }
 
     /// The head stays: what was reserved may be busy.
@@ -83,23 +74,6 @@ impl Framing for RingBuffer {
         ring.reserved = reserved;
         Ok(())
     }
-
-    #[inline(always)]
-    fn committed(ring: &Ring, position: u64) -> Option<u64> {
-        let reservation = ring.reservation(position);
-        (!reservation.is_busy()).then(|| reservation.len())
-    }
-
-    #[inline]
-    fn store_tail(word: &AtomicU64, position: u64) {
-        words::store_consumer(word, position);
-    }
-}
-
-/// The size that the header of a record of so many bytes has: 0 if it takes more than a header can hold.
-#[inline]
-fn size_of(len: u64) -> u64 {
-    if len <= Header::LONGEST { len } else { 0 }
 }
 
 /// `BPF_RINGBUF_BUSY_BIT` and `BPF_RINGBUF_DISCARD_BIT` (include/uapi/linux/bpf.h).
@@ -120,32 +94,11 @@ impl Reservation {
         self.0 & BUSY != 0
     }
 
-    fn is_discarded(self) -> bool {
-        self.0 & DISCARDED != 0
-    }
-
     /// Bytes from its header to the next one (`bpf_ringbuf_reserve`: a header of 8 bytes, all rounded up to 8).
     #[inline(always)]
     fn len(self) -> u64 {
         (u64::from(self.0 & !(BUSY | DISCARDED)) + Header::LEN).next_multiple_of(8)
     }
-
-    /// The word of a reservation for so many bytes: busy, submitted or discarded.
-    fn word(len: u32, state: State) -> u32 {
-        match state {
-            State::Busy => len | BUSY,
-            State::Submitted => len,
-            State::Discarded => len | DISCARDED,
-        }
-    }
-}
-
-/// What a program has done with a reservation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Busy,
-    Submitted,
-    Discarded,
 }
 
 impl Ring {
@@ -306,6 +259,46 @@ impl Ring {
         self.map.is_some() && self.map == other.map
     }
 
+    /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
+    #[inline]
+    pub(crate) fn has_committed(&self) -> bool {
+        if let Memory::Simulated(pages) = &self.memory
+            && pages.has_edits()
+        {
+            return true;
+        }
+        self.head < self.reserved && !self.reservation(self.head).is_busy()
+    }
+
+    /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most` bytes or more after
+    /// the head. Where programs do not reserve, the head is already there.
+    #[inline]
+    pub(crate) fn pass_committed(&mut self, most: u64) -> Result<(), Fault> {
+        if self.head == self.reserved {
+            return Ok(());
+        }
+        let (begin, reserved) = (self.head, self.reserved);
+        let mut head = begin;
+        let mut passed = Ok(());
+        while head < reserved && head - begin < most {
+            if head + AHEAD < reserved {
+                prefetch_at(self.data.as_ptr().wrapping_add(self.index(head + AHEAD) as usize));
+            }
+            let reservation = self.reservation(head);
+            if reservation.is_busy() {
+                break;
+            }
+            let room = reserved - head;
+            if reservation.len() > room {
+                passed = Err(Fault::Size { size: reservation.len() as u32, room });
+                break;
+            }
+            head += reservation.len();
+        }
+        self.head = head;
+        passed
+    }
+
     /// The header of the reservation at a position between tail and `reserved`.
     #[inline(always)]
     fn reservation(&self, position: u64) -> Reservation {
@@ -335,7 +328,7 @@ impl KernelHalf {
         if len > Reservation::LONGEST || end.wrapping_sub(self.tail()) > self.size() - 1 {
             return None;
         }
-        self.write_header(head, Reservation::word(len, State::Busy));
+        self.write_header(head, len | BUSY);
         self.busy.push((head, len));
         self.publish(end);
         Some(head)
@@ -351,8 +344,7 @@ impl KernelHalf {
             assert_eq!(data.len(), len as usize, "data as long as the reservation");
             self.write_reserved(position.wrapping_add(Header::LEN), data);
         }
-        let state = if data.is_some() { State::Submitted } else { State::Discarded };
-        self.write_header(position, Reservation::word(len, state));
+        self.write_header(position, if data.is_some() { len } else { len | DISCARDED });
         self.busy.swap_remove(at);
     }
 

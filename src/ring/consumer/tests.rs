@@ -203,8 +203,7 @@ fn a_ring_written_backwards_gives_no_bytes_once_it_is_written_again() {
     ring.bytes(0, 8);
 }
 
-/// Everything that the hot loops take by [`Framing::split`] is what [`Framing::record`] says of the same bytes, in every kind of ring. A header is
-/// the same when it is made again from the bytes.
+/// Everything that the hot loops take by [`Framing::split`] is what [`Framing::record`] says of the same bytes, in every kind of ring.
 #[test]
 fn what_is_plain_is_what_the_general_way_says_in_every_kind_of_ring() {
     const ROOM: u64 = 96;
@@ -226,23 +225,19 @@ fn what_is_plain_is_what_the_general_way_says_in_every_kind_of_ring() {
             let _ = ring.refresh();
             let (bytes, _) = ring.bytes(0, ring.head()).as_slices();
             let said = ring.record(0);
-            let least = if word % 3 == 0 { 8 } else { 40 };
-            with_framing!(kind, F => {
-                if let Some((header, sample, rest)) = F::split(bytes, least) {
+            all += u32::from(said.is_ok());
+            for least in [8, 40] {
+                if let Some((header, sample, rest)) = with_framing!(kind, F => F::split(bytes, least)) {
                     let (said, whole) = said.as_ref().unwrap_or_else(|fault| panic!("{kind:?} {word:#x}: {fault}"));
                     assert_eq!((header, sample), (*said, whole.as_slices().0), "{kind:?} {word:#x}");
                     assert!(header.kind() == 9 && sample.len() >= least && sample.len() + rest.len() == bytes.len());
-                    let len = F::payload_len(sample, 12);
+                    let len = with_framing!(kind, F => F::payload_len(sample, 12));
                     assert!(len.is_none_or(|len| len as usize <= sample.len() - 8), "{kind:?} {word:#x}: {len:?}");
                     plain += 1;
                 }
-                if let Ok((header, whole)) = said {
-                    assert!(header.is_discarded() || F::header(whole) == header, "{kind:?} {word:#x}");
-                    all += 1;
-                }
-            });
+            }
         }
-        assert!(plain > 10 && all > plain, "{kind:?}: {plain} of {all}");
+        assert!(plain > 10 && all > 20, "{kind:?}: {plain} of {all}");
     }
 }
 
