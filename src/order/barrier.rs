@@ -44,9 +44,10 @@ impl Barrier {
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.
     pub(crate) fn check(self, rings: &Rings) -> Result<(), Error> {
-        if let Some(lane) = rings.lanes.iter().find(|lane| !lane.ring.is_ring_buffer()) {
+        if let Some(lane) = rings.lanes.iter().find(|lane| !lane.ring.properties().reserves) {
             let message = format!(
-                "a perf ring does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers alone",
+                "{} does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers alone",
+                lane.ring.properties().name,
                 lane.origin.cpu
             );
             return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose Hold::FENCE, or Fence::Epochs"));

@@ -325,10 +325,9 @@ impl Index {
         self.publish_at = tail + lane.ring.size() / PUBLISH_PART;
     }
 
-    /// Whether giving back what was yielded would catch up with all that is known of a BPF ring buffer. The kernel then wakes the reader for
-    /// the next record.
+    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each record then.
     pub(crate) fn catches_up(&self, lane: &Lane) -> bool {
-        lane.ring.is_ring_buffer() && self.run.is_empty()
+        lane.ring.properties().wakes_when_drained && self.run.is_empty()
     }
 
     /// Everything before it is indexed.

@@ -1,8 +1,8 @@
 //! Keys: where a record's key is, and which keys can be right.
 
 use crate::record::clock::Clock;
-use crate::record::{Kind, Layout, Record};
-use crate::ring::{Fault, Header};
+use crate::record::{Layout, Record};
+use crate::ring::{Fault, Framing, Header, RingKind};
 use crate::sequence::counter::Sequence;
 use crate::sequence::numbers::CpuNumbers;
 use std::fmt;
@@ -254,8 +254,7 @@ impl Keys {
         if self.numbers.is_some() {
             return None;
         }
-        // In a BPF ring buffer, raw data follows the header, which begins with its length.
-        let (raw, data) = if layout.is_ring_buffer() { (0, 8) } else { layout.raw().map(|raw| (raw, raw + 4))? };
+        let (raw, data) = layout.raw()?;
         match self.key {
             Key::Time => {
                 let most = if self.clock.is_some() { self.now } else { u64::MAX };
@@ -346,8 +345,8 @@ pub(crate) struct Plain {
     /// Where their key ends, and where the length of their raw data ends.
     key_end: usize,
     raw_end: usize,
-    /// Whether they lie in a BPF ring buffer.
-    pub(crate) is_reservation: bool,
+    /// In which kind of ring they lie.
+    pub(crate) kind: RingKind,
     /// The least length of their raw data, in bytes.
     least: u32,
     /// The largest key that needs no other check.
@@ -356,30 +355,21 @@ pub(crate) struct Plain {
 
 impl Plain {
     fn new(key: usize, raw: usize, least: u32, most: u64, layout: &Layout) -> Self {
-        Self { key_end: key + 8, raw_end: raw + 4, is_reservation: layout.is_ring_buffer(), least, most }
+        Self { key_end: key + 8, raw_end: raw + 4, kind: layout.kind, least, most }
     }
 
-    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it. `RESERVATION`: whether the
-    /// bytes are those of a BPF ring buffer.
+    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it.
     #[inline(always)]
-    pub(crate) fn split_as<'a, const RESERVATION: bool>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
-        if RESERVATION {
-            // All of a reservation but its header is raw data, so the key lies in it.
-            let (header, record, rest) = Header::split_reservation(bytes, self.key_end)?;
-            let key = u64::from_ne_bytes(*record.get(..self.key_end)?.last_chunk()?);
-            let raw = u32::from_ne_bytes(*record.first_chunk()?);
-            return (raw >= self.least && key <= self.most).then_some((header, key, rest));
-        }
-        let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, self.key_end)?;
+    pub(crate) fn split<'a, F: Framing>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
+        let (header, record, rest) = F::split(bytes, self.key_end)?;
         let key = u64::from_ne_bytes(*record.get(..self.key_end)?.last_chunk()?);
-        let raw = u32::from_ne_bytes(*record.get(..self.raw_end)?.last_chunk()?);
-        let fits = raw as usize <= record.len() - self.raw_end;
-        (fits && raw >= self.least && key <= self.most).then_some((header, key, rest))
+        let raw = F::payload_len(record, self.raw_end)?;
+        (raw >= self.least && key <= self.most).then_some((header, key, rest))
     }
 
     #[cfg(all(test, not(loom)))]
     fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
-        let split = if self.is_reservation { self.split_as::<true>(bytes) } else { self.split_as::<false>(bytes) };
+        let split = crate::ring::with_framing!(self.kind, F => self.split::<F>(bytes));
         split.map(|(header, key, _)| (header, key))
     }
 }

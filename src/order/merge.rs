@@ -209,7 +209,7 @@ impl Merge {
     /// gives them back and then looks once more.
     fn owes_space(&self) -> bool {
         let mut lanes = self.rings.lanes.iter().enumerate();
-        lanes.any(|(rank, lane)| lane.ring.is_ring_buffer() && self.stream.tail(rank) > lane.ring.tail())
+        lanes.any(|(rank, lane)| lane.ring.properties().wakes_when_drained && self.stream.tail(rank) > lane.ring.tail())
     }
 
     /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
@@ -266,7 +266,7 @@ impl Merge {
         })
     }
 
-    /// Whether a proof or a report waits for programs to commit what they have reserved in BPF ring buffers.
+    /// Whether a proof or a report waits for programs to commit what they have reserved.
     pub(crate) fn awaits_commits(&self) -> bool {
         self.whole && self.awaited().next().is_some()
     }
@@ -276,10 +276,10 @@ impl Merge {
         self.awaited().any(|lane| lane.ring.has_committed())
     }
 
-    /// The BPF ring buffers with reservations for which a proof or a report waits.
+    /// The rings with reservations for which a proof or a report waits.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = &Lane> {
         let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let awaited = lanes.filter(|(lane, index)| lane.ring.is_ring_buffer() && !index.is_past_reserved());
+        let awaited = lanes.filter(|(lane, index)| lane.ring.properties().reserves && !index.is_past_reserved());
         awaited.map(|(lane, _)| lane)
     }
 
@@ -539,16 +539,17 @@ impl Merge {
         &self.rings
     }
 
-    /// Bytes of the smallest BPF ring buffer, if there is one.
+    /// Bytes of the smallest ring that wakes only a reader that has given everything back, if there is one.
     pub(crate) fn smallest_buffer(&self) -> Option<u64> {
         let rings = self.rings.lanes.iter().map(|lane| &lane.ring);
-        rings.filter(|ring| ring.is_ring_buffer()).map(Ring::size).min()
+        rings.filter(|ring| ring.properties().wakes_when_drained).map(Ring::size).min()
     }
 
-    /// Bytes that were written into all BPF ring buffers, as far as they are indexed.
+    /// Bytes that were written into all of these rings, as far as they are indexed.
     pub(crate) fn written(&self) -> u64 {
         let all = self.rings.lanes.iter().zip(&self.stream.indexes);
-        all.filter(|(lane, _)| lane.ring.is_ring_buffer()).map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
+        let unheard = all.filter(|(lane, _)| lane.ring.properties().wakes_when_drained);
+        unheard.map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
     }
 }
 
@@ -558,11 +559,12 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
         && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
     {
         let cpu = lane.origin.cpu;
-        let message = if lane.ring.is_ring_buffer() {
-            "the records of a BPF ring buffer carry no time to order by, unless the program writes one: name it with Key::Payload".into()
-        } else {
+        let message = if lane.origin.layout.has_fields() {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
+        } else {
+            let cure = "unless the program writes one: name it with Key::Payload";
+            format!("the records of {} carry no time to order by, {cure}", lane.ring.properties().name)
         };
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
@@ -590,10 +592,14 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if let Some(fence) = order.hold.fence().filter(|_| !rings.are_complete()) {
         fence.check(rings)?;
     }
-    let names_none =
-        |lane: &Lane| lane.ring.is_ring_buffer() && lane.origin.cpu == ANY_CPU && lane.origin.layout.cpu().is_none();
-    if order.numbers.is_some() && rings.lanes.iter().any(names_none) {
-        let message = "numbers of each CPU in a BPF ring buffer that CPUs share: its records must name their CPU, by Layout::cpu_at";
+    let names_none = |lane: &&Lane| {
+        lane.ring.properties().is_shared && lane.origin.cpu == ANY_CPU && lane.origin.layout.cpu().is_none()
+    };
+    if let Some(lane) = rings.lanes.iter().find(names_none).filter(|_| order.numbers.is_some()) {
+        let name = lane.ring.properties().name;
+        let message = format!(
+            "numbers of each CPU in {name} that CPUs share: its records must name their CPU, by Layout::cpu_at"
+        );
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     Ok(())

@@ -250,8 +250,8 @@ impl Engine {
         pause = pause.min(self.commit_nap(now));
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
-            if self.merge.rings().have_ring_buffers() {
-                // No BPF ring buffer wakes a reader that holds records.
+            if self.merge.rings().have(|ring| ring.wakes_when_drained) {
+                // None of these wakes a reader that holds records.
                 pause = pause.min(self.pace.shortest()).min(self.unwatched());
             }
         }
@@ -470,7 +470,7 @@ impl Engine {
 
     /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and waits for it.
     fn rests_from_proofs(&self, now: Instant) -> bool {
-        let gathers = self.pace.is_busy() && self.spin.is_zero() && self.merge.rings().have_ring_buffers();
+        let gathers = self.pace.is_busy() && self.spin.is_zero() && self.merge.rings().have(|ring| ring.reserves);
         gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
     }
 

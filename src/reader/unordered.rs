@@ -3,7 +3,7 @@
 use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::{Kind, Origin, Record};
-use crate::ring::{Fault, Ring, prefetch};
+use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};
 use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
@@ -57,7 +57,7 @@ impl Rings {
 /// How many bytes ahead to prefetch.
 const AHEAD: usize = 4096;
 
-/// How many bytes of a BPF ring buffer are looked through for busy reservations before they are read: what the nearest cache holds.
+/// How many bytes are looked through for busy reservations before they are read: what the nearest cache holds.
 const STRETCH: u64 = 8192;
 
 /// How far a ring was read. The bytes are given back to the kernel on drop, even after a panic.
@@ -71,30 +71,24 @@ impl Reading<'_> {
     #[inline(always)]
     fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         match origin.layout.raw() {
-            _ if self.ring.is_ring_buffer() => self.walk::<true, B>(0, origin, each),
-            Some(raw) => self.walk::<false, B>(raw, origin, each),
+            Some((raw, _)) => with_framing!(self.ring.kind(), F => self.walk::<F, B>(raw + 4, origin, each)),
             None => ControlFlow::Continue(()),
         }
     }
 
-    /// Reads records of a BPF ring buffer, or samples of a perf ring whose length of raw data lies at `raw`.
+    /// Reads samples whose length of raw data ends at `raw_end`.
     #[inline(always)]
-    fn walk<const RESERVATION: bool, B>(
+    fn walk<F: Framing, B>(
         &mut self,
-        raw: usize,
+        raw_end: usize,
         origin: &Arc<Origin>,
         each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let (mut left, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
+        let mut left = self.ring.rest(self.position);
         loop {
             // The function may have forked.
             self.ring.assert_here();
-            let split = if RESERVATION {
-                Record::plainest_reservation(left, origin)
-            } else {
-                Record::plainest(left, raw, origin)
-            };
-            let Some((record, rest)) = split else { break };
+            let Some((record, rest)) = Record::plainest::<F>(left, raw_end, origin) else { break };
             prefetch(rest, AHEAD);
             self.position += record.len();
             left = rest;

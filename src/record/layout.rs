@@ -1,5 +1,6 @@
 //! Layouts: where the fields of a ring's records lie.
 
+use crate::ring::{Properties, RingKind};
 use perf_event_open_sys::bindings as sys;
 
 /// Which fields the records of a ring carry, as `perf_event_attr` asked for them, and where they lie.
@@ -30,9 +31,9 @@ pub struct Layout {
     pub(super) registers_interrupt: u64,
     /// `branch_sample_type`
     pub(super) branches: u64,
-    /// Whether records lie in a BPF ring buffer.
-    ring_buffer: bool,
-    /// Where the payload of a BPF ring buffer names the CPU; 0 if it does not, else one more than the offset.
+    /// In which kind of ring records lie.
+    pub(crate) kind: RingKind,
+    /// Where the payload in a ring that CPUs share names the CPU; 0 if it does not, else one more than the offset.
     cpu_at: u32,
     /// The program's own number for its ring.
     tag: u32,
@@ -66,7 +67,7 @@ impl Layout {
 
     /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits, and nothing else. Such
     /// records carry no time, no id and no padding.
-    pub const RING_BUFFER: Self = Self { raw: NOWHERE, ring_buffer: true, ..Self::RAW };
+    pub const RING_BUFFER: Self = Self { raw: NOWHERE, kind: RingKind::RingBuffer, ..Self::RAW };
 
     /// The same layout, with the CPU that wrote a record as a `u32` at this offset, in bytes, of its payload. For a BPF ring buffer that
     /// programs of several CPUs share.
@@ -75,7 +76,7 @@ impl Layout {
     /// If this is not [`Layout::RING_BUFFER`], or the offset is 2^32 - 1 or more.
     #[must_use]
     pub const fn cpu_at(mut self, offset: usize) -> Self {
-        assert!(self.is_ring_buffer(), "records of a perf ring are of its CPU");
+        assert!(self.properties().is_shared, "records of a perf ring are of its CPU");
         assert!(offset < u32::MAX as usize, "an offset in a record");
         self.cpu_at = offset as u32 + 1;
         self
@@ -120,7 +121,17 @@ impl Layout {
     /// Whether this is the layout of a BPF ring buffer ([`Layout::RING_BUFFER`]).
     #[inline]
     pub const fn is_ring_buffer(&self) -> bool {
-        self.ring_buffer
+        matches!(self.kind, RingKind::RingBuffer)
+    }
+
+    pub(crate) const fn properties(&self) -> &'static Properties {
+        self.kind.properties()
+    }
+
+    /// Whether records begin with `struct perf_event_header` and have the fields of perf_event_open(2).
+    #[inline]
+    pub(crate) fn has_fields(&self) -> bool {
+        self.properties().payload.is_none()
     }
 
     /// The layout for these three members of `perf_event_attr`.
@@ -141,7 +152,7 @@ impl Layout {
             registers_user: 0,
             registers_interrupt: 0,
             branches: 0,
-            ring_buffer: false,
+            kind: RingKind::Perf,
             cpu_at: 0,
             tag: 0,
         };
@@ -256,10 +267,13 @@ impl Layout {
         u64::from(self.fixed) + 8 * u64::from((self.sample_type & (READ | CALLCHAIN | RAW)).count_ones())
     }
 
-    /// Where the length of raw data lies in samples, if no field of varying length comes before it.
+    /// Where the length of raw data lies in samples, and the data, if no field of varying length comes before it.
     #[inline]
-    pub(crate) fn raw(&self) -> Option<usize> {
-        (self.raw != NOWHERE).then_some(self.raw as usize)
+    pub(crate) fn raw(&self) -> Option<(usize, usize)> {
+        match self.raw {
+            NOWHERE => self.properties().payload,
+            at => Some((at as usize, at as usize + 4)),
+        }
     }
 
     /// Where the kernel's time lies in samples.

@@ -6,7 +6,7 @@ mod tests;
 use crate::record::fields;
 use crate::record::layout::{ADDR, CALLCHAIN, IP, PERIOD, RAW};
 use crate::record::{Kind, Layout, Origin};
-use crate::ring::{Bytes, Fault, Header, Ring};
+use crate::ring::{Bytes, Fault, Framing, Header, Ring};
 use std::fmt;
 use std::sync::Arc;
 
@@ -59,9 +59,8 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn again(bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Self {
         let header = match bytes.array(0) {
-            Some(header) if !origin.layout.is_ring_buffer() => Header::resized(header, bytes.len() as u64),
-            _ if bytes.len() > usize::from(u16::MAX) => Header::LONG,
-            _ => Header::of_sample(bytes.len() as u64),
+            Some(header) if origin.layout.has_fields() => Header::resized(header, bytes.len() as u64),
+            _ => Header::of_any(bytes.len() as u64, false),
         };
         Self::new(bytes, header, origin)
     }
@@ -72,25 +71,22 @@ impl<'a> Record<'a> {
         self.bytes.len() as u64
     }
 
-    /// Whether it is no record: a program discarded what it had reserved in a BPF ring buffer.
+    /// Whether it is no record: a program discarded what it had reserved. A header of perf's may hold that kind and mean nothing.
     #[inline]
     pub(crate) fn is_discarded(&self) -> bool {
-        self.header.is_discarded() && self.origin.layout.is_ring_buffer()
+        self.header.is_discarded() && !self.origin.layout.has_fields()
     }
 
     /// The checked record at the start of some bytes, and the bytes after it, if it is a sample without a field of varying length before
-    /// its raw data. `raw`: where the length of its raw data lies.
+    /// its raw data. `raw_end`: where the length of its raw data ends.
     #[inline(always)]
-    pub(crate) fn plainest(bytes: &'a [u8], raw: usize, origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
-        let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, Header::LEN as usize)?;
-        raw_within(record, raw)?;
-        Some((Self::new(record.into(), header, origin), rest))
-    }
-
-    /// The same for bytes of a BPF ring buffer, in which everything is committed.
-    #[inline(always)]
-    pub(crate) fn plainest_reservation(bytes: &'a [u8], origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
-        let (header, record, rest) = Header::split_reservation(bytes, Header::LEN as usize)?;
+    pub(crate) fn plainest<F: Framing>(
+        bytes: &'a [u8],
+        raw_end: usize,
+        origin: &'a Arc<Origin>,
+    ) -> Option<(Self, &'a [u8])> {
+        let (header, record, rest) = F::split(bytes, Header::LEN as usize)?;
+        F::payload_len(record, raw_end)?;
         Some((Self::new(record.into(), header, origin), rest))
     }
 
@@ -104,7 +100,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn misc(&self) -> u16 {
         // Nothing else depends on it, so it is read where it lies.
-        self.bytes.u16(MISC).filter(|_| !self.origin.layout.is_ring_buffer()).unwrap_or_default()
+        self.bytes.u16(MISC).filter(|_| self.origin.layout.has_fields()).unwrap_or_default()
     }
 
     /// The CPU of the record's ring, which is the CPU that wrote the record. For a BPF ring buffer that CPUs share, the CPU that the record
@@ -202,7 +198,7 @@ impl<'a> Record<'a> {
         if self.kind() != Kind::SAMPLE {
             return None;
         }
-        if self.origin.layout.is_ring_buffer() {
+        if !self.origin.layout.has_fields() {
             return self.payload().filter(|_| field == RAW);
         }
         self.bytes.get(fields::range_of(&self.origin.layout, self.bytes, field)?)
@@ -279,10 +275,8 @@ impl<'a> Record<'a> {
         if self.kind() != Kind::SAMPLE {
             return Ok(None);
         }
-        let layout = &self.origin.layout;
-        match layout.raw() {
-            Some(at) => self.raw_at(at, at + 4).map(Some),
-            None if layout.is_ring_buffer() => self.raw_at(0, Header::LEN as usize).map(Some),
+        match self.origin.layout.raw() {
+            Some((at, begin)) => self.raw_at(at, begin).map(Some),
             None => self.raw_behind_others(),
         }
     }

@@ -1,17 +1,16 @@
 //! The consumer's half of one ring: its tail and head, and the bytes between them.
 
+pub(super) mod perf;
 pub(super) mod ring_buffer;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::error::{Error, ErrorKind};
-use crate::ring::memory::{self, CAPABILITIES_AT, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
+use crate::error::Error;
+use crate::ring::memory::Memory;
 use crate::ring::words::{self, AtomicU64};
-use crate::ring::{Bytes, Fault, Header, KernelHalf};
+use crate::ring::{Bytes, Fault, Framing, Header, Properties, RingKind, with_framing};
 use crate::sys::fork::Owner;
-use crate::sys::machine;
-use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -44,7 +43,10 @@ pub struct Ring {
     /// Where the kernel reserves next, as the last refresh found it: `head`, or after it where a program has reserved bytes of a BPF ring
     /// buffer and not committed them. INVARIANT: `head <= reserved <= tail + size`.
     reserved: u64,
-    format: Format,
+    kind: RingKind,
+    /// Whether the kernel writes backwards and ignores the tail. `tail` and `head` bound the readable bytes then, counted from the newest record
+    /// back.
+    is_backward: bool,
     /// The number of the map of a BPF ring buffer, which is the same for all descriptors of it.
     map: Option<u32>,
     /// The header page.
@@ -62,18 +64,6 @@ pub(crate) const LOW_POSITION: u64 = (1 << 34) - 1;
 
 const _: () = assert!(LOW_POSITION >= 2 * Ring::MAX);
 
-/// Who writes, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    /// A perf event's ring.
-    Perf,
-    /// A perf event's ring that the kernel writes backwards and whose tail it ignores. `tail` and `head` bound the readable bytes, counted
-    /// from the newest record back.
-    Backward,
-    /// A BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`).
-    RingBuffer,
-}
-
 // SAFETY: the pointers lead to memory that belongs to the process, not to a thread, and `&Ring` only reads what I3 and I5
 // keep still.
 unsafe impl Send for Ring {}
@@ -84,164 +74,12 @@ impl Ring {
     /// The longest ring taken: a record's length and place must fit 32 bits.
     pub(crate) const MAX: u64 = 1 << 31;
 
-    /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data.
-    pub(crate) fn map(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
-        Self::map_as(fd, page, size, false)
+    pub(crate) fn kind(&self) -> RingKind {
+        self.kind
     }
 
-    /// Maps the ring of a perf event that writes backwards, over the oldest records.
-    pub(crate) fn map_backward(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
-        Self::map_as(fd, page, size, true)
-    }
-
-    fn map_as(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
-        let error = |errno: nix::Error| Error::system("map a ring", errno.into());
-        let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
-        let mapping = Mapping::new(fd.as_fd(), len, !backward, 0).map_err(error)?;
-        let base = mapping.base();
-        // SAFETY: the mapping is `len` long and moves into the ring.
-        unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
-    }
-
-    /// Adopts a ring that is already mapped, from its present tail on.
-    ///
-    /// `base` is the header page and `size` the bytes of data after it, as libbpf's `perf_buffer__buffer()` gives them: its size excludes
-    /// the header page, although its comment says otherwise. `event` becomes readable when the ring was written to
-    /// (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the reader refreshes the ring at its own ticks.
-    ///
-    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0: see
-    /// [`Rings::add`](crate::Rings::add).
-    ///
-    /// # Safety
-    /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
-    /// lives. No one else may move its `data_tail`. The kernel must heed that tail: the event is not `write_backward`,
-    /// and its first mapping was not read-only, which would have made the ring overwritable for good.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the header page disagrees with `size`; [`ErrorKind::System`] if `event` cannot be duplicated.
-    pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
-        let fd = event.map(duplicate).transpose()?;
-        let page = machine::page_size();
-        // SAFETY: this function's contract is the same.
-        unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
-    }
-
-    /// Maps the ring of an open perf event, and adopts it from its present tail on. If another program has mapped it, `size` is the bytes
-    /// of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor is duplicated.
-    ///
-    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0: see
-    /// [`Rings::add`](crate::Rings::add).
-    ///
-    /// This is also the way to read an event that a program has opened itself with perf_event_open(2), with settings for which
-    /// [`RingOptions`](crate::RingOptions) has no option. The program opens the event for one CPU and starts it:
-    ///
-    /// ```no_run
-    /// use perf_event_open_sys::bindings;
-    /// use perfweave::{Clock, Error, Layout, Order, Reader, Ring, Rings};
-    /// use std::os::fd::OwnedFd;
-    ///
-    /// /// Reads events that were opened for CPUs, with `use_clockid` and `CLOCK_MONOTONIC`.
-    /// fn read(events: Vec<(u32, OwnedFd)>, attr: &bindings::perf_event_attr) -> Result<Reader, Error> {
-    ///     let mut rings = Rings::empty(Clock::Monotonic);
-    ///     for (cpu, event) in &events {
-    ///         // SAFETY: a perf event, which nobody else maps.
-    ///         let ring = unsafe { Ring::adopt_event(event, 1 << 19) }?;
-    ///         rings.add(*cpu, ring, Layout::new(attr.sample_type, attr.sample_id_all() != 0, attr.read_format));
-    ///     }
-    ///     Reader::new(rings, Order::new())
-    /// }
-    /// ```
-    ///
-    /// # Safety
-    /// `event` must be a perf event, and no one else may move its ring's `data_tail`. The kernel must heed that tail:
-    /// the event is not `write_backward`, and its first mapping was not read-only, which would have made the ring
-    /// overwritable for good, whatever later mappings are.
-    ///
-    /// # Errors
-    /// [`ErrorKind::System`] if the event cannot be mapped with that size; [`ErrorKind::InvalidInput`] if its header page
-    /// disagrees.
-    pub unsafe fn adopt_event(event: impl AsFd, size: usize) -> Result<Self, Error> {
-        Self::map(duplicate(event.as_fd())?, machine::page_size(), size)
-    }
-
-    /// Makes a ring in plain memory, and the kernel's half of it.
-    ///
-    /// # Panics
-    /// If there is not enough memory.
-    pub(crate) fn simulated(page: usize, size: usize, fd: Option<Arc<OwnedFd>>, backward: bool) -> (KernelHalf, Self) {
-        Self::in_memory(page, size, fd, backward).expect("memory for a ring")
-    }
-
-    /// The same; `None` if there is not enough memory.
-    pub(crate) fn in_memory(
-        page: usize,
-        size: usize,
-        fd: Option<Arc<OwnedFd>>,
-        backward: bool,
-    ) -> Option<(KernelHalf, Self)> {
-        let (kernel, memory, base) = memory::simulated(page, size, backward)?;
-        // SAFETY: the memory is that long, shared through an Arc that the ring keeps, and has no other consumer.
-        let ring = unsafe { Self::over(base, page, page + size, memory, fd, backward) };
-        Some((kernel, ring.expect("the simulator's own geometry")))
-    }
-
-    /// Reads the geometry from the header page, once, and checks it.
-    ///
-    /// # Safety
-    /// `mapped` bytes from `base` on must be a perf ring that lives as long as `memory` and has no other consumer.
-    unsafe fn over(
-        base: NonNull<u8>,
-        page: usize,
-        mapped: usize,
-        memory: Memory,
-        fd: Option<Arc<OwnedFd>>,
-        backward: bool,
-    ) -> Result<Self, Error> {
-        let word = |offset: usize| -> NonNull<AtomicU64> {
-            // SAFETY: a field of the kernel's header struct, which the first page holds (this function's contract).
-            unsafe { base.add(offset) }.cast()
-        };
-        let read = |offset: usize| {
-            // SAFETY: the pointer is to a mapped, aligned word (this function's contract).
-            words::load_own(unsafe { word(offset).as_ref() })
-        };
-        // Kernels before 4.1 leave the offset zero: the data follows the header page.
-        let offset = match read(DATA_OFFSET_AT) {
-            0 => page as u64,
-            offset => offset,
-        };
-        let size = match read(DATA_SIZE_AT) {
-            0 => mapped.saturating_sub(page) as u64,
-            size => size,
-        };
-        let fits = offset >= page as u64
-            && offset % 8 == 0
-            && (8..=Self::MAX).contains(&size)
-            && size.is_power_of_two()
-            && offset.checked_add(size) == Some(mapped as u64);
-        if !fits {
-            let says = format!("{mapped} bytes mapped, but its header says {size} bytes of data at {offset}");
-            return Err(Error::new(ErrorKind::InvalidInput, format!("no perf ring: {says}")));
-        }
-        Ok(Self {
-            head_word: word(HEAD_AT),
-            tail_word: word(TAIL_AT),
-            // SAFETY: `offset + size` is the length of the mapping, checked above.
-            data: unsafe { base.add(offset as usize) },
-            mapped: size,
-            size,
-            mask: size - 1,
-            base: read(TAIL_AT),
-            tail: 0,
-            head: 0,
-            reserved: 0,
-            format: if backward { Format::Backward } else { Format::Perf },
-            map: None,
-            page: base,
-            owner: Owner::new(),
-            memory,
-            fd,
-        })
+    pub(crate) fn properties(&self) -> &'static Properties {
+        self.kind.properties()
     }
 
     /// Bytes of the data area.
@@ -272,22 +110,6 @@ impl Ring {
     /// The header page, for handing out.
     pub(crate) fn page(&self) -> NonNull<u8> {
         self.page
-    }
-
-    /// Whether the kernel says in the header page that its perf clock is the time stamp counter (`cap_user_time`). `None` where no kernel
-    /// writes perf records: simulated rings, and BPF ring buffers.
-    pub(crate) fn has_user_time(&self) -> Option<bool> {
-        /// Bit-fields begin at the other end of a big-endian word.
-        const CAP_USER_TIME: u64 = if cfg!(target_endian = "big") { 1 << 60 } else { 1 << 3 };
-        if self.is_simulated() || self.is_ring_buffer() {
-            return None;
-        }
-        self.assert_here();
-        // SAFETY: (I1) a field of the kernel's header struct, which the first page holds.
-        let word = unsafe { self.page.add(CAPABILITIES_AT) }.cast::<AtomicU64>();
-        // SAFETY: (I1) mapped, and aligned to 8.
-        let capabilities = words::load_own(unsafe { word.as_ref() });
-        Some(capabilities & CAP_USER_TIME != 0)
     }
 
     /// The event that becomes readable when the ring is written to.
@@ -354,11 +176,7 @@ impl Ring {
         if ahead > self.size || ahead < self.reserved - self.tail {
             return Err(Fault::Head { from: self.reserved, to: head, size: self.size });
         }
-        if self.format == Format::RingBuffer {
-            return self.look_at_reservations(head);
-        }
-        (self.head, self.reserved) = (head, head);
-        Ok(())
+        with_framing!(self.kind, F => F::look(self, head))
     }
 
     /// Whether no kernel writes into it.
@@ -377,27 +195,8 @@ impl Ring {
         }
         // SAFETY: (I1)
         let head = words::load_head(unsafe { self.head_word.as_ref() });
-        // Headers in a BPF ring buffer are aligned, whatever the position says.
-        if self.format == Format::RingBuffer { head & !7 } else { head }
-    }
-
-    /// Loads the head of a ring written backwards and makes everything in it readable: position 0 is the newest record, and older ones
-    /// follow. The last one may be cut. Returns whether anything was overwritten. The caller ensures (I9).
-    pub(crate) fn refresh_backward(&mut self) -> bool {
-        debug_assert!(self.format == Format::Backward);
-        let head = self.load_head();
-        // The kernel counts down from zero.
-        let written = head.wrapping_neg();
-        self.base = head;
-        self.tail = 0;
-        self.head = written.min(self.size);
-        self.reserved = self.head;
-        written > self.size
-    }
-
-    /// Stops lending bytes of a ring written backwards.
-    pub(crate) fn thaw(&mut self) {
-        (self.head, self.reserved) = (self.tail, self.tail);
+        // Headers of reservations are aligned, whatever the position says.
+        if self.properties().reserves { head & !7 } else { head }
     }
 
     /// Gives back everything up to the last head seen, skips what lies between that and the kernel's head, and goes on from there.
@@ -424,7 +223,7 @@ impl Ring {
 
     #[inline]
     fn publish(&mut self) {
-        debug_assert!(self.format != Format::Backward, "mapped read-only");
+        debug_assert!(!self.is_backward, "mapped read-only");
         // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
         if !self.owner.is_surely_here() {
             return;
@@ -432,7 +231,7 @@ impl Ring {
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
         let position = self.base.wrapping_add(self.tail);
-        if self.format == Format::RingBuffer {
+        if self.properties().wakes_when_drained {
             words::store_consumer(word, position)
         } else {
             words::store_tail(word, position)
@@ -461,6 +260,12 @@ impl Ring {
         }
         let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
         Bytes::new(head, tail)
+    }
+
+    /// The bytes from a position to the head, or to where their memory ends: those in which a loop looks for plain samples.
+    #[inline]
+    pub(crate) fn rest(&self, position: u64) -> &[u8] {
+        self.bytes(position, self.head - position).as_slices().0
     }
 
     /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and which lies less than
@@ -507,24 +312,10 @@ impl Ring {
         self.base.wrapping_add(position) & self.mask
     }
 
-    /// The header of the record that begins at a position, read once and checked against the head (I4).
-    #[inline]
-    pub(crate) fn header(&self, position: u64) -> Result<Header, Fault> {
-        self.assert_here();
-        let room = self.head - position;
-        let Some(bytes) = self.bytes(position, room.min(Header::LEN)).array(0) else {
-            return Err(Fault::Size { size: 0, room });
-        };
-        Header::checked(bytes, room)
-    }
-
-    /// The record that begins at a position: its checked header, and its bytes with the header.
+    /// The record that begins at a position: its header, read once and checked against the head (I4), and its bytes with the header.
     #[inline]
     pub(crate) fn record(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
-        if self.format == Format::RingBuffer {
-            return self.reservation(position);
-        }
-        let header = self.header(position)?;
-        Ok((header, self.bytes(position, header.size().into())))
+        self.assert_here();
+        with_framing!(self.kind, F => F::record(self, position))
     }
 }

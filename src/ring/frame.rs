@@ -85,57 +85,11 @@ const TAG: u16 = 7;
 const KIND_AT: u32 = if cfg!(target_endian = "little") { 0 } else { 32 };
 const SIZE_AT: u32 = if cfg!(target_endian = "little") { 48 } else { 0 };
 
-/// `BPF_RINGBUF_BUSY_BIT` and `BPF_RINGBUF_DISCARD_BIT` (include/uapi/linux/bpf.h).
-const BUSY: u32 = 1 << 31;
-const DISCARDED: u32 = 1 << 30;
+/// `PERF_RECORD_SAMPLE`
+const SAMPLE: u32 = perf_event_open_sys::bindings::PERF_RECORD_SAMPLE;
 
-/// The first word of `struct bpf_ringbuf_hdr`: the length of the data, and two flags.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reservation(pub(super) u32);
-
-impl Reservation {
-    /// The most bytes of data that the kernel reserves.
-    pub(super) const LONGEST: u32 = DISCARDED - 1;
-
-    /// Whether the program has neither submitted nor discarded it.
-    #[inline(always)]
-    pub(super) fn is_busy(self) -> bool {
-        self.0 & BUSY != 0
-    }
-
-    /// Bytes from its header to the next one (`bpf_ringbuf_reserve`: a header of 8 bytes, all rounded up to 8).
-    #[inline(always)]
-    pub(super) fn len(self) -> u64 {
-        (u64::from(self.0 & !(BUSY | DISCARDED)) + Header::LEN).next_multiple_of(8)
-    }
-
-    /// The word of a reservation for so many bytes: busy, submitted or discarded.
-    pub(super) fn word(len: u32, state: State) -> u32 {
-        match state {
-            State::Busy => len | BUSY,
-            State::Submitted => len,
-            State::Discarded => len | DISCARDED,
-        }
-    }
-}
-
-/// What a program has done with a reservation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Busy,
-    Submitted,
-    Discarded,
-}
-
-/// Kinds of records in a BPF ring buffer.
-struct Kind;
-
-impl Kind {
-    /// `PERF_RECORD_SAMPLE`: what a program submits is what BPF output is in a perf ring.
-    const SAMPLE: u32 = perf_event_open_sys::bindings::PERF_RECORD_SAMPLE;
-    /// No kind of the kernel's.
-    const DISCARDED: u32 = u32::MAX;
-}
+/// A kind of record that no kernel writes.
+const DISCARDED: u32 = u32::MAX;
 
 /// `struct perf_event_header`, copied out of the ring as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,45 +111,14 @@ impl Header {
     }
 
     /// The longest record, in bytes, whose length a header can hold.
-    const LONGEST: u64 = u16::MAX as u64 & !(TAG as u64);
+    pub(super) const LONGEST: u64 = u16::MAX as u64 & !(TAG as u64);
 
-    /// A header for a committed reservation of a BPF ring buffer, as if a sample of perf lay there, and the bytes that the reservation
-    /// takes. Its size is 0 if it takes more than a header can hold.
-    #[inline]
-    pub(super) fn of_reservation(word: u32) -> (Self, u64) {
-        let len = Reservation(word).len();
-        let size = if len <= Self::LONGEST { len } else { 0 };
-        let kind = if word & DISCARDED == 0 { Kind::SAMPLE } else { Kind::DISCARDED };
-        (Self(u64::from(kind) << KIND_AT | size << SIZE_AT), len)
-    }
-
-    /// As [`Header::split`], for bytes of a BPF ring buffer in which everything is committed: `None` if the first reservation was
-    /// discarded.
+    /// A header, if it is a sample's. Its size is a multiple of 8.
     #[inline(always)]
-    pub(crate) fn split_reservation(bytes: &[u8], least: usize) -> Option<(Self, &[u8], &[u8])> {
-        let word = u32::from_ne_bytes(*bytes.first_chunk()?);
-        // Neither a flag nor a length that a header cannot hold.
-        if u64::from(word) > Self::LONGEST - Self::LEN {
-            return None;
-        }
-        let len = Reservation(word).len();
-        let (record, rest) = bytes.split_at_checked(len as usize)?;
-        let header = Self(u64::from(Kind::SAMPLE) << KIND_AT | len << SIZE_AT);
-        (record.len() >= least).then_some((header, record, rest))
-    }
-
-    /// The header at the start of some bytes, if it has this kind and its whole record lies in them; with the record's bytes, and the bytes
-    /// after it. `least`: the least length of the record, at least that of a header.
-    #[inline(always)]
-    pub(crate) fn split(bytes: &[u8], kind: u32, least: usize) -> Option<(Self, &[u8], &[u8])> {
+    pub(super) fn sample(bytes: [u8; 8]) -> Option<Self> {
         const KIND_AND_TAG: u64 = (u32::MAX as u64) << KIND_AT | (TAG as u64) << SIZE_AT;
-        debug_assert!(least >= Self::LEN as usize);
-        let header = Self(u64::from_ne_bytes(*bytes.first_chunk()?));
-        if header.0 & KIND_AND_TAG != u64::from(kind) << KIND_AT {
-            return None;
-        }
-        let (record, rest) = bytes.split_at_checked(header.size().into())?;
-        (record.len() >= least).then_some((header, record, rest))
+        let header = Self(u64::from_ne_bytes(bytes));
+        (header.0 & KIND_AND_TAG == u64::from(SAMPLE) << KIND_AT).then_some(header)
     }
 
     /// `type`
@@ -215,13 +138,18 @@ impl Header {
         (self.0 >> SIZE_AT) as u16
     }
 
-    /// The header of a record in a BPF ring buffer that is longer than a header can say.
-    pub(crate) const LONG: Self = Self((Kind::SAMPLE as u64) << KIND_AT);
-
     /// The header of a sample of this size, a multiple of 8. Its `misc` is not known.
     #[inline(always)]
     pub(crate) fn of_sample(size: u64) -> Self {
-        Self(u64::from(Kind::SAMPLE) << KIND_AT | size << SIZE_AT)
+        Self(u64::from(SAMPLE) << KIND_AT | size << SIZE_AT)
+    }
+
+    /// The header of a sample, or of bytes that were discarded. Its size is 0 if these are more than a header can hold.
+    #[inline]
+    pub(crate) fn of_any(len: u64, is_discarded: bool) -> Self {
+        let kind = if is_discarded { DISCARDED } else { SAMPLE };
+        let size = if len <= Self::LONGEST { len } else { 0 };
+        Self(u64::from(kind) << KIND_AT | size << SIZE_AT)
     }
 
     /// The same header of another size: that of a record whose length was checked before.
@@ -234,7 +162,7 @@ impl Header {
     /// Whether it stands for a reservation that was discarded.
     #[inline]
     pub(crate) fn is_discarded(self) -> bool {
-        self.kind() == Kind::DISCARDED
+        self.kind() == DISCARDED
     }
 
     /// The header at the start of some bytes, if its whole record lies in them.

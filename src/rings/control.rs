@@ -372,8 +372,8 @@ impl Signals {
 pub(crate) enum Gate {
     /// The event that owns the ring.
     Event(Arc<OwnedFd>),
-    /// Programs write into a BPF ring buffer until they are detached.
-    RingBuffer,
+    /// Nothing stops it but what writes there. With what messages call such a ring.
+    None(&'static str),
     /// A simulated one.
     Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
 }
@@ -524,12 +524,12 @@ impl Gate {
                 let what = if paused { "pause" } else { "resume" };
                 Error::system(&format!("{what} the ring on CPU {cpu}"), errno)
             }),
-            (Self::RingBuffer, Pause::Output) if paused => {
-                let message = format!("the output into a BPF ring buffer cannot be paused, and {} is one", place(cpu));
+            (Self::None(name), Pause::Output) if paused => {
+                let message = format!("the output into {name} cannot be paused, and {} is one", place(cpu));
                 Err(Error::new(ErrorKind::Unsupported, message)
                     .hinting("detach the programs, or let them check a flag"))
             }
-            (Self::RingBuffer, _) | (Self::Event(_), Pause::Slots) => Ok(()),
+            (Self::None(_), _) | (Self::Event(_), Pause::Slots) => Ok(()),
             (Self::Simulated(turn), how) => {
                 turn(how, paused);
                 Ok(())
@@ -586,7 +586,7 @@ impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Event(_) => "Event",
-            Self::RingBuffer => "RingBuffer",
+            Self::None(_) => "None",
             Self::Simulated(_) => "Simulated",
         })
     }

@@ -140,8 +140,7 @@ fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
 }
 
 fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>) -> Result<Ring, Error> {
-    let map = if plan.backward { Ring::map_backward } else { Ring::map };
-    map(event, plan.page, plan.bytes).map_err(|error| {
+    Ring::map(event, plan.page, plan.bytes, plan.backward).map_err(|error| {
         let Some(errno) = error.raw_os_error() else { return error };
         let (bytes, rings) = (plan.page + plan.bytes, plan.cpu_count);
         let of_kib = format!("{rings} rings of {} KiB", bytes >> 10);

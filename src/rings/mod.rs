@@ -36,7 +36,7 @@ pub use untraced::Untraced;
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Record, Sources};
-use crate::ring::{Bytes, LOW_POSITION, Ring};
+use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
@@ -273,10 +273,10 @@ impl Rings {
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
-        let fits = ring.is_ring_buffer() == layout.is_ring_buffer();
+        let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
-        if ring.is_ring_buffer() {
-            self.control.outlets().push_gate(cpu, Gate::RingBuffer);
+        if !ring.properties().can_pause {
+            self.control.outlets().push_gate(cpu, Gate::None(ring.properties().name));
         } else if let Some(event) = ring.fd() {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
@@ -324,9 +324,9 @@ impl Rings {
         self.lanes.iter().filter_map(|lane| lane.ring.fd())
     }
 
-    /// Whether there is a BPF ring buffer.
-    pub(crate) fn have_ring_buffers(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.ring.is_ring_buffer())
+    /// Whether there is a ring of a kind with this property.
+    pub(crate) fn have(&self, property: impl Fn(&Properties) -> bool) -> bool {
+        self.lanes.iter().any(|lane| property(lane.ring.properties()))
     }
 
     /// Sets the clock that stamps the records, if it is not known: simulated rings have none.

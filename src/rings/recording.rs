@@ -134,7 +134,7 @@ impl Recording {
         ids: impl IntoIterator<Item = (u64, usize)>,
         bytes: u64,
     ) -> Result<usize, Error> {
-        assert!(!layout.is_ring_buffer(), "records of a BPF ring buffer have no header");
+        assert!(layout.has_fields(), "records of a BPF ring buffer have no header");
         if bytes > LONGEST {
             let message = format!("a ring of {bytes} bytes is longer than {LONGEST}");
             return Err(Error::new(ErrorKind::InvalidInput, message).hinting("give the CPU several rings"));

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::ring::ANY_CPU;
-use crate::rings::{Counter, Losses, Rings};
+use crate::rings::{Counter, Lane, Losses, Rings};
 use crate::sys::{bpf, machine};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -63,8 +63,8 @@ impl Rings {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
-        let buffers: Vec<u32> =
-            self.lanes.iter().filter(|lane| lane.ring.is_ring_buffer()).map(|lane| lane.origin.cpu).collect();
+        let uncounted = |lane: &Lane| !lane.ring.properties().counts_losses;
+        let buffers: Vec<u32> = self.lanes.iter().filter(|lane| uncounted(lane)).map(|lane| lane.origin.cpu).collect();
         let shared = |cpu: &u32| buffers.iter().filter(|other| *other == cpu).count() > 1;
         let wrong = if buffers.is_empty() {
             Some("there is no BPF ring buffer")
@@ -86,7 +86,7 @@ impl Rings {
             Ok(Losses::new(Counter::Failures(failures)))
         };
         let counters = buffers.iter().map(|cpu| counter(*cpu)).collect::<Result<Vec<_>, _>>()?;
-        let lanes = self.lanes.iter_mut().filter(|lane| lane.ring.is_ring_buffer());
+        let lanes = self.lanes.iter_mut().filter(|lane| uncounted(lane));
         for (lane, losses) in lanes.zip(counters) {
             lane.losses = losses;
         }

@@ -5,7 +5,7 @@ use crate::order::key::{Keys, Plain};
 use crate::order::place::{Note, Place, SPAN, Tag};
 use crate::order::run::{REACH, REACH_BYTES, SLOTS};
 use crate::record::{Kind, Origin, Record};
-use crate::ring::{Fault, LOW_POSITION, Ring, prefetch};
+use crate::ring::{Fault, Framing, LOW_POSITION, Ring, prefetch, with_framing};
 use crate::rings::{Lane, Losses};
 use crate::sequence::numbers::Said;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl Index {
     /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
     /// any.
     fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
-        let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
+        let bytes = ring.rest(self.cursor);
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
@@ -172,11 +172,7 @@ impl Index {
         let (block, begin, floor) = self.run.unfilled();
         let (far_until, longest) = (self.far_until, self.longest);
         let mut walk = Walk { left: bytes, word, back, longest, floor, far_until, last: 0, repaired: 0 };
-        let end = if plain.is_reservation {
-            walk.index::<true>(plain, block, begin)
-        } else {
-            walk.index::<false>(plain, block, begin)
-        };
+        let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
         let Walk { left, back, longest, last, repaired, .. } = walk;
         let (new, len) = (end - begin, bytes.len() - left.len());
         if new == 0 {
@@ -302,12 +298,12 @@ impl Walk<'_> {
     /// Fills a block from a place on, up to a record that is not plain or whose place is not near. Returns where it ends. A separate
     /// function, so that its state stays in registers.
     #[inline(never)]
-    fn index<const RESERVATION: bool>(&mut self, plain: &Plain, block: &mut [Place; SLOTS], begin: usize) -> usize {
+    fn index<F: Framing>(&mut self, plain: &Plain, block: &mut [Place; SLOTS], begin: usize) -> usize {
         let plain = *plain;
         let Self { mut left, mut word, mut back, mut last, mut longest, floor, far_until, mut repaired } = *self;
         let mut end = begin;
         while end < SLOTS
-            && let Some((header, key, rest)) = plain.split_as::<RESERVATION>(left)
+            && let Some((header, key, rest)) = plain.split::<F>(left)
         {
             let size = header.size().into();
             let place = Place::plain(key, word, size);

@@ -41,7 +41,7 @@ impl Merge {
         for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
             let place = (lane.origin.cpu, lane.ring.head());
             // A ring that is not indexed up to its reservation is short of memory, and has more to give.
-            let is_there = lane.ring.is_ring_buffer() && index.cursor() == place.1;
+            let is_there = lane.ring.properties().reserves && index.cursor() == place.1;
             // The proof may wait for what was reserved after the report began.
             let keeps = is_there && (index.marked > place.1 || is_first && index.sighted > place.1);
             if let Some((_, age)) = old.iter().find(|(other, _)| keeps && *other == place) {

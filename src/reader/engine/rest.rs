@@ -53,7 +53,7 @@ impl Engine {
     /// A BPF ring buffer wakes a reader for each record with which the reader has caught up. So if events come fast, the reader rests
     /// however few it has found, and does not catch up: it keeps the last bytes of each BPF ring buffer, so nothing wakes it.
     pub(crate) fn rest(&mut self) -> Duration {
-        let have_buffers = self.merge.rings().have_ring_buffers();
+        let have_buffers = self.merge.rings().have(|ring| ring.wakes_when_drained);
         let found = self.since_sleep >= if have_buffers && self.pace.is_busy() { 1 } else { WORTH_A_REFRESH };
         let took_much = found && self.merge.held() < WORTH_A_REFRESH.max(self.since_sleep / PART_HELD);
         let is_awaited = self.report.is_some() || !self.merge.is_whole() || self.merge.rings().are_complete();
@@ -87,7 +87,7 @@ impl Engine {
     /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader that has given all
     /// earlier records back.
     pub(super) fn do_rings_wake(&self) -> bool {
-        self.have_events() && !self.merge.rings().have_ring_buffers()
+        self.have_events() && !self.merge.rings().have(|ring| ring.wakes_when_drained)
     }
 
     /// Whether each ring can wake the reader.

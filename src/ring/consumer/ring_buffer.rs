@@ -4,13 +4,12 @@
 //! ring is the first busy reservation: everything before it is committed and never changes. What lies after it is read once it is
 //! committed too. (Nothing after it could leave earlier with proof: docs/PROOF.md.)
 
-use super::{Format, Ring, duplicate};
+use super::{Ring, duplicate};
 use crate::error::{Error, ErrorKind};
-use crate::ring::frame::{Reservation, State};
 use crate::ring::memory::{Mapping, Memory};
 use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU32, AtomicU64};
-use crate::ring::{Bytes, Fault, Header, KernelHalf};
+use crate::ring::{Bytes, Fault, Framing, Header, KernelHalf, Properties, RingKind};
 use crate::sys::fork::Owner;
 use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
@@ -23,6 +22,84 @@ pub const ANY_CPU: u32 = u32::MAX;
 
 /// How many bytes ahead to prefetch headers.
 const AHEAD: u64 = 4096;
+
+/// A BPF ring buffer.
+pub(crate) struct RingBuffer;
+
+impl Framing for RingBuffer {
+    const PROPERTIES: Properties = Properties {
+        name: "a BPF ring buffer",
+        // The header begins with the length, and everything after it is payload.
+        payload: Some((0, Header::LEN as usize)),
+        reserves: true,
+        wakes_when_drained: true,
+        is_shared: true,
+        counts_losses: false,
+        can_pause: false,
+    };
+
+    #[inline(always)]
+    fn sample(begin: [u8; 8]) -> Option<Header> {
+        let word = u32::from_ne_bytes(*begin.first_chunk()?);
+        // Neither a flag nor a length that a header cannot hold.
+        let is_plain = u64::from(word) <= Header::LONGEST - Header::LEN;
+        is_plain.then(|| Header::of_sample(Reservation(word).len()))
+    }
+
+    #[inline(always)]
+    fn payload_len(sample: &[u8], _: usize) -> Option<u32> {
+        sample.first_chunk().map(|len| u32::from_ne_bytes(*len))
+    }
+
+    /// A refresh has checked the length, which does not change any more.
+    fn record(ring: &Ring, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
+        let room = ring.head - position;
+        let reservation = ring.reservation(position);
+        let len = reservation.len();
+        // Another reader of the map may have given the bytes back.
+        if len > room {
+            return Err(Fault::Size { size: len as u32, room });
+        }
+        Ok((Header::of_any(len, reservation.0 & DISCARDED != 0), ring.bytes(position, len)))
+    }
+
+    /// The head stays: what was reserved may be busy.
+    fn look(ring: &mut Ring, reserved: u64) -> Result<(), Fault> {
+        // SAFETY: (I1)
+        let consumed = words::load_own(unsafe { ring.tail_word.as_ref() });
+        let stored = ring.base.wrapping_add(ring.tail);
+        if consumed != stored {
+            return Err(Fault::Consumer { from: stored, to: consumed });
+        }
+        ring.reserved = reserved;
+        Ok(())
+    }
+}
+
+/// `BPF_RINGBUF_BUSY_BIT` and `BPF_RINGBUF_DISCARD_BIT` (include/uapi/linux/bpf.h).
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+
+/// The first word of `struct bpf_ringbuf_hdr`: the length of the data, and two flags.
+#[derive(Debug, Clone, Copy)]
+struct Reservation(u32);
+
+impl Reservation {
+    /// The most bytes of data that the kernel reserves.
+    const LONGEST: u32 = DISCARDED - 1;
+
+    /// Whether the program has neither submitted nor discarded it.
+    #[inline(always)]
+    fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    /// Bytes from its header to the next one (`bpf_ringbuf_reserve`: a header of 8 bytes, all rounded up to 8).
+    #[inline(always)]
+    fn len(self) -> u64 {
+        (u64::from(self.0 & !(BUSY | DISCARDED)) + Header::LEN).next_multiple_of(8)
+    }
+}
 
 impl Ring {
     /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on. The map's file
@@ -88,7 +165,8 @@ impl Ring {
             tail: 0,
             head: 0,
             reserved: 0,
-            format: Format::RingBuffer,
+            kind: RingKind::RingBuffer,
+            is_backward: false,
             map: Some(info.id),
             page: base,
             owner: Owner::new(),
@@ -173,17 +251,12 @@ impl Ring {
     /// If there is not enough memory.
     pub(crate) fn simulated_ring_buffer(size: usize, fd: Option<Arc<OwnedFd>>) -> (KernelHalf, Self) {
         let (kernel, ring) = Self::simulated(machine::page_size(), size, fd, false);
-        (kernel, Self { format: Format::RingBuffer, ..ring })
+        (kernel, Self { kind: RingKind::RingBuffer, ..ring })
     }
 
     /// Whether both read the same BPF ring buffer.
     pub(crate) fn is_same_map(&self, other: &Self) -> bool {
         self.map.is_some() && self.map == other.map
-    }
-
-    /// Whether this is a BPF ring buffer.
-    pub(crate) fn is_ring_buffer(&self) -> bool {
-        self.format == Format::RingBuffer
     }
 
     /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
@@ -194,23 +267,11 @@ impl Ring {
         {
             return true;
         }
-        self.head < self.reserved && !Reservation(self.load_reservation(self.head)).is_busy()
-    }
-
-    /// Takes a new producer position, not before the last one nor further than the ring's length from the tail. The head stays.
-    pub(super) fn look_at_reservations(&mut self, reserved: u64) -> Result<(), Fault> {
-        // SAFETY: (I1)
-        let consumed = words::load_own(unsafe { self.tail_word.as_ref() });
-        let stored = self.base.wrapping_add(self.tail);
-        if consumed != stored {
-            return Err(Fault::Consumer { from: stored, to: consumed });
-        }
-        self.reserved = reserved;
-        Ok(())
+        self.head < self.reserved && !self.reservation(self.head).is_busy()
     }
 
     /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most` bytes or more after
-    /// the head. In a perf ring the head is already there.
+    /// the head. Where programs do not reserve, the head is already there.
     #[inline]
     pub(crate) fn pass_committed(&mut self, most: u64) -> Result<(), Fault> {
         if self.head == self.reserved {
@@ -223,7 +284,7 @@ impl Ring {
             if head + AHEAD < reserved {
                 prefetch_at(self.data.as_ptr().wrapping_add(self.index(head + AHEAD) as usize));
             }
-            let reservation = Reservation(self.load_reservation(head));
+            let reservation = self.reservation(head);
             if reservation.is_busy() {
                 break;
             }
@@ -238,26 +299,14 @@ impl Ring {
         passed
     }
 
-    /// The header word of the reservation at a position between tail and `reserved`.
+    /// The header of the reservation at a position between tail and `reserved`.
     #[inline(always)]
-    fn load_reservation(&self, position: u64) -> u32 {
+    fn reservation(&self, position: u64) -> Reservation {
         // SAFETY: `index` is below `size` (I1).
         let word = unsafe { self.data.add(self.index(position) as usize) };
         // SAFETY: mapped (I1), and aligned to 8: `base`, heads and lengths are multiples of 8.
         // Others only use it as one word.
-        words::load_reservation(unsafe { word.cast::<AtomicU32>().as_ref() })
-    }
-
-    /// The committed reservation at a position before the head. A refresh has checked its length, which does not change any more.
-    pub(super) fn reservation(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
-        self.assert_here();
-        let room = self.head - position;
-        let (header, len) = Header::of_reservation(self.load_reservation(position));
-        // Another reader of the map may have given the bytes back.
-        if len > room {
-            return Err(Fault::Size { size: len as u32, room });
-        }
-        Ok((header, self.bytes(position, len)))
+        Reservation(words::load_reservation(unsafe { word.cast::<AtomicU32>().as_ref() }))
     }
 }
 
@@ -279,7 +328,7 @@ impl KernelHalf {
         if len > Reservation::LONGEST || end.wrapping_sub(self.tail()) > self.size() - 1 {
             return None;
         }
-        self.write_header(head, Reservation::word(len, State::Busy));
+        self.write_header(head, len | BUSY);
         self.busy.push((head, len));
         self.publish(end);
         Some(head)
@@ -295,8 +344,7 @@ impl KernelHalf {
             assert_eq!(data.len(), len as usize, "data as long as the reservation");
             self.write_reserved(position.wrapping_add(Header::LEN), data);
         }
-        let state = if data.is_some() { State::Submitted } else { State::Discarded };
-        self.write_header(position, Reservation::word(len, state));
+        self.write_header(position, if data.is_some() { len } else { len | DISCARDED });
         self.busy.swap_remove(at);
     }
 

@@ -1,8 +1,9 @@
 //! What a ring takes and what it refuses.
 
-use super::{Fault, Ring};
+use super::{Fault, Framing, Ring, RingKind, with_framing};
+use crate::ring::{KernelHalf, memory, words};
 
-fn record(kernel: &mut super::KernelHalf, size: u16) {
+fn record(kernel: &mut KernelHalf, size: u16) {
     let head = kernel.head();
     let mut bytes = vec![0xaa; usize::from(size)];
     bytes[..4].copy_from_slice(&9u32.to_ne_bytes());
@@ -18,7 +19,7 @@ fn records_are_seen_after_a_look_and_given_back_by_release() {
     record(&mut kernel, 24);
     assert_eq!(ring.head(), 0, "nothing is seen without a look");
     ring.refresh().unwrap();
-    assert_eq!(ring.header(0).unwrap().size(), 24);
+    assert_eq!(ring.record(0).unwrap().0.size(), 24);
     assert_eq!(ring.bytes(0, 24).len(), 24);
     ring.release(24);
     assert_eq!(kernel.tail(), 24);
@@ -103,7 +104,7 @@ fn fewer_bytes_than_a_header_are_a_fault() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     kernel.force_head(4);
     ring.refresh().unwrap();
-    assert_eq!(ring.header(0), Err(Fault::Size { size: 0, room: 4 }));
+    assert_eq!(ring.record(0).unwrap_err(), Fault::Size { size: 0, room: 4 });
 }
 
 fn is_geometry(error: &crate::Error) -> bool {
@@ -141,7 +142,7 @@ fn a_header_page_that_cannot_be_right_is_refused() {
         (u64::MAX - 4095, 4096, 0), // overflows
     ] {
         let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
-        for (word, value) in [(super::DATA_OFFSET_AT, offset), (super::DATA_SIZE_AT, size)] {
+        for (word, value) in [(memory::DATA_OFFSET_AT, offset), (memory::DATA_SIZE_AT, size)] {
             // SAFETY: a word of the header page, which nobody else looks at now.
             let at = unsafe { ring.page().add(word) }.cast::<u64>();
             // SAFETY: as above.
@@ -153,7 +154,7 @@ fn a_header_page_that_cannot_be_right_is_refused() {
     }
     // Before 4.1 the kernel left both zero: the data is what follows the header page.
     let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
-    for word in [super::DATA_OFFSET_AT, super::DATA_SIZE_AT] {
+    for word in [memory::DATA_OFFSET_AT, memory::DATA_SIZE_AT] {
         // SAFETY: as above.
         let at = unsafe { ring.page().add(word) }.cast::<u64>();
         // SAFETY: as above.
@@ -178,7 +179,7 @@ fn every_head_is_taken_or_refused_as_it_must_be() {
                         (ring.base, ring.tail, ring.head, ring.reserved) = (base, tail, tail + used, tail + used);
                         // SAFETY: (I1)
                         let word = unsafe { ring.head_word.as_ref() };
-                        super::words::store_head(word, base.wrapping_add(to));
+                        words::store_head(word, base.wrapping_add(to));
                         let taken = ring.refresh();
                         let right = to >= tail + used && to <= tail + size;
                         assert_eq!(taken.is_ok(), right, "{base:#x}, {tail} and {used}, {to}: {taken:?}");
@@ -200,4 +201,47 @@ fn a_ring_written_backwards_gives_no_bytes_once_it_is_written_again() {
     assert_eq!(ring.bytes(0, 8).to_vec(), [1; 8]);
     ring.thaw();
     ring.bytes(0, 8);
+}
+
+/// Everything that the hot loops take by [`Framing::split`] is what [`Framing::record`] says of the same bytes, in every kind of ring.
+#[test]
+fn what_is_plain_is_what_the_general_way_says_in_every_kind_of_ring() {
+    const ROOM: u64 = 96;
+    for kind in RingKind::ALL {
+        let (mut plain, mut all) = (0, 0);
+        // A header of perf's, with any size and several kinds, and its halves the other way round: the length of a reservation, with any flags.
+        let words = (0..=ROOM + 8).flat_map(|size| {
+            let perf = |kind: u64| if cfg!(target_endian = "little") { size << 48 | kind } else { kind << 32 | size };
+            let flags = (0..4u32).map(move |flags| size as u32 | flags << 30);
+            let long = [65_520, 65_521, 1 << 20].map(|long| long + size as u32);
+            [perf(9), perf(2), perf(u64::from(u32::MAX))].into_iter().chain(flags.chain(long).map(first_of))
+        });
+        for word in words {
+            let (mut kernel, ring) = Ring::simulated(4096, 128, None, false);
+            let mut ring = Ring { kind, ..ring };
+            kernel.write(0, &[word.to_ne_bytes(), [0; 8]].concat());
+            kernel.publish(ROOM);
+            // A length that goes past the head is a fault there, or of the record.
+            let _ = ring.refresh();
+            let (bytes, _) = ring.bytes(0, ring.head()).as_slices();
+            let said = ring.record(0);
+            all += u32::from(said.is_ok());
+            for least in [8, 40] {
+                if let Some((header, sample, rest)) = with_framing!(kind, F => F::split(bytes, least)) {
+                    let (said, whole) = said.as_ref().unwrap_or_else(|fault| panic!("{kind:?} {word:#x}: {fault}"));
+                    assert_eq!((header, sample), (*said, whole.as_slices().0), "{kind:?} {word:#x}");
+                    assert!(header.kind() == 9 && sample.len() >= least && sample.len() + rest.len() == bytes.len());
+                    let len = with_framing!(kind, F => F::payload_len(sample, 12));
+                    assert!(len.is_none_or(|len| len as usize <= sample.len() - 8), "{kind:?} {word:#x}: {len:?}");
+                    plain += 1;
+                }
+            }
+        }
+        assert!(plain > 10 && all > 20, "{kind:?}: {plain} of {all}");
+    }
+}
+
+/// A word whose first half in memory is this.
+fn first_of(half: u32) -> u64 {
+    u64::from(half) << if cfg!(target_endian = "little") { 0 } else { 32 }
 }
