@@ -68,7 +68,6 @@ pub(crate) struct Reserved {
     ended: Option<io::Result<()>>,
     /// When to interrupt again, because a CPU could not be interrupted yet.
     again: Option<Instant>,
-    took: Duration,
 }
 
 impl Reserved {
@@ -77,7 +76,7 @@ impl Reserved {
             Barrier::Programs => (None, Duration::ZERO),
             Barrier::Interrupts { every, isolated } => (Some(Interrupts::open(isolated)?), every),
         };
-        Ok(Self { interrupts, begun: None, every, ended: None, again: None, took: Duration::ZERO })
+        Ok(Self { interrupts, begun: None, every, ended: None, again: None })
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
@@ -114,7 +113,6 @@ impl Reserved {
         self.ended = self.interrupts.as_mut().map_or(Some(Ok(())), Interrupts::send);
         let retry = self.interrupts.as_ref().filter(|_| self.ended.is_none()).map(Interrupts::retry);
         self.again = retry.map(|retry| now + retry);
-        self.took = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
     }
 
     pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
@@ -122,10 +120,6 @@ impl Reserved {
             self.send();
         }
         self.ended.take()
-    }
-
-    pub(crate) fn took(&self) -> Duration {
-        self.took
     }
 }
 

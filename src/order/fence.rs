@@ -40,8 +40,6 @@ pub(crate) struct Fences {
     last: Option<Instant>,
     /// The time to wait after the start of the last fence, if it failed; zero if it did not.
     retry: Duration,
-    /// The time of the last fence, from its start until its end was noticed.
-    latency: Duration,
     /// Started with the first fence for which many events wait, if the thread could be started.
     visits: Option<Option<Visits>>,
 }
@@ -159,8 +157,7 @@ impl Fences {
     ) -> Self {
         let alive = ForkWord::new(1);
         let (begun, noticed, last) = Default::default();
-        let (retry, latency) = Default::default();
-        Self { shared, thread, number, alive, name, begun, noticed, every, last, retry, latency, visits: None }
+        Self { shared, thread, number, alive, name, begun, noticed, every, last, retry: Duration::ZERO, visits: None }
     }
 
     /// Which way is in use.
@@ -237,7 +234,6 @@ impl Fences {
         if let Some(Some(visits)) = &self.visits {
             visits.end();
         }
-        self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
         let failure = {
             let mut outcome = self.shared.outcome();
             self.name = outcome.name;
@@ -276,11 +272,6 @@ impl Fences {
             }
             self.shared.wake.sleep(MOMENT);
         }
-    }
-
-    /// How long the last fence took.
-    pub(crate) fn latency(&self) -> Duration {
-        self.latency
     }
 
     /// How long the fence under way has taken so far; `None` if none is under way.

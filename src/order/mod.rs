@@ -39,7 +39,7 @@ pub(crate) mod proof;
 pub(crate) mod rcu;
 mod run;
 mod self_filter;
-mod stats;
+mod status;
 mod stream;
 mod visits;
 

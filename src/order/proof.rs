@@ -109,15 +109,6 @@ impl Proof {
         }
     }
 
-    /// How long the last proof took.
-    pub(crate) fn latency(&self) -> Duration {
-        match self {
-            Self::Fences(fences) => fences.latency(),
-            Self::Epochs(watch) => watch.latency,
-            Self::Reserved(reserved) => reserved.took(),
-        }
-    }
-
     /// How long the proof under way has taken so far; `None` if none is under way.
     pub(crate) fn under_way(&self) -> Option<Duration> {
         match self {
@@ -196,7 +187,6 @@ pub(crate) struct Watch {
     inside: Vec<(u32, Epoch)>,
     /// Whether the words were read repeatedly for this proof.
     spun: bool,
-    latency: Duration,
     /// The kernel fence that replaces the proof for words that stay inside. Started at first use.
     stand_in: Option<Fences>,
     /// Since when the fence under way replaces this proof. A fence may be left from an earlier proof.
@@ -228,7 +218,6 @@ impl Watch {
             begun: Instant::now(),
             inside,
             spun: false,
-            latency: Duration::ZERO,
             stand_in: None,
             standing_in: None,
             stood_in: 0,
@@ -312,7 +301,6 @@ impl Watch {
 
     fn end(&mut self, ended: io::Result<()>) -> io::Result<()> {
         (self.under_way, self.standing_in) = (false, None);
-        self.latency = self.begun.elapsed();
         ended
     }
 

@@ -55,8 +55,8 @@ fn a_handle_has_the_counts_of_a_reader_that_sleeps_or_lends() {
     }
     is_read.recv().expect("it reads all");
     threads::until("all is yielded", || handle.ledger().unwrap().total().yielded == all);
-    assert_eq!(handle.stats().unwrap().records, all);
-    assert_eq!(handle.progress().unwrap().held, 0);
+    assert_eq!(handle.status().unwrap().total().yielded, all);
+    assert_eq!(handle.status().unwrap().held, 0);
     let seen = handle.ledger().unwrap();
     // A handle asks the kernel nothing, so it does not know.
     assert!(!seen.is_complete() && seen.is_balanced() && seen.total().lost == 0, "{seen:?}");
@@ -93,13 +93,13 @@ fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
             for n in 0..5 {
                 echo.run_with(cpu, &[n]).unwrap();
             }
-            let before = reader.stats();
+            let before = reader.status();
             for n in 0..5 {
                 assert_eq!(number(&next(&mut reader).event()), n, "{hold}: CPU {cpu}");
             }
-            assert_eq!(reader.held(), 0);
-            let stats = reader.stats();
-            let (looks, fences) = (stats.refreshes - before.refreshes, stats.fences - before.fences);
+            assert_eq!(reader.status().held, 0);
+            let status = reader.status();
+            let (looks, fences) = (status.refreshes - before.refreshes, status.fences - before.fences);
             println!("{hold}: {looks} refreshes, {fences} fences");
             match hold {
                 // One that begins after all events are seen; another may have been under way.
