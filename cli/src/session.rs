@@ -159,9 +159,9 @@ impl Session {
         Ok(self.reader.ledger()?)
     }
 
-    /// What the reader has counted so far.
-    pub fn status(&self) -> Status {
-        self.reader.status()
+    /// How many records about the tracer were left out.
+    pub fn left_out(&self) -> u64 {
+        self.reader.status().left_out
     }
 
     /// Which buffer would have held what was lost. `None` if nothing was, or if the rings are a map, whose size its program chooses.

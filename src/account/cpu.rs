@@ -78,8 +78,8 @@ impl Account {
     }
 
     /// This account with `refused` fewer unexplained numbers. `refused` is the programs' own count of outputs that failed without the
-    /// kernel's counting them ([`Status`](crate::Status)). Outputs that failed after the last record seen leave no hole, so `refused` may be larger than
-    /// `unexplained`.
+    /// kernel's counting them ([`Status`](crate::Status)). Outputs that failed after the last record seen leave no hole, so `refused` may be
+    /// larger than `unexplained`.
     pub fn explained(mut self, refused: u64) -> Self {
         self.unexplained = self.unexplained.saturating_sub(refused);
         self

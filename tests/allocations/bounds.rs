@@ -1,8 +1,7 @@
 //! The bound on the memory for holding, counted by the allocator, for every kind of load.
 
 use perfweave::{
-    AnomalyKind, Barrier, Certainty, Clock, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence,
-    WhenFull, sim,
+    Barrier, Certainty, Clock, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::counting::{most, now};
 

@@ -4,8 +4,8 @@ use crate::reading::{self, LONG};
 use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
-    ANY_CPU, AnomalyKind, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge,
-    Order, Pause, Reader, Rings, Sequence, WhenFull, sim,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause,
+    Reader, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
