@@ -20,7 +20,7 @@
 //! cargo bench -p perfweave-benches --bench observer -- --buffers               # BPF ring buffers
 //! ```
 
-use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Stats};
+use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Status};
 use perfweave_support::args::Args;
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::{bpf, kernel, load, tracefs};
@@ -263,9 +263,9 @@ impl Stage {
             let reader = scope.spawn(|| match by {
                 By::Nobody => {
                     thread::sleep(WARM_UP);
-                    let mut account = Account::begin(Stats::default())?;
+                    let mut account = Account::begin(Status::default())?;
                     thread::sleep(time);
-                    account.end(Stats::default())
+                    account.end(Status::default())
                 }
                 By::Drain => drained(rings, time),
                 By::Reader(hold, with) => read(rings, hold, *with, time, from.is_buffers()),
@@ -300,23 +300,23 @@ struct Account {
     own: Vec<PathBuf>,
     rcu: Vec<PathBuf>,
     before: [f64; 9],
-    stats: Stats,
+    status: Status,
     events: u64,
     waits: Vec<u64>,
 }
 
 impl Account {
     /// To be begun and ended by the thread that reads.
-    fn begin(stats: Stats) -> Result<Self> {
+    fn begin(status: Status) -> Result<Self> {
         let this = fs::canonicalize("/proc/thread-self")?;
         let mut own = threads(Path::new("/proc/self/task"), "perfweave-")?;
         own.push(this);
         let rcu = threads(Path::new("/proc"), "rcu")?;
         let before = totals(&own, &rcu)?;
-        Ok(Self { begun: Instant::now(), own, rcu, before, stats, events: 0, waits: Vec::with_capacity(1 << 20) })
+        Ok(Self { begun: Instant::now(), own, rcu, before, status, events: 0, waits: Vec::with_capacity(1 << 20) })
     }
 
-    fn end(&mut self, stats: Stats) -> Result<Row> {
+    fn end(&mut self, status: Status) -> Result<Row> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let after = totals(&self.own, &self.rcu)?;
         let [wakeups, switches, own, rcu, cpu, busy, mine, interrupts, loops]: [f64; 9] =
@@ -330,8 +330,8 @@ impl Account {
         let others = (busy - mine) / load::online().len() as f64 * 100.0;
         Ok([
             wakeups,
-            per_second(stats.refreshes - self.stats.refreshes),
-            per_second(stats.fences - self.stats.fences),
+            per_second(status.refreshes - self.status.refreshes),
+            per_second(status.fences - self.status.fences),
             switches,
             own,
             rcu,
@@ -340,7 +340,7 @@ impl Account {
             wait(50),
             wait(99),
             others,
-            (stats.lost - self.stats.lost) as f64,
+            (status.total().lost - self.status.total().lost) as f64,
             interrupts,
             loops / 1e3,
         ])
@@ -404,7 +404,7 @@ fn calls() -> Result<f64> {
 }
 
 fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
-    let (mut account, mut stats) = (None::<Account>, Stats::default());
+    let (mut account, mut status) = (None::<Account>, Status::default());
     let begin = Instant::now();
     while begin.elapsed() < WARM_UP + time {
         thread::sleep(Duration::from_millis(100));
@@ -415,12 +415,12 @@ fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
             ControlFlow::<()>::Continue(())
         });
         if account.is_none() && begin.elapsed() >= WARM_UP {
-            account = Some(Account::begin(Stats::default())?);
+            account = Some(Account::begin(Status::default())?);
         }
-        stats.refreshes += u64::from(account.is_some());
+        status.refreshes += u64::from(account.is_some());
     }
     // On a very busy machine the time may be over before the reader begins.
-    account.map_or_else(|| Account::begin(Stats::default()), Ok)?.end(stats)
+    account.map_or_else(|| Account::begin(Status::default()), Ok)?.end(status)
 }
 
 fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration, buffers: bool) -> Result<Row> {
@@ -439,7 +439,7 @@ fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration, buf
     let begin = Instant::now();
     while let Some(left) = (WARM_UP + time).checked_sub(begin.elapsed()) {
         if account.is_none() && begin.elapsed() >= WARM_UP {
-            account = Some(Account::begin(reader.stats())?);
+            account = Some(Account::begin(reader.status())?);
         }
         let left = if account.is_none() { left.saturating_sub(time).max(Duration::from_millis(1)) } else { left };
         let Some(batch) = reader.batch(left)? else { break };
@@ -453,7 +453,7 @@ fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration, buf
             }
         }
     }
-    account.map_or_else(|| Account::begin(reader.stats()), Ok)?.end(reader.stats())
+    account.map_or_else(|| Account::begin(reader.status()), Ok)?.end(reader.status())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -11,7 +11,7 @@
 
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use perfweave::{Error, Fence, Hold, Item, Order, Pause, Reader, Rings, Stats, Wakeup};
+use perfweave::{Account, Error, Fence, Hold, Item, Order, Pause, Reader, Rings, Wakeup};
 use perfweave_support::{bpf, kernel, load};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -119,7 +119,11 @@ impl Stage {
 
     /// Runs the victim on its CPU while a reader reads. The victim is given the path of the reader's `status` in /proc. Gives
     /// what came of it, what the reader did, and the milliseconds that [`read`] gives.
-    fn run<T: Send>(&self, setting: &Setting, victim: impl FnOnce(&Path) -> T + Send) -> Result<(T, Stats, Vec<f64>)> {
+    fn run<T: Send>(
+        &self,
+        setting: &Setting,
+        victim: impl FnOnce(&Path) -> T + Send,
+    ) -> Result<(T, Account, Vec<f64>)> {
         let rings = self.rings(setting)?;
         let link = setting.attached.then(|| self.program.attach_raw_tracepoint("sys_enter")).transpose()?;
         let cpu = if setting.by == By::SameCpu { self.victim } else { 0 };
@@ -138,7 +142,7 @@ impl Stage {
                 load::pinned(self.victim, load::getppid);
                 reader.handle().flush()?;
                 read(&mut reader)?;
-                Ok::<_, Error>((reader.stats(), waits))
+                Ok::<_, Error>((reader.status().total(), waits))
             });
             let (handle, status): (_, PathBuf) = told.recv()?;
             setting.pause.map_or(Ok(()), |how| handle.pause(how))?;
@@ -150,9 +154,9 @@ impl Stage {
             handle.flush()?;
             // A reader that has not begun to read begins now.
             let _ = begin.send(());
-            let (stats, waits) = reader.join().map_err(|_| "the reader panicked")??;
+            let (total, waits) = reader.join().map_err(|_| "the reader panicked")??;
             drop(link);
-            Ok((result, stats, waits))
+            Ok((result, total, waits))
         })
     }
 }
@@ -177,7 +181,7 @@ fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
 /// The cost of a round: nanoseconds for each call; of 1000 calls, how often the victim's CPU was interrupted for a wake-up and
 /// how often the reader went to sleep; how many events were lost; how long the slowest of 100 waited, in milliseconds.
 fn round(stage: &Stage, setting: &Setting, calls: u32) -> Result<[f64; 5]> {
-    let ((time, interrupts, sleeps), stats, waits) = stage.run(setting, |status| {
+    let ((time, interrupts, sleeps), total, waits) = stage.run(setting, |status| {
         (0..WARM_UP).for_each(|_| load::getppid());
         // IRQ work interrupts: deferred work of the kernel, mostly wake-ups of perf events.
         let counts = || [count("/proc/interrupts", "IWI:", stage.victim), count(status, "voluntary_ctxt_switches:", 0)];
@@ -192,8 +196,8 @@ fn round(stage: &Stage, setting: &Setting, calls: u32) -> Result<[f64; 5]> {
         (true, Some(Pause::Slots)) => 1,
         _ => u64::from(WARM_UP + calls) + 1,
     };
-    assert_eq!(stats.records + stats.lost, written, "{}: each call is a record, or counted as lost", setting.name);
-    let (calls, lost) = (f64::from(calls), stats.lost as f64);
+    assert_eq!(total.yielded + total.lost, written, "{}: each call is a record, or counted as lost", setting.name);
+    let (calls, lost) = (f64::from(calls), total.lost as f64);
     let thousand = |count: u64| count as f64 * 1000.0 / calls;
     Ok([time.as_nanos() as f64 / calls, thousand(interrupts), thousand(sleeps), lost, percentile(waits, 99)])
 }
@@ -266,7 +270,7 @@ fn pauses(stage: &Stage) -> Result<()> {
         echo.run_with(stage.victim, &[1000])?;
         handle.flush()?;
         read(&mut reader)?;
-        let Stats { records, lost, .. } = reader.stats();
+        let Account { yielded: records, lost, .. } = reader.status().total();
         assert!(told.iter().all(|answer| *answer == told[0]), "{pauses:?}: {told:?}");
         let told = if told[0] == 0 { "0".to_owned() } else { format!("-{:?}", Errno::from_raw(-told[0])) };
         println!("| {pauses:?} | {told} | {lost} | {records} | {:.1} |", percentile(times, 50));
@@ -283,11 +287,11 @@ fn idle(stage: &Stage, time: Duration) -> Result<()> {
         let mut reader = Reader::new(stage.rings(&PLAIN)?, Order::new().hold(hold.clone()))?;
         let name = reader.fence().unwrap_or("");
         // No event is output meanwhile.
-        let (begin, before) = (cpu_time()?, reader.stats());
+        let (begin, before) = (cpu_time()?, reader.status());
         if let Some(event) = reader.next_timeout(time)? {
             return Err(format!("not idle: {event:?}").into());
         }
-        let (used, now) = ((cpu_time()? - begin).as_secs_f64(), reader.stats());
+        let (used, now) = ((cpu_time()? - begin).as_secs_f64(), reader.status());
         let (looks, sleeps) = (now.refreshes - before.refreshes, now.sleeps - before.sleeps);
         let part = used / time.as_secs_f64() * 100.0;
         println!("| {hold} {name} | {:.2} | {part:.3} | {looks} | {sleeps} |", used * 1000.0);

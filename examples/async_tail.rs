@@ -88,7 +88,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
             }
         }
     }
-    summary.print(json, reader.stats().left_out);
+    summary.print(json, reader.status().left_out);
     Ok(summary.events > 0 && summary.out_of_order == 0 && summary.damaged == 0)
 }
 

@@ -116,9 +116,10 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let written = maps.counter.lookup_u64(0, 0)?;
     let refused = maps.failures.counted()?;
-    let stats = reader.stats();
+    let status = reader.status();
+    let total = status.total();
     let (p50, p99) = tally.hold_us();
-    let unexplained = written as i64 - tally.yielded as i64 - stats.lost as i64;
+    let unexplained = written as i64 - tally.yielded as i64 - total.lost as i64;
     let fence = reader.fence().unwrap_or("none");
     if json {
         println!(
@@ -127,40 +128,40 @@ fn run() -> Result<(), Box<dyn Error>> {
                 "hold": reader.hold().to_string(),
                 "fence": fence,
                 "yielded": tally.yielded,
-                "unproven": stats.early,
-                "late": stats.late,
-                "max_late_ns": stats.max_late,
+                "unproven": total.early,
+                "late": total.late,
+                "max_late_ns": total.max_late,
                 "out_of_order": tally.out_of_order,
                 "inversions_by_ring": tally.inversions_by_ring,
-                "repaired_in_ring": stats.repaired,
+                "repaired_in_ring": total.repaired,
                 "written": written,
-                "lost": stats.lost,
+                "lost": total.lost,
                 "refused": refused,
                 "unexplained": unexplained,
-                "damaged": stats.damaged,
-                "fences": stats.fences,
-                "stand_ins": stats.stand_ins,
-                "copied": stats.copied,
-                "most_memory": stats.most_memory,
+                "damaged": total.damaged,
+                "fences": status.fences,
+                "stand_ins": status.stand_ins,
+                "copied": total.copied,
+                "most_memory": status.most_memory,
                 "hold_p50_us": p50,
                 "hold_p99_us": p99,
             })
         );
     } else {
-        println!("hold rule            {} (fence: {fence}, {} of them)", reader.hold(), stats.fences);
+        println!("hold rule            {} (fence: {fence}, {} of them)", reader.hold(), status.fences);
         println!("events               {} of {written} written", tally.yielded);
-        println!("unproven             {} let out early, because memory was used up", stats.early);
-        println!("late                 {} (at most by {} ns)", stats.late, stats.max_late);
+        println!("unproven             {} let out early, because memory was used up", total.early);
+        println!("late                 {} (at most by {} ns)", total.late, total.max_late);
         println!("ring by ring         {} would have come out of order", tally.inversions_by_ring);
-        println!("repaired in a ring   {}", stats.repaired);
-        println!("lost, unexplained    {}, {unexplained}", stats.lost);
+        println!("repaired in a ring   {}", total.repaired);
+        println!("lost, unexplained    {}, {unexplained}", total.lost);
         if options.rings != Kind::Perf {
             println!("refused              {refused} reservations");
         }
-        println!("damaged              {}", stats.damaged);
+        println!("damaged              {}", total.damaged);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
-        println!("stand-ins            {} kernel fences, for programs that did not leave", stats.stand_ins);
-        println!("memory for holding   {} KiB at most", stats.most_memory >> 10);
+        println!("stand-ins            {} kernel fences, for programs that did not leave", status.stand_ins);
+        println!("memory for holding   {} KiB at most", status.most_memory >> 10);
     }
     Ok(())
 }
@@ -384,7 +385,7 @@ impl Tally {
             let before = self.yielded;
             let Some(batch) = reader.batch(Duration::from_millis(300))? else { return Ok(()) };
             self.batch(batch, &now);
-            if self.yielded == before && reader.held() == 0 {
+            if self.yielded == before && reader.status().held == 0 {
                 return Ok(());
             }
         }

@@ -10,7 +10,7 @@
 //! ```
 
 use perfweave::{
-    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Ledger, Order, Pause, Reader, SequenceAnomaly,
+    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Order, Pause, Reader, SequenceAnomaly, Status,
     WhenFull,
 };
 use perfweave::{Item, Sequence};
@@ -110,7 +110,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     }
     printer.end();
 
-    let (ledger, stats) = (reader.ledger()?, reader.stats());
+    let ledger = reader.ledger()?;
     let outputs = (0..slots).map(|cpu| Outputs::read(&own, cpu)).collect::<io::Result<Vec<_>>>()?;
     let machine = machine.lookup_u64(0, 0)?;
     let total = ledger.total();
@@ -119,7 +119,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     // Numbers after the last written one.
     let behind_all = machine - tally.all.iter().map(|seen| seen.next).sum::<u64>();
     let unexplained = (missing + behind_all) as i64 - (total.lost + refused) as i64;
-    let balanced = tally.balances(&ledger, &outputs, machine) && stats.missing == missing && unexplained == 0;
+    let balanced = tally.balances(&ledger, &outputs, machine) && total.missing == missing && unexplained == 0;
     if json {
         println!(
             "{}",
@@ -135,10 +135,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "unexplained": unexplained,
                 "balanced": balanced,
                 "out_of_order": tally.out_of_order,
-                "late": stats.late,
-                "unproven": stats.early,
+                "late": total.late,
+                "unproven": total.early,
                 "found": tally.found,
-                "repaired": stats.repaired,
+                "repaired": total.repaired,
                 "damaged": total.damaged,
                 "cpus": cpus,
                 "pages": pages,
@@ -154,7 +154,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             println!("{}; refused {refused}", account.explained(refused));
         }
         println!("written              {machine}, {:.0} a second", machine as f64 / time.as_secs_f64());
-        println!("yielded              {} ({} unproven, {} late)", total.yielded, stats.early, stats.late);
+        println!("yielded              {} ({} unproven, {} late)", total.yielded, total.early, total.late);
         println!("out of order         {} that were not marked late", tally.out_of_order);
         println!("lost, refused        {}, {refused}", total.lost);
         println!("missing              {} in {} gaps, {} behind all", missing, tally.gaps, behind_all);
@@ -283,7 +283,7 @@ impl Tally {
     }
 
     /// Whether all counts of each CPU agree. This many numbers of the whole machine were drawn.
-    fn balances(&self, ledger: &Ledger, outputs: &[Outputs], machine: u64) -> bool {
+    fn balances(&self, ledger: &Status, outputs: &[Outputs], machine: u64) -> bool {
         let (mut all_drawn, mut all_gone, mut balances) = (0, 0, true);
         for account in &ledger.accounts {
             let cpu = account.cpu.map_or(0, |cpu| cpu as usize);

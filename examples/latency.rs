@@ -8,7 +8,7 @@
 //! A command is traced from its first system call on; its input is empty. Without `--seconds` it is traced until the process ends.
 //! `latency` exits with the status of a command.
 
-use perfweave::{Item, Kind, Order, Reader, Rings, Stats};
+use perfweave::{Account, Item, Kind, Order, Reader, Rings};
 use perfweave_decode::Format;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -121,7 +121,8 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
         let [p50, p99, max] = [50, 99, 100].map(|percent| times[rank(percent)] as f64 / 1e3);
         println!("{:>6} {:>9} {p50:>10.1} {p99:>10.1} {max:>10.1}", number.unwrap_or(-1), times.len());
     }
-    let ([entered, returned, _], Stats { lost, late, damaged, left_out, .. }) = (seen, reader.stats());
+    let ([entered, returned, _], status) = (seen, reader.status());
+    let (Account { lost, late, damaged, .. }, left_out) = (status.total(), status.left_out);
     eprintln!(
         "{entered} calls entered, {returned} returned; lost {lost}, late {late}, damaged {damaged}, left out {left_out}"
     );

@@ -1,11 +1,11 @@
-//! The counts of a reader for Prometheus, while it reads: `Handle::stats` and `Handle::progress` from another thread.
+//! The counts of a reader for Prometheus, while it reads: `Handle::status` from another thread.
 //!
 //! ```text
 //! cargo run --release --example metrics -- --listen 127.0.0.1:9464 --seconds 60 &
 //! curl -s http://127.0.0.1:9464/metrics
 //! ```
 
-use perfweave::{Account, Handle, Order, Reader, Rings, Stats};
+use perfweave::{Account, Handle, Order, Reader, Rings};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -76,7 +76,8 @@ fn answer(mut client: &TcpStream, handle: &Handle) -> Result<(), Box<dyn Error>>
 
 /// The text format of Prometheus.
 fn metrics(handle: &Handle) -> Result<String, perfweave::Error> {
-    let (Stats { records, lost, late, early, damaged, .. }, progress) = (handle.stats()?, handle.progress()?);
+    let status = handle.status()?;
+    let Account { yielded: records, lost, late, early, damaged, .. } = status.total();
     let counters = [
         ("records", "Records that were yielded", records),
         ("lost", "Records that the kernel dropped because a ring was full", lost),
@@ -89,15 +90,14 @@ fn metrics(handle: &Handle) -> Result<String, perfweave::Error> {
             "# HELP perfweave_{name}_total {help}.\n# TYPE perfweave_{name}_total counter\nperfweave_{name}_total {value}\n"
         )
     };
-    let ledger = handle.ledger()?;
     let lost = |account: &Account| {
         let cpu = account.cpu.map_or_else(|| "none".into(), |cpu| cpu.to_string());
         format!("perfweave_cpu_lost_total{{cpu=\"{cpu}\"}} {}\n", account.lost)
     };
-    let by_cpu: String = ledger.accounts.iter().map(lost).collect();
+    let by_cpu: String = status.accounts.iter().map(lost).collect();
     let head =
         "# HELP perfweave_cpu_lost_total Records that the kernel dropped.\n# TYPE perfweave_cpu_lost_total counter";
     let held = "# HELP perfweave_held Events that wait for a proof of their order.\n# TYPE perfweave_held gauge";
     let counters: String = counters.iter().map(counter).collect();
-    Ok(format!("{counters}{head}\n{by_cpu}{held}\nperfweave_held {}\n", progress.held))
+    Ok(format!("{counters}{head}\n{by_cpu}{held}\nperfweave_held {}\n", status.held))
 }

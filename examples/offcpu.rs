@@ -8,7 +8,7 @@
 //! `--each` prints each period off the CPU when it ends: the time when the thread came back, the thread's number, the length, and how much of
 //! it the thread was ready, in nanoseconds.
 
-use perfweave::{Item, Kind, Order, Reader, Rings, Sample, Stats};
+use perfweave::{Account, Item, Kind, Order, Reader, Rings, Sample};
 use perfweave_decode::Format;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -148,7 +148,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         let [off, ready, longest] = [process.total, process.ready, process.longest].map(|time| time as f64 / 1e6);
         println!("{pid:>8} {:<16} {:>8} {off:>12.3} {ready:>12.3} {longest:>12.3}", process.name, process.times);
     }
-    let Stats { records, lost, late, damaged, left_out, .. } = reader.stats();
+    let status = reader.status();
+    let (Account { yielded: records, lost, late, damaged, .. }, left_out) = (status.total(), status.left_out);
     eprintln!("{records} records; lost {lost}, late {late}, damaged {damaged}, left out {left_out}");
     Ok(())
 }

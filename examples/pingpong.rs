@@ -84,9 +84,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
         thread.join().map_err(|_| "a player panicked")?;
     }
     drop(links);
-    while tally.batch(&mut reader, Duration::from_millis(300))? || reader.held() > 0 {}
+    while tally.batch(&mut reader, Duration::from_millis(300))? || reader.status().held > 0 {}
 
-    let stats = reader.stats();
+    let total = reader.status().total();
     let written = counter.lookup_u64(0, 0)?;
     if json {
         println!(
@@ -96,10 +96,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "violations": tally.violations,
                 "violations_by_ring": tally.violations_by_ring,
                 "written": written,
-                "lost": stats.lost,
-                "late": stats.late,
-                "unproven": stats.early,
-                "damaged": stats.damaged,
+                "lost": total.lost,
+                "late": total.late,
+                "unproven": total.early,
+                "damaged": total.damaged,
                 "cpus": [first, second],
                 "hold": reader.hold().to_string(),
                 "fence": reader.fence(),
@@ -112,8 +112,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
             "out of turn by ring   {} of the same events, read one ring after the other",
             tally.violations_by_ring
         );
-        println!("lost, damaged         {}, {}", stats.lost, stats.damaged);
-        println!("unproven, late        {}, {}", stats.early, stats.late);
+        println!("lost, damaged         {}, {}", total.lost, total.damaged);
+        println!("unproven, late        {}, {}", total.early, total.late);
         println!("hold rule             {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
     Ok(tally.violations == 0)

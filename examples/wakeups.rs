@@ -9,7 +9,7 @@
 //!
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
-use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
+use perfweave::{Account, Clock, Event, Item, Order, Reader, Record, Rings, sim};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -265,7 +265,7 @@ impl Scheduler {
     }
 
     fn table(&mut self, out: &mut impl Write, reader: &Reader) -> std::io::Result<()> {
-        let stats = reader.stats();
+        let status = reader.status();
         let rows = self.busiest();
         writeln!(
             out,
@@ -279,14 +279,15 @@ impl Scheduler {
         let joined: usize = rows.iter().map(|(_, _, times, _)| times).sum();
         writeln!(out)?;
         writeln!(out, "{} events, {joined} wake-ups joined to their switch, {} pairs", self.events, rows.len())?;
-        let Stats { lost, early, late, damaged, .. } = stats;
+        let Account { lost, early, late, damaged, .. } = status.total();
         writeln!(out, "lost {lost}, let out before their order was proven {early}, late {late}, damaged {damaged}")?;
-        writeln!(out, "left out {} events of this program alone", stats.left_out)?;
+        writeln!(out, "left out {} events of this program alone", status.left_out)?;
         writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
     }
 
     fn json(&mut self, reader: &Reader, is_simulated: bool) -> String {
-        let Stats { lost, late, early, damaged, left_out, .. } = reader.stats();
+        let status = reader.status();
+        let (Account { lost, late, early, damaged, .. }, left_out) = (status.total(), status.left_out);
         let (rows, hold) = (self.busiest(), reader.hold());
         let pairs = rows.iter().take(15).map(|(waker, woken, times, [p50, p99, max])| {
             let (waker, woken) = (quoted(waker), quoted(woken));

@@ -9,7 +9,7 @@
 //!
 //! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order), [`Key`](crate::Key),
 //! [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Barrier`](crate::Barrier), [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item),
-//! [`WhenFull`](crate::WhenFull), [`Ledger`](crate::Ledger), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
+//! [`WhenFull`](crate::WhenFull), [`Status`](crate::Status), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
 
 #[doc = include_str!("../docs/guide/ordering.md")]
 pub mod ordering {}

@@ -141,8 +141,8 @@ pub mod sim;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
 
-pub use account::ledger::{Account, Ledger};
-pub use account::stats::{Progress, RingStats, Stats};
+pub use account::cpu::Account;
+pub use account::status::Status;
 pub use error::{Error, ErrorKind};
 pub use order::barrier::Barrier;
 pub use order::certainty::Certainty;

@@ -26,7 +26,7 @@ use crate::printable::say;
 use crate::schema::Origin;
 use command::Waiting;
 use cure::Cure;
-use perfweave::{Clock, Fence, Handle, Hold, Item, Ledger, Order, Reader, RingOptions, Rings, Sample};
+use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample, Status};
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -346,13 +346,13 @@ fn read(
 }
 
 /// The outcome with rings of `size` bytes, without what was written.
-fn outcome(ledger: &Ledger, recorder: &Recorder, cure: &Cure, size: u64) -> Outcome {
+fn outcome(ledger: &Status, recorder: &Recorder, cure: &Cure, size: u64) -> Outcome {
     let of_cpus = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
     let advice = cure.advice(size, of_cpus);
     Outcome {
         yielded: recorder.yielded,
         dropped: recorder.dropped,
-        missing: missing::words(ledger, missing::UNCOUNTED),
+        missing: missing::of(&ledger.total(), missing::UNCOUNTED),
         cure: advice.map(|advice| advice.text("--buffer-kib", |bytes| (bytes >> 10).to_string())),
         complete: ledger.is_complete(),
         written: Written::default(),

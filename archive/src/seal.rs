@@ -128,7 +128,7 @@ impl Account {
 impl End {
     /// The accounts together, as the library has them.
     pub fn total(&self) -> perfweave::Account {
-        let mut total = perfweave::Ledger::default().total();
+        let mut total = perfweave::Account::default();
         for account in &self.accounts {
             for (sum, more) in [
                 (&mut total.yielded, account.yielded),

@@ -71,21 +71,22 @@ pub extern "C" fn pw_buffer__stats(buffer: *mut pw_buffer, stats: *mut pw_stats,
     number(|| {
         enter(buffer, |_, inside| {
             let (reader, _) = inside.reader()?;
-            let all = reader.stats();
+            let status = reader.status();
+            let all = status.total();
             let told = pw_stats {
-                records: all.records,
+                records: all.yielded,
                 late: all.late,
                 max_late: all.max_late,
                 early: all.early,
-                lost: all.lost,
+                lost: all.lost - all.untold,
                 missing: all.missing,
                 damaged: all.damaged,
-                memory: all.memory as u64,
-                most_memory: all.most_memory as u64,
-                refreshes: all.refreshes,
-                fences: all.fences,
-                fences_failed: all.fences_failed,
-                held: reader.held() as u64,
+                memory: status.memory as u64,
+                most_memory: status.most_memory as u64,
+                refreshes: status.refreshes,
+                fences: status.fences,
+                fences_failed: status.fences_failed,
+                held: status.held as u64,
             };
             give(&told, stats, stats_size, "stats").map(|()| 0)
         })

@@ -12,7 +12,7 @@ use crate::session::{Session, Tell};
 use crate::times::{Times, short};
 use crate::trace::calls::{self, Calls};
 use crate::trace::pairs::{Pairs, Step, sources};
-use perfweave::{Event, Item, Ledger, Rings};
+use perfweave::{Event, Item, Rings, Status};
 use serde_json::json;
 use std::io::{self, Write};
 
@@ -147,7 +147,7 @@ impl Rows {
     }
 
     /// Takes what the ledger knows at the end and no event has told.
-    fn end(&mut self, ledger: &Ledger) {
+    fn end(&mut self, ledger: &Status) {
         self.last.untold_since(ledger).into_iter().for_each(|since| self.times.void(since));
     }
 

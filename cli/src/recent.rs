@@ -4,7 +4,7 @@
 //! what lies between two records that were joined may be among the lost ones.
 
 use crate::times::Times;
-use perfweave::{Item, Ledger};
+use perfweave::{Item, Status};
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
@@ -91,7 +91,7 @@ impl Last {
     }
 
     /// The same of losses that no event has told, because no record has followed them.
-    pub fn untold_since(&self, ledger: &Ledger) -> Option<u64> {
+    pub fn untold_since(&self, ledger: &Status) -> Option<u64> {
         let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
         untold.map(|account| account.cpu.and_then(|cpu| self.0.get(&cpu)).copied().unwrap_or(0)).min()
     }

@@ -191,7 +191,7 @@ fn whole(args: &Args) -> Outcome {
     writer.untold(&session.ledger()?);
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
-    tell(args, &written, &summary, [within.before, within.after, session.stats().left_out])?;
+    tell(args, &written, &summary, [within.before, within.after, session.left_out()])?;
     unnamed.iter().for_each(|missing| say(format_args!("{missing}")));
     Ok(session.status())
 }

@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
-use perfweave::{Event, Item, Kind, Ledger, Record, RingOptions, Rings};
+use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Status};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -186,7 +186,7 @@ impl Scheduler {
     }
 
     /// Losses that no event has told, because no record has followed them: gives the time from which nothing is known.
-    pub fn untold(&mut self, ledger: &Ledger) -> Option<u64> {
+    pub fn untold(&mut self, ledger: &Status) -> Option<u64> {
         let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
         untold.map(|account| self.account.lost(account.cpu, None)).min()
     }

@@ -264,7 +264,7 @@ fn hand_round(fence: &Fence, cpus: &[usize], time: Duration, hotplug: bool) -> R
     // All that was written is in the rings now.
     reader.handle().flush()?;
     self::read(&mut reader, &mut turns, &number, None)?;
-    let stats = reader.stats();
+    let total = reader.status().total();
     Ok(Round {
         fence: name,
         threads: players as usize,
@@ -273,9 +273,9 @@ fn hand_round(fence: &Fence, cpus: &[usize], time: Duration, hotplug: bool) -> R
         out_of_turn: turns.out_of_turn,
         evidence: turns.evidence,
         out_of_turn_by_ring: turns.out_of_turn_by_ring,
-        late: stats.late,
-        early: stats.early,
-        lost: stats.lost,
+        late: total.late,
+        early: total.early,
+        lost: total.lost,
     })
 }
 
@@ -402,7 +402,7 @@ fn flood(bytes: u64, cpus: &[usize]) -> Result<Flood, Failure> {
         calls: cpus.len() as u64 * CALLS as u64,
         yielded,
         lost,
-        is_balanced: reader.ledger()?.is_balanced(),
+        is_balanced: reader.ledger()?.total().is_balanced(),
     })
 }
 

@@ -8,7 +8,7 @@ use crate::missing;
 use crate::out::{Out, say};
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Ledger, Order, Reader, Rings, Stats, Untraced};
+use perfweave::{ANY_CPU, Account, EarlyRelease, Event, Handle, Item, Order, Reader, Rings, Status, Untraced};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -155,29 +155,29 @@ impl Session {
     }
 
     /// The account of everything that was written.
-    pub fn ledger(&mut self) -> Result<Ledger, Failure> {
+    pub fn ledger(&mut self) -> Result<Status, Failure> {
         Ok(self.reader.ledger()?)
     }
 
-    /// The counts of the reader.
-    pub fn stats(&self) -> Stats {
-        self.reader.stats()
+    /// How many records about the tracer were left out.
+    pub fn left_out(&self) -> u64 {
+        self.reader.status().left_out
     }
 
     /// Which buffer would have held what was lost. `None` if nothing was, or if the rings are a map, whose size its program chooses.
-    fn advice(&self, ledger: &Ledger) -> Option<Advice> {
-        let size = self.reader.ring_stats().map(|ring| ring.size).max()?;
+    fn advice(&self, ledger: &Status) -> Option<Advice> {
+        let size = ledger.accounts.iter().map(|account| account.size).max()?;
         let lost = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
         self.cure.advice(size, lost).filter(|_| !self.reader.rings().sources().is_empty())
     }
 
     /// One line on loss and order, on standard error. In JSON it is the last object instead.
     pub fn summary(&mut self, json: bool) -> Result<String, Failure> {
-        let Stats { records, late, early, damaged, missing: numbers, left_out, .. } = self.reader.stats();
         let ledger = self.reader.ledger()?;
+        let (total, left_out) = (ledger.total(), ledger.left_out);
+        let Account { yielded: records, late, early, damaged, missing: numbers, .. } = total;
         if json {
             // The kernel tells a loss with the next record. The ledger has those after the last record as well.
-            let total = ledger.total();
             let mut object = json!({
                 "summary": { "records": records, "lost": total.lost, "untold": total.untold, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
@@ -204,7 +204,7 @@ impl Session {
             format!("{late} late; the order is not proven (--hold)")
         };
         let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
-        let loss = missing::words(&ledger, self.uncounted) + &advice.unwrap_or_default();
+        let loss = missing::of(&total, self.uncounted) + &advice.unwrap_or_default();
         let clock = match self.exactness() {
             None => String::new(),
             Some((ns, None)) => format!("; times within {}", short(ns)),

@@ -23,7 +23,7 @@ use crate::stamp::{self, By, Stamp};
 use crate::trace::calls::{self, Calls};
 use crate::trace::events::event;
 use found::Found;
-use perfweave::{Clock, ClockOffset, Kind, Ledger, Order, Reader, Rings, Sample, Stats};
+use perfweave::{Account, Clock, ClockOffset, Kind, Order, Reader, Rings, Sample, Status};
 use quota::{Quota, Steal};
 use requests::Requests;
 use search::Search;
@@ -274,7 +274,7 @@ impl Page {
 fn print(
     args: &Args,
     search: Search,
-    ledger: &Ledger,
+    ledger: &Status,
     stamp: &Stamp,
     page: Option<Page>,
     out: &mut Out,
@@ -306,15 +306,16 @@ fn print(
 
 /// What a recording lacks, as the summary of a session says it.
 fn conclude(args: &Args, reader: &mut Reader, out: &mut Out) -> Result<(), Failure> {
-    let (ledger, Stats { records, late, damaged, .. }) = (reader.ledger()?, reader.stats());
+    let ledger = reader.ledger()?;
+    let total = ledger.total();
+    let Account { yielded: records, lost, late, damaged, .. } = total;
     if args.common.json {
-        let total = ledger.total();
-        let summary = json!({ "records": records, "lost": total.lost, "late": late, "damaged": damaged, "complete": ledger.is_complete() });
+        let summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": ledger.is_complete() });
         writeln!(out, "{}", json!({ "summary": summary }))?;
     }
     out.flush()?;
     if !args.common.json {
-        eprintln!("{records} events: {late} late; {}", missing::words(&ledger, missing::UNCOUNTED));
+        eprintln!("{records} events: {late} late; {}", missing::of(&total, missing::UNCOUNTED));
     }
     Ok(())
 }

@@ -134,7 +134,8 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
     }
     load.end();
 
-    let stats = reader.stats();
+    let status = reader.status();
+    let total = status.total();
     let (events, cpus) = (ordered.events, ordered.running.len());
     if options.json {
         println!(
@@ -142,17 +143,17 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
             serde_json::json!({
                 "events": events,
                 "cpus": cpus,
-                "late": stats.late,
+                "late": total.late,
                 "out_of_order": ordered.out_of_order,
                 "out_of_order_by_ring": by_ring.out_of_order,
                 "arrived_before_left": ordered.early,
                 "arrived_before_left_by_ring": by_ring.early,
-                "unproven": stats.early,
-                "lost": stats.lost,
-                "damaged": stats.damaged,
+                "unproven": total.early,
+                "lost": total.lost,
+                "damaged": total.damaged,
                 "hold": reader.hold().to_string(),
                 "fence": reader.fence(),
-                "stand_ins": stats.stand_ins,
+                "stand_ins": status.stand_ins,
             })
         );
     } else {
@@ -160,13 +161,13 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
         println!("events               {events}, from {cpus} CPUs");
         println!("out of order         {} (ring by ring: {})", ordered.out_of_order, by_ring.out_of_order);
         println!("arrived before left  {} (ring by ring: {})", ordered.early, by_ring.early);
-        println!("unproven, late       {}, {}", stats.early, stats.late);
-        println!("lost, damaged        {}, {}", stats.lost, stats.damaged);
+        println!("unproven, late       {}, {}", total.early, total.late);
+        println!("lost, damaged        {}, {}", total.lost, total.damaged);
         println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
     // With switches missing, a thread may well seem to be where it is not.
-    let early = ordered.early > 0 && stats.lost == 0;
-    Ok(events > 0 && ordered.out_of_order == 0 && stats.damaged == 0 && !early)
+    let early = ordered.early > 0 && total.lost == 0;
+    Ok(events > 0 && ordered.out_of_order == 0 && total.damaged == 0 && !early)
 }
 
 /// `struct event` of order.bpf.c, and the CPU that wrote it.

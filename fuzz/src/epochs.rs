@@ -293,7 +293,7 @@ fn read(input: &mut Input<'_>) {
     assert_eq!(keys, [0, 1, 2, 3].map(|nth| (first + nth, Certainty::Proven)));
     let ledger = reader.ledger().expect("an account");
     let total = ledger.total();
-    assert!(ledger.is_balanced() && ledger.is_complete(), "{ledger:?}");
+    assert!(ledger.total().is_balanced() && ledger.is_complete(), "{ledger:?}");
     assert_eq!((total.yielded, total.held), (machine.written, 0));
 }
 

@@ -181,7 +181,7 @@ fn stay_within_bound(input: &mut Input<'_>) {
             merge.refresh(0);
         }
         (0..taken).all(|_| merge.next().is_some());
-        assert!(merge.stats().most_memory <= most, "{most} bytes: {merge:?}");
+        assert!(merge.status().most_memory <= most, "{most} bytes: {merge:?}");
         is_begun
     };
     while !input.0.is_empty() && left > 0 {

@@ -149,6 +149,6 @@ fn read(rings: Rings, full: WhenFull, mut writer: Option<&mut perf_data::Writer>
             writer.write(&event).expect("memory");
         }
     }
-    assert_eq!(reader.held(), 0);
+    assert_eq!(reader.status().held, 0);
     Some(read)
 }

@@ -164,7 +164,7 @@ impl Trial {
 
     /// No consumer position passes what is busy or not yielded, unless it was copied out.
     fn check_tails(&self) {
-        let most = self.merge.stats().most_memory;
+        let most = self.merge.status().most_memory;
         assert!(most <= self.most, "{most} of {} bytes", self.most);
         for (at, buffer) in self.buffers.iter().enumerate() {
             let mine = self.programs.iter().filter(|one| one.buffer == at);
@@ -173,7 +173,7 @@ impl Trial {
                 busy.is_none_or(|busy| buffer.consumed() <= busy),
                 "the consumer position passed a busy reservation"
             );
-            let copied = self.merge.ring_stats().nth(at).unwrap().copied;
+            let copied = self.merge.status().accounts[at].copied;
             let mine = self.programs.iter().filter(|one| one.buffer == at && one.submitted == Some(true));
             let held = mine.filter(|one| !one.yielded).map(|one| one.position).min();
             assert!(
@@ -318,7 +318,7 @@ impl Hostile<'_> {
         }
         // A kernel that breaks the protocol shows its writes at a refresh.
         self.merge.refresh(0);
-        assert!(self.merge.stats().most_memory <= self.most.max(1 << 15), "{:?}", self.merge);
+        assert!(self.merge.status().most_memory <= self.most.max(1 << 15), "{:?}", self.merge);
     }
 
     fn take(&mut self, most: usize) {
@@ -337,12 +337,13 @@ impl Hostile<'_> {
     fn recover(&mut self) {
         let (mut quiet, mut turns) = (0, 0);
         while quiet < 3 {
-            let faults = self.merge.stats().damaged;
+            let faults = self.merge.status().total().damaged;
             self.merge.publish();
             self.buffers.iter().for_each(|buffer| buffer.force_produced(buffer.consumed() & !7));
             prove(&mut self.merge);
             self.take(usize::MAX);
-            let is_quiet = self.merge.held() == 0 && !self.merge.is_behind() && self.merge.stats().damaged == faults;
+            let is_quiet =
+                self.merge.held() == 0 && !self.merge.is_behind() && self.merge.status().total().damaged == faults;
             (quiet, turns) = (if is_quiet { quiet + 1 } else { 0 }, turns + 1);
             assert!(turns < 1000, "it stalls: {:?}", self.merge);
         }

@@ -1,7 +1,7 @@
-//! Accounting: counts, and the ledger.
+//! Accounting: what a program is told of counts.
 //!
-//! This room has the structs in which a program finds counts. It does not know which code counts. `ledger.rs` is the balance; `stats.rs`
-//! has all other counts.
+//! This room has the structs in which a program finds counts. It does not know which code counts. `cpu.rs` is the account of one CPU;
+//! `status.rs` has those of all, the other counts of a reader, and what it waits for.
 
-pub(crate) mod ledger;
-pub(crate) mod stats;
+pub(crate) mod cpu;
+pub(crate) mod status;

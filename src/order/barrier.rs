@@ -85,8 +85,6 @@ impl Reserved {
         self.ended = self.interrupts.as_mut().map_or(Some(Ok(())), Interrupts::send);
         let retry = self.interrupts.as_ref().filter(|_| self.ended.is_none()).map(|interrupts| interrupts.retry);
         self.again = retry.map(|retry| Instant::now() + retry);
-        // Its end may be noticed much later, because proven events come first.
-        self.course.measure();
     }
 }
 

@@ -88,7 +88,7 @@ pub struct Gap {
 
 /// A number that breaks its sequence. The record with that number follows.
 ///
-/// Of several such numbers in a row, only the first is an event. [`RingStats::anomalies`](crate::RingStats::anomalies)
+/// Of several such numbers in a row, only the first is an event. [`Account::anomalies`](crate::Account::anomalies)
 /// counts all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -108,7 +108,7 @@ pub struct SequenceAnomaly {
 /// reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)).
 ///
 /// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next record with another
-/// certainty is in proven order again. [`Stats::early`](crate::Stats::early) counts the records that left early.
+/// certainty is in proven order again. [`Account::early`](crate::Account::early) counts the records that left early.
 ///
 /// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called more often; and programs that
 /// commit each reservation.

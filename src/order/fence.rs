@@ -69,7 +69,7 @@ pub enum Fence {
     /// reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and submits in one call. For those, and for
     /// perf rings, choose another fence.
     ///
-    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Progress::reserved`](crate::Progress::reserved)). A
+    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Status::reserved`](crate::Status::reserved)). A
     /// flush and a deadline wait for it for a bounded time ([`Order::latency`](crate::Order::latency)).
     Reserved(Barrier),
 }

@@ -75,8 +75,7 @@ pub(crate) struct Counts {
     pub(crate) indexed: u64,
     /// Records that left before the hold rule allowed it, because memory or ring space was used up.
     pub(crate) early: u64,
-    /// Refreshes at which the ring was fuller than its mark, and bytes that were copied out of it then.
-    pub(crate) pressed: u64,
+    /// Bytes that were copied out of the ring because it was full.
     pub(crate) copied: u64,
     pub(crate) late: u64,
     pub(crate) max_late: u64,

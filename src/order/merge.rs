@@ -222,7 +222,7 @@ impl Merge {
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
         self.whole = matches!(looked, Ok(Indexed::Whole));
-        stream.stats.refreshes += u64::from(self.whole);
+        stream.counts.refreshes += u64::from(self.whole);
         if let Some(now) = self.seen_all(now) {
             let stream = &mut self.stream;
             stream.frontier.refreshed(largest, now);
@@ -381,7 +381,7 @@ impl Merge {
         // What proves is a refresh of heads that are loaded after the fence.
         self.sighting = None;
         if self.stream.frontier.end_proof() {
-            self.stream.stats.fences += 1;
+            self.stream.counts.fences += 1;
         }
     }
 
@@ -392,7 +392,7 @@ impl Merge {
 
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed all of it.
     pub(crate) fn is_over(&self) -> bool {
-        self.rings.are_complete() && self.whole && self.stream.stats.refreshes > 0 && self.held() == 0
+        self.rings.are_complete() && self.whole && self.stream.counts.refreshes > 0 && self.held() == 0
     }
 
     /// Whether [`Merge::next`] has an event to give.
@@ -648,7 +648,7 @@ impl fmt::Debug for Merge {
             .field("rings", &self.rings)
             .field("keys", &self.stream.keys)
             .field("frontier", &self.stream.frontier)
-            .field("stats", &self.stats())
+            .field("status", &self.status())
             .finish_non_exhaustive()
     }
 }

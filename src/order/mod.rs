@@ -44,7 +44,7 @@ pub(crate) mod rcu;
 pub(crate) mod rules;
 mod run;
 mod self_filter;
-mod stats;
+mod status;
 mod stream;
 mod visits;
 pub(crate) mod watch;

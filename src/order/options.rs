@@ -264,7 +264,7 @@ impl Order {
     /// last rule applies. Nothing is left out of a recording. A thread that has read stays known after it ends,
     /// although the kernel may reuse its number: read from threads that live long.
     ///
-    /// [`Stats::left_out`](crate::Stats::left_out) counts the records that were left out. A ledger counts them as yielded. Their numbers
+    /// [`Status::left_out`](crate::Status::left_out) counts the records that were left out. A ledger counts them as yielded. Their numbers
     /// and keys are checked like all others. A reader knows a thread from that thread's first refresh on
     /// ([`Reader::threads`](crate::Reader::threads)). A filter in the kernel ([`RingOptions::filter`](crate::RingOptions::filter)) can
     /// leave out threads that are known when the rings are opened. It counts nothing.

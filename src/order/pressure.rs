@@ -115,7 +115,6 @@ impl Merge {
                 continue;
             }
             let is_pressed = used > mark;
-            index.counts_mut().pressed += u64::from(is_pressed);
             match self.when_full {
                 WhenFull::Discard => {}
                 WhenFull::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
@@ -132,8 +131,8 @@ impl Merge {
                 }
             }
         }
-        let stats = &mut self.stream.stats;
-        (stats.memory, stats.most_memory) = (memory, stats.most_memory.max(memory));
+        let counts = &mut self.stream.counts;
+        (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
         // Proven events of a recording leave first and free memory.
         let is_enough = is_complete && self.stream.top().is_some_and(|top| self.stream.frontier.admits(top.key));
         if (crowded || indexed.up_to().is_some() || memory > enough) && !is_enough {

@@ -75,8 +75,6 @@ pub(crate) struct Course {
     pub(crate) is_under_way: bool,
     /// When the last one began.
     begun: Option<Instant>,
-    /// How long the last one took.
-    took: Duration,
 }
 
 impl Course {
@@ -89,13 +87,7 @@ impl Course {
         self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// Records how long the one under way took.
-    pub(crate) fn measure(&mut self) {
-        self.took = self.past();
-    }
-
     pub(crate) fn end(&mut self) {
-        self.measure();
         self.is_under_way = false;
     }
 }
@@ -133,11 +125,6 @@ impl Proof {
     /// How long the proof under way has taken so far; `None` if none is under way.
     pub(crate) fn under_way(&self) -> Option<Duration> {
         self.is_under_way().then(|| self.course().past())
-    }
-
-    /// How long the last proof took.
-    pub(crate) fn latency(&self) -> Duration {
-        self.course().took
     }
 
     /// Whether the proof under way has ended by itself. Those of epochs and reservations end when the reader asks.

@@ -1,6 +1,6 @@
 //! The merged stream: which event comes next, which notices come before it, and what taking it changes.
 
-use crate::account::stats::Stats;
+use crate::account::status::Status;
 mod notices;
 
 use crate::order::array::Array;
@@ -47,7 +47,8 @@ pub(crate) struct Stream {
     pub(crate) notices: VecDeque<Notice>,
     /// Finds records about the tracer, if those are left out.
     pub(crate) own: Option<SelfFilter>,
-    pub(crate) stats: Stats,
+    /// The counts that are of no ring. The rest of it is empty.
+    pub(crate) counts: Status,
 }
 
 /// The next event that is not a plain record: the next place, or a notice before it.
@@ -96,7 +97,7 @@ impl Stream {
             pressed: None,
             notices: VecDeque::new(),
             own: None,
-            stats: Stats::default(),
+            counts: Status::default(),
         }
     }
 
@@ -112,7 +113,7 @@ impl Stream {
     /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something smaller may have come.
     pub(crate) fn sync(&mut self) {
         self.last = self.last();
-        self.stats.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
+        self.counts.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
     }
 
     /// Whether the next event is picked, or may be yielded without another look.
@@ -203,7 +204,7 @@ impl Stream {
         self.early = false;
         if let Some(own) = &self.own {
             let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(lanes, place)));
-            self.stats.left_out += left_out as u64;
+            self.counts.left_out += left_out as u64;
         }
     }
 
@@ -245,11 +246,6 @@ impl Stream {
     pub(crate) fn tail(&self, rank: usize) -> u64 {
         let index = &self.indexes[rank];
         self.in_array(rank).map(|place| index.position(place)).fold(index.tail(), u64::min)
-    }
-
-    /// Events of a ring that were not yielded.
-    pub(crate) fn held(&self, rank: usize) -> usize {
-        self.indexes[rank].len() + self.in_array(rank).count()
     }
 
     /// Records of a ring that were yielded.

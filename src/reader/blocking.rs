@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 ///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
 /// assert_eq!(reader.ended(), Some(Ended::Deadline));
-/// # assert_eq!(reader.stats().records, 2);
+/// # assert_eq!(reader.status().total().yielded, 2);
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
@@ -71,7 +71,7 @@ use std::time::{Duration, Instant};
 ///
 /// If the kernel refuses to open a CPU's ring or events, the first call gives the error, and [`Item::Untraced`](crate::Item::Untraced) says
 /// since when the CPU is not traced. The reader tries again once a second, or ten times a second if no messages come. The error comes again
-/// at the tenth failure, the hundredth and so on. [`Ledger::is_complete`](crate::Ledger::is_complete) is false from then on.
+/// at the tenth failure, the hundredth and so on. [`Status::is_complete`](crate::Status::is_complete) is false from then on.
 ///
 /// # Dropping privileges
 ///

@@ -5,8 +5,7 @@ mod rest;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::account::ledger::Ledger;
-use crate::account::stats::Stats;
+use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
@@ -421,10 +420,7 @@ impl Engine {
         self.watch_reserved(now);
         self.forgo_reserved(now);
         self.prove(now);
-        self.control.tell(|seen| {
-            (seen.stats, seen.progress) = (self.stats(), self.merge.progress());
-            self.merge.fill_ledger(&mut seen.ledger, false);
-        });
+        self.control.tell(|seen| self.fill_status(seen, false));
     }
 
     /// Learns the thread that refreshes, and those of fences.
@@ -506,20 +502,30 @@ impl Engine {
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
-    /// The counts of this reader so far.
-    pub(crate) fn stats(&self) -> Stats {
-        let Self { sleeps, wakes, fences_failed, .. } = *self;
-        let stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
-        Stats { sleeps, wakes, fences_failed, stand_ins, ..self.merge.stats() }
+    /// The status of this reader as of the last refresh.
+    pub(crate) fn status(&self) -> Status {
+        let mut status = Status::default();
+        self.fill_status(&mut status, false);
+        status
     }
 
-    /// An account of everything that was written. Refreshes first.
-    pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
+    /// The status with an account of everything that was written. Refreshes first.
+    pub(crate) fn ledger(&mut self) -> Result<Status, Error> {
         if self.control.is_forked() {
             return Err(Error::forked());
         }
         self.refresh();
-        Ok(self.merge.ledger())
+        let mut status = Status::default();
+        self.fill_status(&mut status, true);
+        Ok(status)
+    }
+
+    fn fill_status(&self, status: &mut Status, asks: bool) {
+        self.merge.fill_status(status, asks);
+        (status.sleeps, status.wakes) = (self.sleeps, self.wakes);
+        status.fences_failed = self.fences_failed;
+        status.stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
+        status.fence = self.proof.as_ref().and_then(Proof::under_way);
     }
 
     /// A reading of the keys' clock, if the rule needs one.

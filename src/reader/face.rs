@@ -49,43 +49,19 @@ macro_rules! reader_face {
             self.engine.threads.iter().copied()
         }
 
-        /// How long the last fence took until the reader noticed its end.
-        pub fn fence_latency(&self) -> Option<std::time::Duration> {
-            self.engine.proof.as_ref().map($crate::order::proof::Proof::latency)
+        /// What came of what was written, what the reader did so far, and what it waits for, as of the last refresh. It takes no system call and
+        /// interrupts no CPU.
+        pub fn status(&self) -> $crate::account::status::Status {
+            self.engine.status()
         }
 
-        /// How long the fence under way has taken so far. `None` if no fence is under way.
-        pub fn fence_under_way(&self) -> Option<std::time::Duration> {
-            self.engine.proof.as_ref().and_then($crate::order::proof::Proof::under_way)
-        }
-
-        /// The counts of this reader so far.
-        pub fn stats(&self) -> $crate::account::stats::Stats {
-            self.engine.stats()
-        }
-
-        /// An account of everything written until now. Refreshes the rings, and asks the kernel for its count of losses, which interrupts
-        /// every CPU. Works on a closed reader too.
+        /// The status now, with an account of everything written until now. Refreshes the rings, and asks the kernel for its count of losses,
+        /// which interrupts every CPU. Works on a closed reader too.
         ///
         /// # Errors
         /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
-        pub fn ledger(&mut self) -> Result<$crate::account::ledger::Ledger, $crate::error::Error> {
+        pub fn ledger(&mut self) -> Result<$crate::account::status::Status, $crate::error::Error> {
             self.engine.ledger()
-        }
-
-        /// Why the stream is delayed: what holds the merge up. See also `fence_under_way`, `fence_latency` and `ring_stats`.
-        pub fn progress(&self) -> $crate::account::stats::Progress {
-            self.engine.merge.progress()
-        }
-
-        /// The counts of each ring, in the order of CPUs.
-        pub fn ring_stats(&self) -> impl Iterator<Item = $crate::account::stats::RingStats> {
-            self.engine.merge.ring_stats()
-        }
-
-        /// How many events were seen and are held.
-        pub fn held(&self) -> usize {
-            self.engine.merge.held()
         }
 
         /// The rings that this reader reads.

@@ -45,7 +45,7 @@ use tokio::time::{Instant, Sleep};
 ///         break;
 ///     }
 /// }
-/// # assert_eq!(reader.stats().records, 2);
+/// # assert_eq!(reader.status().total().yielded, 2);
 /// # Ok::<(), perfweave::Error>(())
 /// # }).unwrap();
 /// ```

@@ -98,7 +98,7 @@ impl Layout {
     /// while let Some(event) = merge.next() {
     ///     assert_eq!(event.record().map(|record| record.layout().tag().into()), event.key());
     /// }
-    /// # assert_eq!(merge.stats().records, 2);
+    /// # assert_eq!(merge.status().total().yielded, 2);
     /// # Ok::<(), perfweave::Error>(())
     /// ```
     #[must_use]

@@ -5,8 +5,7 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::account::ledger::Ledger;
-use crate::account::stats::{Progress, Stats};
+use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::ring::ANY_CPU;
@@ -78,7 +77,7 @@ impl Handle {
         }
     }
 
-    /// The counts of the reader as of a recent refresh, also while it sleeps or lends an event: [`Reader::stats`](crate::Reader::stats) for
+    /// The status of the reader as of a recent refresh, also while it sleeps or lends an event: [`Reader::status`](crate::Reader::status) for
     /// other threads. It is the last refresh, unless a handle was asked at that very moment: the reader does not wait for handles. A reader
     /// with events to read refreshes at least once a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings
     /// without a reader.
@@ -92,34 +91,17 @@ impl Handle {
     /// let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None))?;
     /// let handle = reader.handle();
     /// let event = reader.next()?;
-    /// assert!(event.is_some() && handle.stats()?.refreshes == 1 && handle.progress()?.held == 3);
-    /// assert_eq!(handle.ledger()?.total().written(), 4);
+    /// let status = handle.status()?;
+    /// assert!(event.is_some() && status.refreshes == 1 && status.held == 3);
+    /// assert_eq!(status.total().written(), 4);
     /// # Ok::<(), perfweave::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[doc(alias = "metrics")]
-    pub fn stats(&self) -> Result<Stats, Error> {
-        self.0.seen(|seen| seen.stats)
-    }
-
-    /// Why the stream is delayed, as of a recent refresh: [`Reader::progress`](crate::Reader::progress) for other threads.
-    ///
-    /// # Errors
-    /// As [`Handle::stats`].
-    pub fn progress(&self) -> Result<Progress, Error> {
-        self.0.seen(|seen| seen.progress.clone())
-    }
-
-    /// An account of what was written, as of a recent refresh, for other threads. Unlike [`Reader::ledger`](crate::Reader::ledger)
-    /// it asks the kernel nothing and interrupts no CPU. So it lacks losses since the last record of a ring, and says so: no account is
-    /// [`exact`](crate::Account::exact).
-    ///
-    /// # Errors
-    /// As [`Handle::stats`].
-    pub fn ledger(&self) -> Result<Ledger, Error> {
-        self.0.seen(|seen| seen.ledger.clone())
+    pub fn status(&self) -> Result<Status, Error> {
+        self.0.seen(Status::clone)
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
@@ -185,15 +167,7 @@ pub(crate) struct Control {
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
     /// As of a recent refresh of the reader.
-    seen: Mutex<Seen>,
-}
-
-/// What handles are told of the reader.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) stats: Stats,
-    pub(crate) progress: Progress,
-    pub(crate) ledger: Ledger,
+    seen: Mutex<Status>,
 }
 
 /// A report between earlier and later events.
@@ -222,14 +196,14 @@ impl Control {
     }
 
     /// What the reader saw at a recent refresh.
-    fn seen<T>(&self, what: impl FnOnce(&Seen) -> T) -> Result<T, Error> {
+    fn seen<T>(&self, what: impl FnOnce(&Status) -> T) -> Result<T, Error> {
         // A child may have been forked while the lock was taken.
         self.check()?;
         Ok(what(&self.seen.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Tells handles what the reader sees. It does not wait: a handle that asks at this moment gets what was seen before.
-    pub(crate) fn tell(&self, update: impl FnOnce(&mut Seen)) {
+    pub(crate) fn tell(&self, update: impl FnOnce(&mut Status)) {
         match self.seen.try_lock() {
             Ok(mut seen) => update(&mut seen),
             // A thread panicked while it had the lock. An update writes all of it.

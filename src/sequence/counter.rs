@@ -21,7 +21,7 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 ///
 /// The crate notices if more records are lost. The stream then reports it once
 /// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). No gaps are reported for the records counted meanwhile, the ledger is not
-/// balanced, and counting starts again. Losses that the kernel does not count ([`Ledger`](crate::Ledger)) are not noticed. A counter of 64
+/// balanced, and counting starts again. Losses that the kernel does not count ([`Status`](crate::Status)) are not noticed. A counter of 64
 /// bits does not wrap.
 pub struct Sequence {
     at: At,

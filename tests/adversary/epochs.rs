@@ -79,8 +79,8 @@ fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
             }
         }
     }
-    let stats = reader.stats();
-    assert!(told >= 1 && stats.stand_ins >= told && stats.late == 0, "{told}: {stats:?}");
+    let status = reader.status();
+    assert!(told >= 1 && status.stand_ins >= told && status.total().late == 0, "{told}: {status:?}");
 }
 
 /// A program that sleeps inside is waited for, if the reader's patience has no end. Otherwise a kernel fence stands in, which does not wait for
@@ -109,7 +109,7 @@ fn a_program_that_sleeps_inside_is_waited_for_without_end() {
             let call = scope.spawn(|| load::pinned(there, || sleeping.run_here(&[memory.address()]).unwrap()));
             let asleep = memory.until_asleep();
             assert_eq!(timed.run_on(here).unwrap(), 0);
-            let before = reader.stats().refreshes;
+            let before = reader.status().refreshes;
             threads::until("it has looked, or lost patience", || {
                 match reader.next_timeout(Duration::from_millis(1)) {
                     Ok(Some(event)) => given.push(event.certainty()),
@@ -117,7 +117,7 @@ fn a_program_that_sleeps_inside_is_waited_for_without_end() {
                     Err(error) => told = error.to_string(),
                 }
                 if is_waited_for {
-                    reader.stats().refreshes >= before + 5
+                    reader.status().refreshes >= before + 5
                 } else {
                     !given.is_empty() && !told.is_empty()
                 }
@@ -127,7 +127,7 @@ fn a_program_that_sleeps_inside_is_waited_for_without_end() {
             assert_eq!(call.join().unwrap(), 0);
         });
         reading::all(&mut reader, |event| given.push(event.certainty()));
-        let stand_ins = reader.stats().stand_ins;
+        let stand_ins = reader.status().stand_ins;
         if is_waited_for {
             assert_eq!((&*given, stand_ins, &*told), (&[Certainty::Proven; 2][..], 0, ""));
         } else {
@@ -184,9 +184,9 @@ fn a_proof_needs_no_thread() {
             reader.next_timeout(Duration::ZERO).unwrap().expect("no program is inside, so it comes without waiting");
         assert_eq!(event.certainty(), Certainty::Proven);
     }
-    let stats = reader.stats();
-    assert_eq!((stats.sleeps, stats.stand_ins, stats.late), (0, 0, 0));
-    assert!(stats.fences >= 100);
+    let status = reader.status();
+    assert_eq!((status.sleeps, status.stand_ins, status.total().late), (0, 0, 0));
+    assert!(status.fences >= 100);
 }
 
 /// Numbers that were drawn and not written are proven missing without a grace period.
@@ -210,7 +210,7 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     assert_eq!((gap.first, gap.last, event.certainty()), (1, 2, Certainty::Proven));
     drop(event);
     assert_eq!(reading::next(&mut reader).key(), Some(3));
-    assert_eq!((reader.fence(), reader.stats().stand_ins), (Some("epochs"), 0));
+    assert_eq!((reader.fence(), reader.status().stand_ins), (Some("epochs"), 0));
 }
 
 /// A merge in the user's own event loop begins and polls proofs, by epochs and by the kernel's grace periods.
@@ -243,5 +243,5 @@ fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
         scope.spawn(|| (0..100).for_each(|_| assert_eq!(program.run_on(cpu).unwrap(), 0)));
         (0..100).for_each(|_| drop(reading::next(&mut reader)));
     });
-    assert_eq!(reader.stats().sleeps, 0);
+    assert_eq!(reader.status().sleeps, 0);
 }

@@ -164,8 +164,8 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
             scope.spawn(|| sleep_until(&over, memory.as_ref(), &adversary.sleeper));
             threads::until("the adversary does its worst", || {
                 reader.batch(LONG).unwrap().unwrap().for_each(|event| note(event, &mut outcome));
-                let stats = reader.stats();
-                (outcome.late, outcome.repaired) = (stats.late, stats.repaired);
+                let status = reader.status();
+                (outcome.late, outcome.repaired) = (status.total().late, status.total().repaired);
                 enough(&outcome)
             });
             drop(end);
@@ -178,14 +178,14 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
     reading::all(&mut reader, |event| note(event, &mut outcome));
 
     let (written, discarded) = adversary.drawn();
-    let (stats, refused) = (reader.stats(), failures.counted().unwrap());
-    outcome.late = stats.late;
-    assert_eq!((stats.lost, stats.damaged), (outcome.lost, 0));
+    let (status, refused) = (reader.status(), failures.counted().unwrap());
+    outcome.late = status.total().late;
+    assert_eq!((status.total().lost, status.total().damaged), (outcome.lost, 0));
     assert_eq!(outcome.yielded + outcome.lost + discarded, written);
     assert!(outcome.lost >= refused, "{} lost, {refused} refused", outcome.lost);
-    assert!(reader.ledger().unwrap().is_balanced());
+    assert!(reader.ledger().unwrap().total().is_balanced());
     if is_own {
-        assert_eq!((outcome.missing, stats.missing), (refused, refused), "{outcome}");
+        assert_eq!((outcome.missing, status.total().missing), (refused, refused), "{outcome}");
     }
     Some(outcome)
 }

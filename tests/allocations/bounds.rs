@@ -1,8 +1,7 @@
 //! The bound on the memory for holding, counted by the allocator, for every kind of load.
 
 use perfweave::{
-    AnomalyKind, Barrier, Certainty, Clock, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence,
-    WhenFull, sim,
+    Barrier, Certainty, Clock, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::counting::{most, now};
 
@@ -56,12 +55,12 @@ fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) 
             let used = peak - before - fixed;
             // Nodes of trees, and the memory of a vector of vectors.
             assert!(used <= bound as isize + bound as isize / 64 + 4096, "{used} bytes after {n} records: {merge:?}");
-            assert!(merge.stats().most_memory <= bound, "{} of {bound} bytes", merge.stats().most_memory);
+            assert!(merge.status().most_memory <= bound, "{} of {bound} bytes", merge.status().most_memory);
         }
     }
     // Reports while events leave take memory too.
     merge.refresh(0);
-    assert!(merge.stats().most_memory <= bound, "{} of {bound} bytes", merge.stats().most_memory);
+    assert!(merge.status().most_memory <= bound, "{} of {bound} bytes", merge.status().most_memory);
     kernel.write(2, &[0; 16]);
     kernel.end(2);
     for _ in 0..1000 {
@@ -77,7 +76,7 @@ fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) 
         merge.refresh(0);
     }
     assert!(now() - before <= fixed + 4096, "{} bytes are kept", now() - before - fixed);
-    assert!(merge.held() == 0 && merge.stats().memory < 512, "{:?}", merge.stats());
+    assert!(merge.held() == 0 && merge.status().memory < 512, "{:?}", merge.status());
     (written + 1, yielded, early)
 }
 
@@ -132,7 +131,7 @@ fn what_there_is_memory_for_is_held() {
                 merge.begin_fence();
             }
         }
-        merge.stats().most_memory
+        merge.status().most_memory
     };
     let most = hold(1 << 30);
     hold(2 * most);
@@ -179,7 +178,7 @@ fn hold_up_reservations(
         // The simulator has no memory of its own here: nothing is reserved meanwhile.
         let used = peak - before - fixed;
         assert!(used <= bound as isize + bound as isize / 64 + 4096, "{used} bytes after {then} records: {merge:?}");
-        assert!(merge.stats().most_memory <= bound, "{} of {bound} bytes", merge.stats().most_memory);
+        assert!(merge.status().most_memory <= bound, "{} of {bound} bytes", merge.status().most_memory);
         (yielded, early)
     };
     for n in 0..records {
@@ -279,7 +278,7 @@ fn gaps_in_doubt_are_within_the_bound() {
                     break;
                 }
             }
-            let most = merge.stats().most_memory;
+            let most = merge.status().most_memory;
             assert!(most <= bound, "{most} of {bound} bytes with seed {seed}: {merge:?}");
         }
     }
@@ -368,9 +367,9 @@ fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order)
                 assert!(
                     used <= bound as isize + bound as isize / 64 + 4096,
                     "{told}: {used} bytes, {:?}",
-                    merge.stats()
+                    merge.status()
                 );
-                assert!(merge.stats().most_memory <= bound, "{told}: {:?}", merge.stats());
+                assert!(merge.status().most_memory <= bound, "{told}: {:?}", merge.status());
                 if merge.begin_fence() {
                     merge.end_fence();
                 } else if merge.held() == 0 && !merge.is_behind() {
@@ -380,8 +379,12 @@ fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order)
             merge.publish();
             let is_read = |cpu: &u32| kernel.tail(*cpu) == kernel.head(*cpu);
             assert!(wrong_head || cpus.iter().all(is_read), "{told}: {merge:?}");
-            let stats = merge.stats();
-            assert!(stats.records + stats.lost + stats.damaged > 1000 || what.contains("nothing"), "{told}: {stats:?}");
+            let status = merge.status();
+            assert!(
+                status.total().yielded + status.total().lost + status.total().damaged > 1000
+                    || what.contains("nothing"),
+                "{told}: {status:?}"
+            );
         }
     }
 }
@@ -423,7 +426,7 @@ fn late_numbers_inside_a_gap_take_no_memory() {
     kernel.emit(0, 1, &far.to_ne_bytes());
     merge.refresh(0);
     let mut seen = merge.batch().filter(|event| event.record().is_some()).count();
-    assert_eq!((seen, merge.stats().missing), (2, far - 1), "declared");
+    assert_eq!((seen, merge.status().total().missing), (2, far - 1), "declared");
     for n in 1..200_000u64 {
         // Every second number of the gap.
         kernel.emit(0, 1 + n, &(2 * n).to_ne_bytes());
@@ -440,8 +443,8 @@ fn late_numbers_inside_a_gap_take_no_memory() {
         }
     }
     assert_eq!((gaps, seen), (0, 2 + 199_900));
-    let ring = merge.ring_stats().next().unwrap();
-    assert!(ring.anomalies(AnomalyKind::Late) >= 16 && ring.records == 199_902, "{ring:?}");
+    let account = merge.status().accounts[0];
+    assert!(account.anomalies >= 16 && account.yielded == 199_902, "{account:?}");
 }
 
 /// A ledger covers all records, also those that a refresh has left in the rings because memory had run out.
@@ -475,7 +478,7 @@ fn look_within(bounds: impl Iterator<Item = usize>, records: u64) {
                 merge.refresh(0);
             }
         }
-        let most = merge.stats().most_memory;
+        let most = merge.status().most_memory;
         assert!(most <= bound, "{most} of {bound}");
     }
 }

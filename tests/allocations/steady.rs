@@ -59,7 +59,7 @@ fn a_merge_in_steady_state_allocates_nothing() {
                         seen += usize::from(event.record().is_some_and(|record| record.time().is_some()));
                     }
                 }
-                (seen, merge.stats().repaired)
+                (seen, merge.status().total().repaired)
             };
             for _ in 0..50 {
                 round(&kernel, &cpus, &mut time);
@@ -131,8 +131,8 @@ fn a_merge_of_ring_buffers_in_steady_state_allocates_nothing() {
             let (second, _) = allocations(|| drain(&mut merge));
             assert!(n < 50 || first + second == 0, "{hold}, {bytes} bytes, round {n}: {first} and {second}");
         }
-        let stats = merge.stats();
-        assert!(stats.records > 5000 && stats.damaged == 0 && stats.late == 0, "{stats:?}");
+        let status = merge.status();
+        assert!(status.total().yielded > 5000 && status.total().damaged == 0 && status.total().late == 0, "{status:?}");
         assert_eq!(merge.held(), 0);
     }
 }

@@ -193,7 +193,7 @@ fn a_cpu_that_takes_long_to_go_is_waited_for() {
             let given = reader.next_timeout(Duration::from_millis(5));
             assert!(given.unwrap_or_else(|error| panic!("{error}: {}", tries.load(Ordering::Relaxed))).is_none());
         }
-        assert!(tries.load(Ordering::Relaxed) > 0 && reader.stats().fences_failed == 0);
+        assert!(tries.load(Ordering::Relaxed) > 0 && reader.status().fences_failed == 0);
         goes.store(false, Ordering::Relaxed);
         let event = reader.next_timeout(threads::GUARD).unwrap().expect("it comes");
         (event.key(), event.certainty())
@@ -280,9 +280,9 @@ fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
         let mut reader = Reader::new(world.options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
         // The reader has checked all CPUs once.
         threads::until("no message is left", || {
-            let before = reader.stats();
+            let before = reader.status();
             assert!(reader.next_timeout(2 * Reader::TICK).unwrap().is_none());
-            reader.stats().wakes == before.wakes
+            reader.status().wakes == before.wakes
         });
         if !listens.load(Ordering::Relaxed) {
             return lacks("messages about CPUs in this network namespace");

@@ -178,9 +178,9 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
         world.forever || (account.yielded, account.lost) == expected && account.held == 0,
         "{account}: {expected:?}"
     );
-    let stats = reader.stats();
-    assert_eq!((stats.late, stats.early, stats.damaged), (0, 0, 0));
-    heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
+    let status = reader.status();
+    assert_eq!((status.total().late, status.total().early, status.total().damaged), (0, 0, 0));
+    heard.sleeps = status.sleeps.saturating_sub(status.wakes);
     handle.close();
     assert!(reader.next().unwrap().is_none());
     assert_eq!(reader.ended(), Some(Ended::Closed));
@@ -229,9 +229,9 @@ pub(crate) fn reading_ring_buffers(world: &World, heard: &mut Heard) {
     let account = heard.hear(reader.ledger()).unwrap().total();
     assert!(!account.exact || counts, "nobody counted: {account}");
     assert_eq!((account.yielded, account.lost), (seen, 0), "{account}");
-    let stats = reader.stats();
-    assert_eq!((stats.late, stats.early, stats.damaged), (0, 0, 0));
-    heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
+    let status = reader.status();
+    assert_eq!((status.total().late, status.total().early, status.total().damaged), (0, 0, 0));
+    heard.sleeps = status.sleeps.saturating_sub(status.wakes);
 }
 
 /// The recorder is stopped and read three times, and resumed in both ways.
@@ -358,8 +358,8 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
         rest.untraced = Duration::ZERO;
         assert!(rest.is_balanced() && account.lost == 0, "{account}");
         assert_eq!(account.yielded, written, "{account}");
-        let stats = reader.stats();
-        heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
+        let status = reader.status();
+        heard.sleeps = status.sleeps.saturating_sub(status.wakes);
         handle.close();
         assert!(reader.next().await.unwrap().is_none());
         assert_eq!(reader.ended(), Some(Ended::Closed));

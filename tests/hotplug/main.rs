@@ -158,7 +158,7 @@ fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
             assert_eq!(number(event.event()), Some(6));
             drop(event);
             let ledger = reader.ledger().unwrap();
-            assert!(!ledger.is_complete() && !ledger.is_balanced(), "{ledger}");
+            assert!(!ledger.is_complete() && !ledger.total().is_balanced(), "{ledger}");
             assert!(ledger.to_string().contains("nothing of an online CPU was traced"), "{ledger}");
             let account = *ledger.accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
             assert!(!account.untraced.is_zero(), "{account:?}");
@@ -324,7 +324,7 @@ fn calls_of_fences(events: &Map, echo: &Program) -> Option<Calls> {
         let event = reading::next(&mut reader);
         assert_eq!((reading::number(&event.event()), event.certainty()), (number, Certainty::Proven));
     }
-    let fences = reader.stats().fences;
+    let fences = reader.status().fences;
     let [membarriers, maps] = counts.map(|(count, _link)| count.lookup_u64(0, 0).unwrap());
     Some(Calls { fences, membarriers, maps })
 }
@@ -466,7 +466,7 @@ fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
         // The other event in the ring is back too.
         assert_eq!(calls(&mut reader, cpu), 10, "sys_enter_getegid on CPU {cpu} after it came back");
     }
-    assert_eq!((reader.stats().late, reader.stats().damaged), (0, 0));
+    assert_eq!((reader.status().total().late, reader.status().total().damaged), (0, 0));
 }
 
 /// A reader that proves by epochs and does not sleep: no event is late, all events come out, and numbers are complete.
@@ -527,8 +527,8 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
         });
     }
     reading::all(&mut reader, |event| panic!("{event:?}"));
-    let (stats, ledger) = (reader.stats(), reader.ledger().unwrap());
-    assert_eq!((stats.late, stats.damaged), (0, 0));
+    let (status, ledger) = (reader.status(), reader.ledger().unwrap());
+    assert_eq!((status.total().late, status.total().damaged), (0, 0));
     let total = ledger.total();
     assert!(
         (total.lost, total.missing) == (0, 0) && !ledger.is_complete(),
@@ -597,7 +597,7 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
         prove(&mut reader, 0);
         drop(offline);
         is_interrupted(&mut reader, "that came later than the reader");
-        assert_eq!(reader.stats().late, 0);
+        assert_eq!(reader.status().total().late, 0);
     });
     // The first too.
     load::pinned(cpu, || all_interrupt(&mut open(), cpu, 0, "from another CPU"));

@@ -62,9 +62,9 @@ async fn a_single_event_wakes_the_task() {
                 assert_eq!(echo.run_with(cpu, &[n]).unwrap(), 0);
             }
         });
-        let before = reader.stats().wakes;
+        let before = reader.status().wakes;
         assert_eq!(next(&mut reader).await.0, n);
-        woken += u64::from(reader.stats().wakes > before);
+        woken += u64::from(reader.status().wakes > before);
         writer.await.unwrap();
         if woken == 16 {
             return;
@@ -97,9 +97,9 @@ async fn nothing_stays_behind() {
         taken.store(n + 1, Ordering::Release);
     }
     writer.await.unwrap();
-    let stats = reader.stats();
-    assert_eq!((stats.late, stats.lost), (0, 0));
-    assert!(stats.sleeps >= count / BURST, "{stats:?}");
+    let status = reader.status();
+    assert_eq!((status.total().late, status.total().lost), (0, 0));
+    assert!(status.sleeps >= count / BURST, "{status:?}");
 }
 
 /// A future that is dropped at any point takes nothing with it.
@@ -258,8 +258,8 @@ async fn what_hangs_up_does_not_keep_the_task_busy() {
     let order = Order::new().key(Key::Payload(0)).hold(Hold::None);
     let mut reader = AsyncReader::new(rings, order).unwrap();
     assert!(timeout(Duration::from_millis(300), reader.next()).await.is_err());
-    let stats = reader.stats();
-    assert!(stats.sleeps > 0 && stats.wakes <= 1, "woken once by the hang-up: {stats:?}");
+    let status = reader.status();
+    assert!(status.sleeps > 0 && status.wakes <= 1, "woken once by the hang-up: {status:?}");
     let events = Map::perf_event_array(load::slots()).unwrap();
     perfweave_support::foreign::set_slot(&events, 0, &theirs).unwrap();
     assert_eq!(bpf::echo(&events).unwrap().run_with(0, &[7]).unwrap(), 0);
@@ -298,8 +298,8 @@ async fn a_task_waits_for_whoever_is_inside() {
         }
         writer.await.unwrap();
     }
-    let stats = reader.stats();
-    assert_eq!((stats.late, stats.stand_ins), (0, 0));
+    let status = reader.status();
+    assert_eq!((status.total().late, status.stand_ins), (0, 0));
 }
 
 /// A program that returned without leaving does not block the task, and the task gets an error.
@@ -325,9 +325,9 @@ async fn a_task_is_told_of_a_program_that_does_not_leave() {
             }
         }
     }
-    let stats = reader.stats();
-    assert!(stats.stand_ins >= 20 && (10..=stats.stand_ins).contains(&told), "{told} of {stats:?}");
-    assert_eq!(stats.late, 0);
+    let status = reader.status();
+    assert!(status.stand_ins >= 20 && (10..=status.stand_ins).contains(&told), "{told} of {status:?}");
+    assert_eq!(status.total().late, 0);
 }
 
 /// The same on live rings, whose writers enter and leave.
@@ -346,7 +346,7 @@ async fn a_task_proves_by_the_words_of_programs() {
         let found = event.record().unwrap().payload().unwrap().u64(8);
         assert_eq!((found, event.cpu(), event.certainty()), (Some(number), Some(cpu), Certainty::Proven));
     }
-    assert_eq!(reader.stats().late, 0);
+    assert_eq!(reader.status().total().late, 0);
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
     let thread = call(20);
     // Up to the report of a flush, all of it proven.
     assert_eq!(records(&mut reader, thread), (20, 0));
-    assert_eq!(reader.stats().left_out, 7);
+    assert_eq!(reader.status().left_out, 7);
     handle.pause(Pause::Output).unwrap();
     call(30);
     handle.resume().unwrap();
@@ -86,7 +86,7 @@ fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_
     let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
     (0..7).for_each(|_| load::getppid());
     let own = records(&mut reader, threads::own() as u32).0;
-    assert_eq!((own, reader.stats().left_out), if can_read { (0, 7) } else { (7, 0) });
+    assert_eq!((own, reader.status().left_out), if can_read { (0, 7) } else { (7, 0) });
 }
 
 /// Open fences still work, except expedited ones, which mount a file system each time. Of new fences only membarrier can be opened.

@@ -44,7 +44,7 @@ fn a_program_that_takes_events_is_named() {
         call();
         let mut seen = 0;
         reading::all(reader, |_| seen += 1);
-        (seen, reader.stats().lost)
+        (seen, reader.status().total().lost)
     };
     assert_eq!(calls(&mut reader), (0, 0), "taken, and counted by nobody");
     drop(attached);

@@ -22,11 +22,11 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         assert_eq!(reading::numbers(&mut reader), [1]);
         reading::settle(&mut reader);
-        let (before, made) = (reader.stats(), calls());
+        let (before, made) = (reader.status(), calls());
         let begin = Instant::now();
         assert!(reader.next_timeout(Duration::from_millis(700)).unwrap().is_none());
         let made = calls() - made;
-        let now = reader.stats();
+        let now = reader.status();
         let (looks, sleeps) = (now.refreshes - before.refreshes, now.sleeps - before.sleeps);
         // Independent of the elapsed time: the reader's sleeps grow from a twentieth of a tick to a whole tick. A reader whose sleeps did
         // not grow would sleep six times as often.

@@ -157,7 +157,7 @@ fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
                     seen.note(&event);
                 }
                 // The next refresh releases the yielded records.
-                looks.store(reader.stats().refreshes, Ordering::Release);
+                looks.store(reader.status().refreshes, Ordering::Release);
             }
             (seen, reader)
         });
@@ -185,7 +185,7 @@ fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
         assert_eq!(lost, writer.refused(), "reported exactly");
         assert_eq!(Seen::of(&seen.records, writer.cpu) + lost, 40 * u64::from(BURST));
     }
-    assert!(ledger.is_balanced());
+    assert!(ledger.total().is_balanced());
     let refused = writers.iter().map(Writer::refused).sum();
     Some((seen, refused, reader))
 }
@@ -195,19 +195,18 @@ fn a_burst_behind_a_slow_fence_overruns_rings_that_hold_strictly_in_place() {
     let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::Discard) else { return };
     assert!(refused > 0);
     assert_eq!((seen.assumed, seen.unproven, seen.late), (0, 0, 0));
-    let stats = reader.stats();
-    assert_eq!((stats.lost, stats.early, stats.copied), (refused, 0, 0));
-    assert!(reader.ring_stats().all(|ring| ring.pressed > 0 && ring.most_used > ring.size * 9 / 10));
+    let status = reader.status();
+    assert_eq!((status.total().lost, status.total().early, status.total().copied), (refused, 0, 0));
+    assert!(status.accounts.iter().all(|account| account.most_used > account.size * 9 / 10));
 }
 
 #[test]
 fn the_same_burst_loses_nothing_where_records_are_released_early() {
     let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::Release) else { return };
     assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
-    let stats = reader.stats();
-    assert!(seen.assumed > 0 && seen.unproven > 0 && stats.early == seen.assumed, "{stats:?}");
-    // One ring releases the oldest records of all rings: the others may never reach their mark.
-    assert!(stats.copied == 0 && reader.ring_stats().any(|ring| ring.pressed > 0));
+    let status = reader.status();
+    assert!(seen.assumed > 0 && seen.unproven > 0 && status.total().early == seen.assumed, "{status:?}");
+    assert_eq!(status.total().copied, 0);
 }
 
 /// The defaults keep the order, all of it proven, and every record.
@@ -215,9 +214,9 @@ fn the_same_burst_loses_nothing_where_records_are_released_early() {
 fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
     let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::default()) else { return };
     assert_eq!((refused, seen.assumed, seen.unproven, seen.late), (0, 0, 0, 0));
-    let stats = reader.stats();
-    assert!(stats.early == 0 && stats.copied > 0, "{stats:?}");
-    assert!(reader.ring_stats().all(|ring| ring.copied > 0 && ring.copied_now == 0));
+    let status = reader.status();
+    assert!(status.total().early == 0 && status.total().copied > 0, "{status:?}");
+    assert!(status.accounts.iter().all(|account| account.copied > 0));
 }
 
 /// Records that enter no ring are reported after a few refreshes, once, with the exact count, also while writing goes on.
@@ -239,10 +238,10 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
             let is_record = event.record().is_some();
             seen.note(&event.event());
             drop(event);
-            ran_dry = if is_record { reader.stats().sleeps } else { ran_dry };
+            ran_dry = if is_record { reader.status().sleeps } else { ran_dry };
         }
         // Once all records are out it asks the kernel for its counts every tick, and sleeps some ten times in a tick.
-        let sleeps = reader.stats().sleeps - ran_dry;
+        let sleeps = reader.status().sleeps - ran_dry;
         assert!(sleeps <= 30, "{sleeps} sleeps before the report");
         for writer in &writers {
             let told = told.insert(writer.cpu, writer.refused()).unwrap_or(0);
@@ -261,7 +260,7 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
         assert_eq!((account.lost, account.untold), (writer.refused(), 0));
         assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "reported once");
     }
-    assert!(ledger.is_balanced());
+    assert!(ledger.total().is_balanced());
 }
 
 #[test]
@@ -276,7 +275,7 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
         assert!(writer.refused() > 0);
         assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused());
     }
-    assert_eq!(reader.stats().lost, writers.iter().map(Writer::refused).sum::<u64>());
+    assert_eq!(reader.status().total().lost, writers.iter().map(Writer::refused).sum::<u64>());
     // At the end: the ledger of a closed reader has the later losses.
     writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
     reader.handle().close();
@@ -287,7 +286,7 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
         assert_eq!((account.lost, account.written()), (writer.refused(), writer.written()), "{account}");
         assert!(account.held > 0 && account.untold > 0);
     }
-    assert!(ledger.is_balanced());
+    assert!(ledger.total().is_balanced());
     assert_eq!(ledger.to_string().lines().count(), 1);
 }
 
@@ -365,7 +364,7 @@ fn numbers_of_each_cpu_are_exact_under_forced_loss() {
             assert_eq!((lost, account.lost, account.missing), (refused, refused, refused), "{full:?}");
             assert_eq!(account.written(), writer.written() - written);
         }
-        assert!(ledger.is_balanced());
+        assert!(ledger.total().is_balanced());
     }
 }
 
@@ -402,7 +401,7 @@ fn the_ledger_balances_over_pauses() {
         assert_eq!(Seen::of(&seen.missing, writer.cpu), writer.refused());
         assert!(account.lost >= 5 * u64::from(BURST), "at least the paused outputs");
     }
-    assert!(!ledger.is_balanced());
+    assert!(!ledger.total().is_balanced());
     assert!(ledger.total().explained(unseen * writers.len() as u64).is_balanced(), "{ledger}");
 }
 
@@ -475,9 +474,9 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
     }
 }
 
-/// `Progress` says which CPU the stream waits for, while a fence does not end.
+/// The status says for which CPU the stream waits for, while a fence does not end.
 #[test]
-fn progress_says_what_a_stream_waits_for() {
+fn status_says_what_a_stream_waits_for() {
     let Some((events, program)) = echo() else { return };
     let gate = Gate::new();
     let rings = Rings::options().bpf_output(&events).open().unwrap();
@@ -487,17 +486,16 @@ fn progress_says_what_a_stream_waits_for() {
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
     assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
-    let progress = reader.progress();
-    assert_eq!((progress.held, progress.held_bytes, progress.frontier), (3, 96, None));
-    assert_eq!((progress.next.unwrap().0, progress.fullest), (last, Some(0)));
-    assert!(progress.lag > 0 && progress.seen > Some(progress.next.unwrap().1));
-    let awaited = reader.fence_under_way().unwrap();
-    threads::until("the wait grows", || reader.fence_under_way().unwrap() > awaited);
+    let status = reader.status();
+    assert_eq!((status.held, status.next.unwrap().0), (3, last));
+    assert!(status.lag > 0);
+    let awaited = status.fence.unwrap();
+    threads::until("the wait grows", || reader.status().fence.unwrap() > awaited);
     gate.open();
     for _ in 0..3 {
         assert!(reader.next_timeout(LONG).unwrap().is_some());
     }
-    assert_eq!((reader.progress().held, reader.progress().next), (0, None));
+    assert_eq!((reader.status().held, reader.status().next), (0, None));
 }
 
 /// On the live kernel: a writer sees that records were lost, and an interrupt's writer takes the count first. Then the interrupted writer

@@ -86,11 +86,11 @@ fn nothing_but_ones_own_is_left_out() {
             assert!(!is_ours(*one) && !is_ours(*writer), "{writer} wakes {one}");
         }
     }
-    let stats = others.stats();
-    assert!(stats.left_out > 0, "{stats:?}");
-    assert!(stats.records >= stats.left_out + kept.len() as u64, "{stats:?} {}", kept.len());
+    let counted = others.status();
+    assert!(counted.left_out > 0, "{counted:?}");
+    assert!(counted.total().yielded >= counted.left_out + kept.len() as u64, "{counted:?} {}", kept.len());
     let wrote = others.ledger().unwrap();
-    assert!(wrote.is_balanced(), "{wrote}");
+    assert!(wrote.total().is_balanced(), "{wrote}");
 }
 
 /// A flood delays grace periods, so the reader starts a thread that makes CPUs switch. The reader leaves that thread out too.
@@ -165,7 +165,7 @@ fn whoever_reads_is_left_out() {
         reader = back;
         readers.push(thread);
         assert_eq!(counted, [stranger; 7]);
-        assert_eq!(reader.stats().left_out, 15 * turn);
+        assert_eq!(reader.status().left_out, 15 * turn);
         let named: BTreeSet<u32> = reader.threads().collect();
         assert!(readers.iter().all(|reader| named.contains(reader)), "{named:?}");
     }
@@ -189,7 +189,7 @@ fn samples_of_the_reader_are_left_out() {
     reading::all(&mut reader, |event| seen.extend(event.record().unwrap().pid_tid()));
     let seen: BTreeSet<u32> = seen.into_iter().map(|(_, thread)| thread).collect();
     assert!(seen.contains(&other) && !seen.contains(&own()), "{seen:?}");
-    assert!(reader.stats().left_out > 0);
+    assert!(reader.status().left_out > 0);
 }
 
 /// Most events of an idle machine's trace are the tracer's own.
@@ -209,7 +209,7 @@ fn most_of_an_idle_trace_is_ones_own() {
             about_us +=
                 usize::from(record.source() == Some(1) && ours.contains(&record.payload().unwrap().u32(24).unwrap()));
         }
-        reader.stats().left_out > 20
+        reader.status().left_out > 20
     });
     assert_eq!(about_us, 0);
 }
@@ -269,7 +269,7 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
         seen += usize::from(reader.next_timeout(Duration::from_millis(1)).unwrap().is_some());
         seen > 100
     });
-    assert_eq!(reader.stats().left_out, 0);
+    assert_eq!(reader.status().left_out, 0);
 }
 
 /// With the number of the running thread in each record, the reader learns which numbers its threads have in tracepoints. A switch between the
@@ -299,7 +299,7 @@ fn ones_own_are_known_in_a_namespace_too() {
             }
             about_us += usize::from(record.source() == Some(1) && known.is_some() && woken.int(&record) == known);
         }
-        to_others > 20 && reader.stats().left_out > 0
+        to_others > 20 && reader.status().left_out > 0
     });
     hog.end();
     assert_eq!(about_us, 0);
@@ -328,7 +328,7 @@ fn a_forked_child_leaves_out_itself_and_sees_its_parent() {
             of_parent += u64::from(thread == parent);
             of_own += u64::from(thread == own());
         });
-        Ok::<_, perfweave::Error>([of_parent, of_own, reader.stats().left_out])
+        Ok::<_, perfweave::Error>([of_parent, of_own, reader.status().left_out])
     };
     // SAFETY: the child takes no lock but the allocator's, which glibc sees to, and leaves.
     match unsafe { fork() }.unwrap() {

@@ -1,7 +1,7 @@
 //! Counts of a reader's refreshes, sleeps and fences. `src/reader/pace.rs` has the same in simulated time.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Stats, sim};
+use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Status, sim};
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel, tracefs};
 use std::io;
@@ -54,7 +54,7 @@ fn trickling_events_share_their_fences() {
             kernel.emit(events as u32 % 2, 2 * events, b"");
             while reader.next_timeout(Duration::from_millis(2)).unwrap().is_some() {}
         }
-        assert!(reader.stats().refreshes >= events, "it refreshed for each");
+        assert!(reader.status().refreshes >= events, "it refreshed for each");
         let fences = fences.load(Ordering::SeqCst);
         let allowed = allowed(begin, Reader::TICK, events, WORTH_A_FENCE);
         assert!(fences <= allowed, "{fences} fences for {events} events, allowed are {allowed}");
@@ -119,10 +119,10 @@ fn a_reader_sleeps_while_a_fence_is_under_way() {
     perfweave_support::threads::until("the reader sleeps", || {
         calls += 1;
         assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none());
-        reader.stats().sleeps > 0
+        reader.status().sleeps > 0
     });
     // One sleep, and another if it ended a little early.
-    assert!(reader.stats().sleeps <= 2 * calls, "{} sleeps in {calls} calls", reader.stats().sleeps);
+    assert!(reader.status().sleeps <= 2 * calls, "{} sleeps in {calls} calls", reader.status().sleeps);
     open.send(()).unwrap();
     assert_eq!(next(&mut reader), (Some(1), Certainty::Proven));
 }
@@ -176,8 +176,8 @@ fn a_second_look_is_one_look() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
     kernel.emit(0, 1, b"");
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
-    let Stats { refreshes: looks, sleeps, .. } = reader.stats();
-    assert_eq!((looks, sleeps), (2, 0));
+    let status = reader.status();
+    assert_eq!((status.refreshes, status.sleeps), (2, 0));
 }
 
 /// The rings of the scheduler's tracepoints on all CPUs: a reader of them sees each of its own wake-ups.
@@ -194,9 +194,10 @@ fn rules() -> [Hold; 7] {
 }
 
 /// Checks that a reader slept and began fences no more often than allowed for the time and for the number of events.
-fn is_paced(hold: &Hold, Stats { records, sleeps, fences, .. }: Stats, held: usize, begin: Instant, tick: Duration) {
+fn is_paced(hold: &Hold, status: &Status, begin: Instant, tick: Duration) {
+    let Status { sleeps, fences, .. } = *status;
     // Held events count as found too, and on a busy machine many may be held at the end.
-    let records = records + held as u64;
+    let records = status.total().yielded + status.held as u64;
     let worth = if matches!(hold, Hold::Fence(_)) { WORTH_A_FENCE } else { WORTH_A_LOOK };
     let most = allowed(begin, tick, records, worth);
     assert!(fences <= most, "{hold}: {fences} fences for {records} events, allowed are {most}");
@@ -218,7 +219,7 @@ fn a_reader_of_the_scheduler_does_not_feed_itself() {
         while begin.elapsed() < Duration::from_secs(1) {
             reader.batch(Duration::from_secs(1)).unwrap().unwrap().for_each(|_| {});
         }
-        is_paced(&hold, reader.stats(), reader.held(), begin, Reader::TICK);
+        is_paced(&hold, &reader.status(), begin, Reader::TICK);
     }
 }
 
@@ -239,7 +240,7 @@ fn a_task_that_reads_the_scheduler_does_not_feed_itself() {
                         .await
                         .map(|batch| batch.unwrap().unwrap().count());
                 }
-                is_paced(&hold, reader.stats(), reader.held(), begin, latency);
+                is_paced(&hold, &reader.status(), begin, latency);
             });
         }
     }
@@ -306,21 +307,21 @@ fn a_reader_in_a_flood_rests() {
             program.run_with(cpu, &[7]).unwrap();
         });
         let begin = Instant::now();
-        while reader.stats().records < RECORDS {
+        while reader.status().total().yielded < RECORDS {
             for _ in 0..1000 {
                 assert!(reader.next_timeout(MUCH_TOO_LONG).unwrap().is_some());
             }
         }
-        let (stats, rests) = (reader.stats(), begin.elapsed().as_millis() as u64 / 5);
+        let (status, rests) = (reader.status(), begin.elapsed().as_millis() as u64 / 5);
         flood.end();
         // At most this many refreshes find many events, and two more release the events of one.
-        let allowed = (stats.sleeps + rests + 2) * (WORTH_A_LOOK + 2);
+        let allowed = (status.sleeps + rests + 2) * (WORTH_A_LOOK + 2);
         assert!(
-            stats.refreshes <= allowed,
+            status.refreshes <= allowed,
             "{hold}: {} refreshes, {} sleeps, {rests} ticks",
-            stats.refreshes,
-            stats.sleeps
+            status.refreshes,
+            status.sleeps
         );
-        println!("{hold}: {} looks, allowed are {allowed}", stats.refreshes);
+        println!("{hold}: {} looks, allowed are {allowed}", status.refreshes);
     }
 }

@@ -52,8 +52,8 @@ fn a_fence_that_fails_is_reported_once_and_tried_again() {
         kernel.emit(0, 5, b"held");
         assert_eq!(until_proven(&mut reader, 5), expected);
         assert_eq!(tries.load(Ordering::SeqCst), failures + 1);
-        let stats = reader.stats();
-        assert_eq!((stats.fences, stats.fences_failed), (1, failures));
+        let status = reader.status();
+        assert_eq!((status.fences, status.fences_failed), (1, failures));
     }
 }
 
@@ -91,8 +91,8 @@ fn while_fences_fail_nothing_is_let_out() {
         }
     }
     assert_eq!(errors, 1);
-    assert_eq!(reader.stats().records, 0);
-    assert!(reader.held() > 0);
+    assert_eq!(reader.status().total().yielded, 0);
+    assert!(reader.status().held > 0);
 }
 
 /// The policy for full rings still applies: records leave as assumed to make room.
@@ -103,7 +103,7 @@ fn while_fences_fail_a_full_ring_makes_room() {
     let order = Order::new().hold(Hold::Fence(fence)).when_full(WhenFull::Release);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let mut time = 0;
-    while reader.stats().early < 1000 {
+    while reader.status().total().early < 1000 {
         time += 1;
         assert!(kernel.emit(0, time, &[0; 64]), "there is room");
         match reader.next_timeout(Duration::ZERO) {
@@ -132,7 +132,7 @@ fn a_report_that_cannot_be_made_is_answered_with_the_failure() {
             assert!(is_fence(&error) && times(&error.to_string()) == 1, "{error:?}");
             assert_eq!(tries.load(Ordering::SeqCst), n);
         }
-        assert_eq!(reader.held(), 1);
+        assert_eq!(reader.status().held, 1);
     }
 }
 
@@ -168,7 +168,7 @@ fn auto_falls_back_to_the_map_while_it_runs() {
                 drop(event);
                 assert_eq!(reader.fence(), Some("map"));
             }
-            assert_eq!(reader.stats().fences_failed, 0);
+            assert_eq!(reader.status().fences_failed, 0);
         });
         fallen.join().unwrap();
     }
@@ -196,8 +196,8 @@ fn without_a_way_to_fall_back_on_it_is_said_and_tried_again() {
                 assert_eq!((error.raw_os_error(), times(&error.to_string())), (Some(libc::EINVAL), expected));
             }
             assert_eq!(reader.fence(), Some("membarrier"));
-            let stats = reader.stats();
-            assert_eq!((stats.records, stats.fences, stats.fences_failed), (0, 0, 10));
+            let status = reader.status();
+            assert_eq!((status.total().yielded, status.fences, status.fences_failed), (0, 0, 10));
         });
         tried.join().unwrap();
     }
@@ -215,7 +215,7 @@ fn a_wait_that_is_refused_has_a_stand_in() {
             assert!(reader.next_timeout(Duration::from_millis(200)).unwrap().is_none());
             let ticks = begin.elapsed().as_millis() / 100;
             // 5, 10, 20, 40, 80 ms and so on, and the rest at the end.
-            assert!(u128::from(reader.stats().sleeps) <= 8 + ticks, "{} sleeps", reader.stats().sleeps);
+            assert!(u128::from(reader.status().sleeps) <= 8 + ticks, "{} sleeps", reader.status().sleeps);
             assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
             assert!(reader.next().unwrap().unwrap().record().is_some());
         });
@@ -241,7 +241,7 @@ fn a_reader_that_cannot_wait_goes_on_by_its_ticks() {
             assert_eq!((error.raw_os_error(), times(&error.to_string())), (Some(libc::EPERM), expected));
         }
         // Tried once for each sleep, and no more often.
-        assert_eq!(reader.stats().sleeps, 10);
+        assert_eq!(reader.status().sleeps, 10);
         assert_eq!(echo.run_with(0, &[7]).unwrap(), 0);
         let mut errors = 0;
         let event = loop {

@@ -81,7 +81,7 @@ fn records_of_all_kinds_of_maps_come_in_the_order_in_which_they_were_written() {
             }
             reading::assert_nothing(&mut reader);
             let ledger = reader.ledger().unwrap();
-            assert!(ledger.is_balanced() && !ledger.is_complete(), "nobody counts what failed: {ledger:?}");
+            assert!(ledger.total().is_balanced() && !ledger.is_complete(), "nobody counts what failed: {ledger:?}");
             assert_eq!((ledger.total().yielded, ledger.total().lost), (300, 0));
         }
     }
@@ -128,7 +128,7 @@ fn payloads_are_what_was_reserved_and_never_wrap() {
                 drop(event);
                 reader.publish();
             }
-            assert_eq!(reader.stats().damaged, 0);
+            assert_eq!(reader.status().total().damaged, 0);
         }
     }
 }
@@ -197,12 +197,12 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
                 write(&program, here, n);
             }
             if waits {
-                let before = reader.stats().refreshes;
+                let before = reader.status().refreshes;
                 threads::until("it has looked", || {
                     assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none(), "{hold}");
-                    reader.stats().refreshes >= before + 5 && reader.progress().reserved.is_some()
+                    reader.status().refreshes >= before + 5 && reader.status().reserved.is_some()
                 });
-                assert_eq!(reader.progress().reserved, Some(there));
+                assert_eq!(reader.status().reserved, Some(there));
             } else if here != there {
                 for n in 2..=4 {
                     assert_eq!(number(&reading::next(&mut reader).event()), n, "{hold}");
@@ -220,7 +220,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
         } else if here != there {
             assert_eq!(given, [(1, Certainty::Late)], "{hold}");
         }
-        assert_eq!(reader.progress().reserved, None);
+        assert_eq!(reader.status().reserved, None);
     }
 }
 
@@ -326,9 +326,9 @@ fn failed_reservations_are_losses_where_programs_count_them() {
                 assert_eq!((yielded + refused, lost), (written, told), "{apart}, {counted}");
                 let ledger = reader.ledger().unwrap();
                 let total = ledger.total();
-                assert!(ledger.is_balanced());
+                assert!(ledger.total().is_balanced());
                 assert_eq!((total.yielded, total.lost, total.exact), (yielded, told, counted));
-                assert_eq!(reader.stats().lost, told);
+                assert_eq!(reader.status().total().lost, told);
             }
         }
     }
@@ -500,10 +500,10 @@ fn a_reader_gathers_what_comes_fast() {
         });
         // How often the reader slept and was woken until it had one event.
         let alone = |reader: &mut Reader| {
-            let before = reader.stats();
+            let before = reader.status();
             ask.send(()).unwrap();
             assert_eq!(number(&reading::next(reader).event()), 7);
-            let now = reader.stats();
+            let now = reader.status();
             (now.sleeps - before.sleeps, now.wakes - before.wakes)
         };
         let mut gathers_after_a_burst = || {

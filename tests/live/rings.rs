@@ -321,7 +321,7 @@ fn records_are_stamped_on_the_clock_that_was_asked_for() {
             assert!((before..=after).contains(&time), "{clock:?}: {before} {time} {after}");
             assert!(started <= time);
         });
-        assert_eq!(reader.stats().records, 1);
+        assert_eq!(reader.status().total().yielded, 1);
     }
     let rings = Rings::options().bpf_output(&map).pages(1).clock(Clock::Perf).open().unwrap();
     let error = Reader::new(rings, Order::new().hold(Hold::Lag(Duration::ZERO))).unwrap_err();
@@ -344,7 +344,7 @@ fn the_kernels_time_is_on_the_clock_of_bpf_ktime() {
         let (own, kernels) = (record.payload().unwrap().u64(0).unwrap(), record.time().unwrap());
         assert!(own <= kernels && kernels <= after, "{own} {kernels} {after}");
     });
-    assert_eq!(reader.stats().records, 1);
+    assert_eq!(reader.status().total().yielded, 1);
 }
 
 /// A tracepoint that is rarely hit outside of this test, so that other programs do not fill the rings.
@@ -399,7 +399,7 @@ fn any_event_can_be_opened_by_its_attribute() {
         assert!(record.time().is_some() && record.pid_tid().is_some());
         assert!(record.payload().is_some(), "behind a callchain of any length");
     }
-    assert_eq!(reader.stats().damaged, 0);
+    assert_eq!(reader.status().total().damaged, 0);
 }
 
 /// An event with PERF_SAMPLE_READ changes the layout of all events of its ring, and all are still read rightly.
@@ -431,7 +431,7 @@ fn events_with_read_values_share_a_ring_with_others() {
             }
         }
         assert_eq!(numbers, (0..20).collect::<Vec<_>>());
-        assert_eq!(reader.stats().damaged, 0);
+        assert_eq!(reader.status().total().damaged, 0);
         load.end();
     }
 }
@@ -508,7 +508,7 @@ fn other_records_pass_undamaged() {
         let all = [Kind::COMM, Kind::FORK, Kind::EXIT, Kind::MMAP2, Kind::SWITCH_CPU_WIDE];
         all.iter().all(|kind| kinds.contains(&kind.0)) && comms.iter().any(|comm| comm == "true")
     });
-    assert_eq!(reader.stats().damaged, 0);
+    assert_eq!(reader.status().total().damaged, 0);
 }
 
 /// Many times round a ring of one page, with lengths that make records wrap at every possible place.
@@ -575,7 +575,7 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     assert_eq!(loss.until, record.as_event().key(), "stamped with the record behind");
     assert_eq!(loss.source, Some(0));
     assert_eq!(lost.as_event().key(), record.as_event().key());
-    assert_eq!(merge.stats().lost, 2);
+    assert_eq!(merge.status().total().lost, 2);
     // The kernel counts no more.
     assert!(!merge.read_losses());
 }
@@ -669,7 +669,7 @@ fn forged_times_are_damage_and_others_keep_their_order() {
         numbers.push(event.record().and_then(|record| record.payload()?.u64(0)).unwrap());
     });
     assert_eq!(numbers, (0..50).collect::<Vec<_>>());
-    assert_eq!(reader.stats().late, 0);
+    assert_eq!(reader.status().total().late, 0);
 }
 
 /// Payloads of the records, without damage and losses.

@@ -225,11 +225,11 @@ fn a_process_that_has_ended_keeps_nobody_awake() {
         nix::poll::poll(&mut polled, PollTimeout::ZERO).unwrap();
         assert!(!polled[0].revents().unwrap().contains(PollFlags::POLLHUP));
     }
-    let before = reader.stats().wakes;
+    let before = reader.status().wakes;
     for _ in 0..10 {
         assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());
     }
-    let wakes = reader.stats().wakes - before;
+    let wakes = reader.status().wakes - before;
     assert!(wakes < 10, "woken {wakes} times without an event");
 }
 

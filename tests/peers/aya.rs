@@ -213,7 +213,7 @@ fn data_that_arrives_while_draining_is_there_for_the_next() {
         reader.for_each(each).unwrap();
         assert_eq!(numbers, (5 * round..5 * round + 5).collect::<Vec<_>>());
     }
-    assert_eq!(reader.stats().lost, 0);
+    assert_eq!(reader.status().total().lost, 0);
 }
 
 /// `perf_event_array.rs`, emit_event: a program on a probe outputs 0xDEAD_BEEF once; all buffers together give exactly that one
@@ -236,7 +236,7 @@ fn emit_event() {
         assert_eq!(number, Some(0xdead_beef + round as u64));
         drop(event);
         reading::assert_nothing(&mut reader);
-        assert_eq!((reader.stats().records, reader.stats().lost), (1, 0));
+        assert_eq!((reader.status().total().yielded, reader.status().total().lost), (1, 0));
     }
 }
 

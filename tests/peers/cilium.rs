@@ -81,8 +81,8 @@ fn test_perf_reader() {
     let page = foreign::page_size() as u64;
     for options in [Rings::options().pages(1), Rings::options().bytes(page)] {
         let mut reader = Reader::new(options.bpf_output(&map).open().unwrap(), Order::new()).unwrap();
-        assert!(reader.ring_stats().all(|ring| ring.size == page));
-        assert!(reader.ring_stats().map(|ring| ring.cpu).eq(load::online()));
+        assert!(reader.status().accounts.iter().all(|account| account.size == page));
+        assert!(reader.status().accounts.iter().filter_map(|account| account.cpu).eq(load::online()));
         for value in [5, 6] {
             assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
         }
@@ -97,7 +97,7 @@ fn test_perf_reader() {
         reader.set_deadline(Some(begin + millis(4))).unwrap();
         assert_eq!(ended(&mut reader), Some(Ended::Deadline));
         assert!(begin.elapsed() >= millis(4));
-        assert_eq!(reader.stats().lost, 0);
+        assert_eq!(reader.status().total().lost, 0);
     }
 }
 
@@ -280,8 +280,8 @@ fn test_perf_reader_lost_sample() {
         }
         assert_eq!(lost, [(most, 1)], "{hold}: before the record that came with it");
         assert_nothing(&mut reader);
-        let ring = reader.ring_stats().find(|ring| ring.cpu == 0).unwrap();
-        assert_eq!((ring.records, ring.lost), (most as u64 + 1, 1));
+        let account = reader.status().accounts[0];
+        assert_eq!((account.cpu, account.yielded, account.lost), (Some(0), most as u64 + 1, 1));
     }
 }
 
@@ -463,7 +463,7 @@ fn test_read_record_of_unknown_type() {
         drop(unknown);
         assert_eq!(next(&mut reader), 2);
     }
-    assert_eq!(reader.stats().damaged, 0);
+    assert_eq!(reader.status().total().damaged, 0);
 }
 
 /// TestPause: Resume does nothing while running; a sample is read; after Pause output fails, and a blocked Read stays blocked
@@ -536,7 +536,7 @@ fn test_pause_in_both_ways_at_once() {
     );
     drop(event);
     assert_eq!(next(&mut reader), 2);
-    assert_eq!(reader.stats().lost, 1, "what found no slot is counted by nobody");
+    assert_eq!(reader.status().total().lost, 1, "what found no slot is counted by nobody");
 
     // Rings that are paused when the reader is dropped stay off, and their slots stay empty.
     handle.pause(Pause::Slots).unwrap();
@@ -565,14 +565,15 @@ fn test_pause_of_events_without_slots() {
         reading::all(&mut reader, |_| ());
         load::online().into_iter().for_each(call);
         // No record follows. The loss may be reported already.
-        let before = reader.stats();
+        let told = |reader: &Reader| reader.status().total().lost - reader.status().total().untold;
+        let before = told(&reader);
         reading::all(&mut reader, |event| assert!(event.record().is_none(), "{how:?}: {event:?}"));
         handle.resume().unwrap();
         load::online().into_iter().for_each(call);
         let mut records = 0;
         reading::all(&mut reader, |event| records += usize::from(event.record().is_some()));
         assert!(records >= 50 * load::online().len(), "running again: {records}");
-        let lost = reader.stats().lost - before.lost;
+        let lost = told(&reader) - before;
         assert_eq!(lost > 0, how == Pause::Output, "{lost} lost under {how:?}");
     }
 }
@@ -620,7 +621,7 @@ fn test_read_without_wakeup() {
     for hold in holds() {
         let rings = Rings::options().bpf_output(&map).bytes(1).wakeup(Wakeup::Events(2)).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
-        assert!(reader.ring_stats().all(|ring| ring.size == foreign::page_size() as u64));
+        assert!(reader.status().accounts.iter().all(|account| account.size == foreign::page_size() as u64));
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         reader.set_deadline(Some(Instant::now())).unwrap();
         assert_eq!(next(&mut reader), 1, "{hold}");

@@ -235,7 +235,7 @@ fn test_ringbuf_reader() {
             let payload = event.record().and_then(|record| record.payload()).unwrap();
             assert_eq!((payload.len() as u32, payload.u32(0)), (size, Some(0x0403_0201)));
             drop(event);
-            assert_eq!(reader.held(), left - at - 1, "Remaining, as records");
+            assert_eq!(reader.status().held, left - at - 1, "Remaining, as records");
         }
         reader.publish();
         assert_eq!(ask(&map, Query::Available), 0);

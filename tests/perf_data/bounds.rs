@@ -76,7 +76,7 @@ fn read_by(rings: Rings, order: Order) -> Read {
             Item::Gap(_) | Item::Anomaly(_) => {}
             other => panic!("{other:?}"),
         });
-        reader.stats().most_memory
+        reader.status().most_memory
     });
     Read { events, unproven, allocated, counted }
 }

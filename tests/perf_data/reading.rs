@@ -97,7 +97,7 @@ fn every_event_is_proven_under_every_rule() {
             count += 1;
         });
         assert!(count > 40, "{hold}");
-        assert_eq!(reader.stats().sleeps, 0, "{hold}: nothing to sleep for");
+        assert_eq!(reader.status().sleeps, 0, "{hold}: nothing to sleep for");
     }
 }
 

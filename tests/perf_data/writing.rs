@@ -454,7 +454,7 @@ fn a_recording_written_again_is_the_same() {
         let (file, written) = write_all(&mut reader, |_| ());
         assert_eq!(written.left_out, 0);
         // In a file that is written in order, other records are next to a loss than in a ring with disorder.
-        let exact = reader.stats().repaired == 0;
+        let exact = reader.status().total().repaired == 0;
         let [ours, theirs] = [&file.0, &recorded.0].map(|path| bytes(open(path), exact));
         for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
             assert_eq!(ours, theirs, "{args:?}, record {at}");

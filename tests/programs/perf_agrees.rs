@@ -366,7 +366,7 @@ fn switches_beside_perf(rings: Rings) -> bool {
         let tasks = [&prev, &next].map(|field| field.uint(&record).unwrap());
         ours.push(Switch { cpu: record.cpu(), time: record.time().unwrap(), tasks });
     });
-    assert!(ours.is_sorted_by_key(|switch| switch.time) && reader.stats().late == 0);
+    assert!(ours.is_sorted_by_key(|switch| switch.time) && reader.status().total().late == 0);
 
     let script = printed(&["script", "--ns", "-F", "cpu,time,event,trace", "-i", &data]);
     let theirs: Vec<Switch> =

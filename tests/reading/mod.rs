@@ -102,9 +102,9 @@ pub(crate) fn assert_nothing(reader: &mut Reader) {
 /// Lets a reader without events sleep until nothing wakes it any more: wake-ups that are still pending arrive now.
 pub(crate) fn settle(reader: &mut Reader) {
     until("nothing wakes it", || {
-        let before = reader.stats();
+        let before = reader.status();
         assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none());
-        let now = reader.stats();
+        let now = reader.status();
         now.sleeps > before.sleeps && now.wakes == before.wakes
     });
 }
@@ -113,7 +113,7 @@ pub(crate) fn settle(reader: &mut Reader) {
 /// The tick can come at just that moment, which is unlikely: use [`wakes`].
 pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool, Result<Given, Error>) {
     settle(reader);
-    let before = reader.stats().wakes;
+    let before = reader.status().wakes;
     let sleeper = threads::own();
     let given = std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -122,7 +122,7 @@ pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool,
         });
         Given::by(reader)
     });
-    (reader.stats().wakes > before, given)
+    (reader.status().wakes > before, given)
 }
 
 /// Whether something wakes a reader, in any of several tries.

@@ -496,7 +496,7 @@ impl Run<'_> {
         for cpu in &self.schedule.cpus {
             assert_eq!(self.kernel.tail(*cpu), self.kernel.head(*cpu), "everything is given back in the end");
         }
-        assert_eq!(self.merge.stats().damaged, 0);
+        assert_eq!(self.merge.status().total().damaged, 0);
         self.trial
     }
 }

@@ -60,11 +60,11 @@ fn a_flush_waits_for_the_fence() {
     kernel.emit(1, 20, b"waits for 10");
     reader.handle().flush().unwrap();
     // For any number of refreshes and sleeps: the fence under way does not end.
-    while reader.stats().sleeps < 10 {
+    while reader.status().sleeps < 10 {
         assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
     }
-    assert!(reader.fence_under_way().is_some());
-    assert_eq!((reader.held(), reader.stats().fences), (1, 0));
+    assert!(reader.status().fence.is_some());
+    assert_eq!((reader.status().held, reader.status().fences), (1, 0));
     kernel.emit(1, 30, b"newer");
     kernel.write(0, b"late to be written");
     kernel.end(0);
@@ -532,22 +532,22 @@ fn what_is_left_is_known() {
     kernel.emit(9, 15, &[0; 4]);
     merge.refresh(0);
     let sizes = [24 + 8, 24, 24];
-    let stats: Vec<_> = merge.ring_stats().collect();
-    assert_eq!((stats[0].cpu, stats[0].size, stats[0].unread, stats[0].held), (0, 64 << 10, 56, 2));
-    assert_eq!((stats[1].cpu, stats[1].most_used, stats[1].unread), (9, 24, 24));
-    assert_eq!(merge.stats().repaired, 1);
+    let accounts = merge.status().accounts;
+    assert_eq!((accounts[0].cpu, accounts[0].size, accounts[0].held), (Some(0), 64 << 10, 2));
+    assert_eq!((accounts[1].cpu, accounts[1].most_used, accounts[1].held), (Some(9), 24, 1));
+    assert_eq!(merge.status().total().repaired, 1);
     // 10 of CPU 0, which lies behind 20; then 15 of CPU 9; then 20.
     for (key, left) in [(10, sizes[1]), (15, 0), (20, 0)] {
         let event = merge.next().unwrap();
         assert_eq!((event.key(), event.remaining()), (Some(key), left));
     }
     merge.refresh(0);
-    let stats: Vec<_> = merge.ring_stats().collect();
-    assert_eq!((stats[0].records, stats[0].unread, stats[0].most_used), (2, 0, 56));
-    assert_eq!((stats[1].records, stats[1].unread, stats[1].held), (1, 0, 0));
+    let accounts = merge.status().accounts;
+    assert_eq!((accounts[0].yielded, accounts[0].held, accounts[0].most_used), (2, 0, 56));
+    assert_eq!((accounts[1].yielded, accounts[1].held), (1, 0));
     let raw = merge.rings().raw(9).unwrap();
     assert_eq!((raw.size, raw.head, raw.tail), (64 << 10, 24, 24));
-    assert_eq!(merge.stats().records, 3);
+    assert_eq!(merge.status().total().yielded, 3);
 }
 
 /// A handle outlives its reader, and then does nothing.
@@ -616,18 +616,18 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     (601..=1200).for_each(|time| assert!(kernel.emit(0, time, b"")));
     // The next may not begin sooner: events are gathered for it, for 40 ms at most.
-    while reader.fence_under_way().expect("the first") < Duration::from_millis(45) {
+    while reader.status().fence.expect("the first") < Duration::from_millis(45) {
         std::thread::yield_now();
     }
     end.send(()).unwrap();
     assert_eq!(next(&mut reader), "1");
-    assert!(reader.fence_under_way().is_some(), "the second");
+    assert!(reader.status().fence.is_some(), "the second");
     let epoll = Epoll(reader.as_fd().try_clone_to_owned().unwrap());
     let mut ready = [EpollEvent::empty(); 4];
     // The wake-up from before.
     epoll.wait(&mut ready, EpollTimeout::ZERO).unwrap();
     end.send(()).unwrap();
     assert!(epoll.wait(&mut ready, EpollTimeout::NONE).unwrap() > 0, "the second has ended");
-    assert_eq!(reader.stats().fences, 1);
-    assert_eq!((next(&mut reader), reader.stats().fences), ("2".to_owned(), 2));
+    assert_eq!(reader.status().fences, 1);
+    assert_eq!((next(&mut reader), reader.status().fences), ("2".to_owned(), 2));
 }

@@ -381,7 +381,7 @@ fn a_simulated_machine() {
     let mut merge = merged();
     let times: Vec<_> = merge.batch().map(|event| event.key()).collect();
     assert_eq!(times.len(), WITHOUT_FLUSH.iter().sum());
-    assert_eq!(merge.stats().records, RECORDS as u64);
+    assert_eq!(merge.status().total().yielded, RECORDS as u64);
 }
 
 #[test]
@@ -481,7 +481,7 @@ mod recordings {
             assert_eq!(reader.ended(), Some(Ended::Recording));
         );
         assert_eq!(read.len(), READ.iter().sum());
-        assert_eq!(reader.stats().records, READ[0] as u64);
+        assert_eq!(reader.status().total().yielded, READ[0] as u64);
     }
 
     #[test]

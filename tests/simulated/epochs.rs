@@ -35,7 +35,7 @@ fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
         assert_eq!((event.key(), event.certainty()), (Some(key), Certainty::Proven));
     }
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
-    assert_eq!((reader.stats().sleeps, reader.stats().stand_ins), (0, 0));
+    assert_eq!((reader.status().sleeps, reader.status().stand_ins), (0, 0));
 }
 
 /// The reader waits for a program that is inside, and its record comes first.
@@ -56,7 +56,7 @@ fn what_is_larger_waits_for_whoever_is_inside() {
     kernel.write(1, b"last");
     kernel.end(1);
     assert_eq!(reading::next(&mut reader).key(), Some(30));
-    assert_eq!(reader.stats().late, 0);
+    assert_eq!(reader.status().total().late, 0);
 }
 
 /// If a program is inside at each reading of a CPU's word, the CPU has still passed if no program was inside in between.
@@ -109,15 +109,15 @@ fn a_fence_stands_in_for_a_program_that_does_not_leave() {
             }
         }
     }
-    let stats = reader.stats();
+    let status = reader.status();
     // Reported at the first and the tenth time.
-    assert!(stats.stand_ins >= 20 && (10..=stats.stand_ins).contains(&told), "{told} of {stats:?}");
-    assert_eq!(stats.late, 0);
+    assert!(status.stand_ins >= 20 && (10..=status.stand_ins).contains(&told), "{told} of {status:?}");
+    assert_eq!(status.total().late, 0);
     // The word is corrected: no fence stands in any more.
     kernel.set_epoch(1, 0);
     kernel.emit(0, 100, b"record");
     assert_eq!(reading::next(&mut reader).key(), Some(100));
-    assert_eq!(reader.stats().stand_ins, stats.stand_ins);
+    assert_eq!(reader.status().stand_ins, status.stand_ins);
 }
 
 /// A missing number is proven missing by epochs.
@@ -224,7 +224,7 @@ fn what_is_stuck_now_and_then_is_told_ever_less_often() {
             }
         }
     }
-    let stand_ins = reader.stats().stand_ins;
+    let stand_ins = reader.status().stand_ins;
     // The first, the tenth, the hundredth and so on.
     assert!(stand_ins >= 50 && errors == stand_ins.ilog10() + 1, "{errors} of {stand_ins}");
 }
@@ -270,7 +270,7 @@ fn any_words_hold_up_nothing_for_ever() {
                 Err(other) => panic!("{other}"),
             }
         }
-        assert_eq!((read, reader.stats().late), (written, 0));
+        assert_eq!((read, reader.status().total().late), (written, 0));
         TestResult::passed()
     }
     QuickCheck::new().tests(200).quickcheck(property as fn(Vec<(u8, u64)>) -> TestResult);

@@ -58,7 +58,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
             _ => records += 1,
         }
     }
-    assert_eq!((counts, records, faults.len()), (vec![5], 3, 3), "{:?}", merge.stats());
+    assert_eq!((counts, records, faults.len()), (vec![5], 3, 3), "{:?}", merge.status());
     let too_much = |count| Fault::Lost { count, most: 0 };
     assert_eq!(faults, [56_294_995_342_131_210, 1, u64::MAX].map(too_much));
     let account = merge.ledger().accounts[0];
@@ -74,7 +74,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     kernel.emit(0, 50, &[1; 8]);
     fence(&mut merge);
     assert_eq!(merge.batch().count(), 2);
-    assert_eq!(merge.stats().lost, 10);
+    assert_eq!(merge.status().total().lost, 10);
     assert_eq!(merge.ledger().accounts[0].lost, 10);
 }
 
@@ -146,9 +146,9 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
         fence(&mut merge);
         let all: Vec<_> = merge.batch().map(|event| told(&event)).collect();
         assert_eq!(all, [(Some(10), 1), (Some(20), 2), (Some(30), 1005), (Some(30), 3)]);
-        assert_eq!((merge.held(), merge.stats().lost, merge.stats().damaged), (0, 5, 0));
+        assert_eq!((merge.held(), merge.status().total().lost, merge.status().total().damaged), (0, 5, 0));
         let ledger = merge.ledger();
-        assert!(ledger.is_complete() == (ledger.total().lost == 0) && ledger.is_balanced(), "{ledger}");
+        assert!(ledger.is_complete() == (ledger.total().lost == 0) && ledger.total().is_balanced(), "{ledger}");
     }
     let kernel = small(&[0], 64 << 10);
     let mut rings = kernel.rings();
@@ -292,7 +292,7 @@ fn live_forged_losses_do_not_reach_the_ledger() {
         });
         let ledger = reader.ledger().unwrap();
         assert!(forgeries > 0 && told == 0 && ledger.total().lost == 0, "{forgeries} forged, {told} told: {ledger}");
-        assert!(ledger.total().exact && !ledger.is_balanced(), "{ledger}");
+        assert!(ledger.total().exact && !ledger.total().is_balanced(), "{ledger}");
         // Real ones.
         reader.rings().pause_output(0, true).unwrap();
         (0..7).for_each(|number| assert_eq!(forger.echo.run_with(0, &[number]).unwrap(), -libc::ENOSPC));
@@ -336,11 +336,11 @@ fn live_forged_times_harm_no_other_ring() {
                 });
             }
             assert!(numbers.into_iter().eq(1000..2000), "{ahead} ns");
-            assert_eq!(reader.stats().late, 0);
+            assert_eq!(reader.status().total().late, 0);
             if ahead > SLACK {
-                assert!(future > 0 || !in_time, "{ahead} ns: {:?}", reader.stats());
+                assert!(future > 0 || !in_time, "{ahead} ns: {:?}", reader.status());
             } else {
-                assert_eq!(future, 0, "{ahead} ns: {:?}", reader.stats());
+                assert_eq!(future, 0, "{ahead} ns: {:?}", reader.status());
             }
             in_time || ahead <= SLACK
         });

@@ -48,7 +48,10 @@ fn a_stall_inside_a_look_makes_nothing_late() {
                 keys.extend(event.key());
             }
         }
-        assert!(keys.is_sorted() && keys.len() >= 60 && merge.stats().early == keys.len() as u64, "{full:?}: {keys:?}");
+        assert!(
+            keys.is_sorted() && keys.len() >= 60 && merge.status().total().early == keys.len() as u64,
+            "{full:?}: {keys:?}"
+        );
     }
 }
 
@@ -77,7 +80,7 @@ fn a_stall_inside_a_live_look_makes_nothing_late() {
         })
         .collect();
     assert_eq!(numbers[..51], [vec![7], (100..150).collect()].concat());
-    assert!(merge.stats().early > 51 && merge.stats().late == 0);
+    assert!(merge.status().total().early > 51 && merge.status().total().late == 0);
 }
 
 /// Only the records of a delayed writer come late, because they are not published yet.
@@ -136,8 +139,7 @@ fn a_mark_leaves_room_for_the_records_there_are() {
                 );
                 merge.publish();
             }
-            assert!(merge.ring_stats().next().unwrap().pressed > 0);
-            assert_eq!(merge.stats().lost, 0);
+            assert_eq!(merge.status().total().lost, 0);
         }
     }
 }
@@ -194,8 +196,8 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
         }
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "no event leaves");
     }
-    assert_eq!(reader.held() as u64, written * cpus.len() as u64);
-    let memory = reader.stats().memory;
+    assert_eq!(reader.status().held as u64, written * cpus.len() as u64);
+    let memory = reader.status().memory;
     // For each CPU, twenty times the ring's size less the ring itself.
     assert!(memory > cpus.len() * (512 << 10) && memory < 64 << 20, "{memory}");
     gate.open();
@@ -206,7 +208,7 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
     });
     assert_eq!(seen, written * cpus.len() as u64);
     let ledger = reader.ledger().unwrap();
-    assert!(ledger.is_complete() && reader.stats().early == 0, "{ledger}");
+    assert!(ledger.is_complete() && reader.status().total().early == 0, "{ledger}");
 }
 
 /// The words of the ledger: it never hides a loss.
@@ -226,7 +228,7 @@ fn the_ledger_says_what_was_lost() {
         .collect();
     assert!(told.len() > 60 && told.iter().filter(|(is, _)| *is).count() == 1 && told[0].0, "once, and first");
     let ledger = merge.ledger();
-    assert!(ledger.is_balanced() && !ledger.is_complete());
+    assert!(ledger.total().is_balanced() && !ledger.is_complete());
     let (early, held) = (told.len() - 1, 127 - told.len() + 1);
     assert_eq!(
         ledger.to_string(),
@@ -268,7 +270,7 @@ fn a_look_in_part_proves_nothing() {
             merge.end_fence();
         }
     }
-    assert!(parts > 0 && seen == 502 && merge.stats().late == 1, "{:?}", merge.stats());
+    assert!(parts > 0 && seen == 502 && merge.status().total().late == 1, "{:?}", merge.status());
 }
 
 /// A report comes after all records before it, even if memory for holding must be reused several times to index them. It also comes if
@@ -374,7 +376,7 @@ fn one_long_record_does_not_end_the_proof() {
             }
             merge.refresh(0);
             merge.batch().for_each(drop);
-            early.push(merge.stats().early);
+            early.push(merge.status().total().early);
         }
         assert!(early[0] <= 3 && early[999] == early[0], "{long}: {early:?}");
     }

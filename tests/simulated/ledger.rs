@@ -410,8 +410,7 @@ impl<'a> Run<'a> {
     /// Checks what must hold after every step.
     fn check(&self) {
         let ledger = self.merge.ledger();
-        let mut copied_now = 0;
-        for ((account, ring), cpu) in ledger.accounts.iter().zip(self.merge.ring_stats()).zip(&self.schedule.cpus) {
+        for (account, cpu) in ledger.accounts.iter().zip(&self.schedule.cpus) {
             assert_eq!(account.cpu, Some(*cpu));
             let own = |fate| self.numbers.iter().filter(|number| number.cpu == *cpu && number.fate == fate).count();
             assert_eq!(account.lost, own(Fate::Dropped) as u64);
@@ -419,15 +418,11 @@ impl<'a> Run<'a> {
             assert_eq!(account.untold, account.lost - told, "each loss is reported once");
             assert!(account.written() <= (own(Fate::Written) + own(Fate::Dropped)) as u64);
             assert!(account.exact && account.damaged == 0);
-            copied_now += ring.copied_now;
         }
-        if let WhenFull::Copy { most } = self.schedule.full {
-            assert!(copied_now <= most as u64);
-        } else {
-            assert_eq!(copied_now, 0);
-        }
-        assert_eq!(self.merge.stats().records, self.records);
-        assert_eq!((self.merge.stats().late, self.merge.stats().early), (self.late, self.early));
+        let copies = matches!(self.schedule.full, WhenFull::Copy { .. });
+        assert!(copies || ledger.total().copied == 0);
+        assert_eq!(self.merge.status().total().yielded, self.records);
+        assert_eq!((self.merge.status().total().late, self.merge.status().total().early), (self.late, self.early));
     }
 
     fn finish(mut self) {
@@ -463,11 +458,11 @@ impl<'a> Run<'a> {
         assert!(declared.is_superset(&never), "{:?}", never.difference(&declared).collect::<Vec<_>>());
         if self.keeps_order() {
             assert_eq!(declared, never);
-            assert_eq!(self.merge.stats().missing, never.len() as u64);
+            assert_eq!(self.merge.status().total().missing, never.len() as u64);
         }
         if self.counted == Counted::ByCpu {
             assert_eq!(
-                self.merge.stats().missing,
+                self.merge.status().total().missing,
                 never.len() as u64,
                 "a number that came after its gap is not missing"
             );
@@ -481,7 +476,6 @@ impl<'a> Run<'a> {
         for cpu in &self.schedule.cpus {
             assert_eq!(self.kernel.tail(*cpu), self.kernel.head(*cpu));
         }
-        assert!(self.merge.ring_stats().all(|ring| ring.copied_now == 0));
     }
 
     fn ids(&self, which: impl Fn(&Number) -> bool) -> BTreeSet<u64> {

@@ -75,9 +75,9 @@ fn bytes(number: u64, bits: u32) -> Vec<u8> {
 /// A width in bits, the sequence of that width, its largest number.
 type Width = (u32, fn(usize) -> Sequence, u64);
 
-/// Numbers of a CPU, by its place, that are missing so far and not declared yet.
-fn open(merge: &Merge, rank: usize) -> u64 {
-    merge.ledger().accounts[rank].missing - merge.ring_stats().nth(rank).unwrap().missing
+/// Numbers of a CPU, by its place, that are missing so far, declared or not.
+fn missing(merge: &Merge, rank: usize) -> u64 {
+    merge.status().accounts[rank].missing
 }
 
 fn widths() -> [Width; 2] {
@@ -117,13 +117,13 @@ fn a_cpus_own_numbers_wrap_and_their_gaps_too() {
             "55".into(),
         ];
         assert_eq!(all(&mut merge), expected, "{bits} bits");
-        assert_eq!(merge.stats().missing, 5);
-        let counts: Vec<_> = merge.ring_stats().map(|ring| (ring.records, ring.missing)).collect();
+        assert_eq!(merge.status().total().missing, 5);
+        let status = merge.status();
+        let counts: Vec<_> = status.accounts.iter().map(|account| (account.yielded, account.missing)).collect();
         assert_eq!(counts, [(5, 0), (5, 5)]);
-        assert_eq!((open(&merge, 0), open(&merge, 1)), (0, 0));
         let ledger = merge.ledger();
         assert_eq!((ledger.accounts[1].cpu, ledger.accounts[1].unexplained), (Some(9), 5));
-        assert!(ledger.accounts[0].is_balanced() && !ledger.is_balanced());
+        assert!(ledger.accounts[0].is_balanced() && !ledger.total().is_balanced());
         assert!(ledger.accounts[1].explained(5).is_balanced(), "with the program's own count");
     }
 }
@@ -153,23 +153,23 @@ fn a_hole_that_a_nested_writer_fills_is_no_gap() {
     kernel.begin(0, 20);
     kernel.emit(0, 30, &bytes(9, 64));
     merge.refresh(0);
-    assert_eq!(open(&merge, 0), 2);
+    assert_eq!(missing(&merge, 0), 2);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
     kernel.write(0, &bytes(8, 64));
     kernel.end(0);
     merge.refresh(0);
     assert!(!grace.is_over() && merge.next().is_none(), "7 is in flight");
-    assert_eq!(open(&merge, 0), 1);
+    assert_eq!(missing(&merge, 0), 1);
     kernel.write(0, &bytes(7, 64));
     kernel.end(0);
     assert!(grace.is_over());
     merge.end_fence();
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["5", "10", "20", "30"]);
-    let ring = merge.ring_stats().next().unwrap();
-    assert_eq!((ring.records, ring.missing, open(&merge, 0), ring.anomalies(AnomalyKind::Late)), (4, 0, 0, 0));
-    assert!(merge.ledger().is_balanced());
+    let account = merge.status().accounts[0];
+    assert_eq!((account.yielded, account.missing, account.anomalies), (4, 0, 0));
+    assert!(merge.ledger().total().is_balanced());
 }
 
 /// Of several numbers in flight, one never comes.
@@ -204,9 +204,9 @@ fn what_is_found_after_all_is_no_longer_missing() {
     kernel.end(0);
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["Late 8 for 10 on 0 late", "10 late"]);
-    let ring = merge.ring_stats().next().unwrap();
-    assert_eq!((ring.records, ring.missing, ring.anomalies(AnomalyKind::Late)), (3, 1, 1));
-    assert_eq!(merge.stats().missing, 1);
+    let account = merge.status().accounts[0];
+    assert_eq!((account.yielded, account.missing, account.anomalies), (3, 1, 1));
+    assert_eq!(merge.status().total().missing, 1);
 }
 
 /// Fills rings of 256 bytes: seven records of 32 bytes fit.
@@ -273,10 +273,8 @@ fn numbers_that_break_their_sequence_are_told_apart_each_once() {
         "1000",
     ];
     assert_eq!(all(&mut merge), expected);
-    let ring = merge.ring_stats().next().unwrap();
-    let kinds = [AnomalyKind::Duplicate, AnomalyKind::Reset, AnomalyKind::Backward, AnomalyKind::Late];
-    assert_eq!(kinds.map(|kind| ring.anomalies(kind)), [2, 1, 1, 0]);
-    assert_eq!((ring.records, ring.missing), (12, 997));
+    let account = merge.status().accounts[0];
+    assert_eq!((account.yielded, account.missing, account.anomalies), (12, 997, 4));
 }
 
 /// A run of any length is reported once, and counted.
@@ -308,9 +306,7 @@ fn runs_of_anomalies_are_told_once() {
             }
         }
         assert_eq!(records, 20_000);
-        let ring = merge.ring_stats().next().unwrap();
-        let kinds = [AnomalyKind::Duplicate, AnomalyKind::Reset, AnomalyKind::Backward, AnomalyKind::Late];
-        let broken: u64 = kinds.map(|kind| ring.anomalies(kind)).iter().sum();
+        let broken = merge.status().accounts[0].anomalies;
         if what == "to and fro" {
             assert!(anomalies <= 10_000, "at most one for each step back: {anomalies}");
         } else {
@@ -371,18 +367,18 @@ fn numbers_of_the_whole_machine_leave_at_once() {
     [11, 10, 9].into_iter().for_each(|number| write(0, number));
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["9", "10", "11"]);
-    assert_eq!(merge.stats().fences, 0);
+    assert_eq!(merge.status().fences, 0);
     write(0, 14);
     write(5, 12);
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["12"]);
-    assert_eq!((merge.progress().awaited, merge.progress().next), (Some(13), Some((0, 14))));
+    assert_eq!(merge.status().next, Some((0, 14)));
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["gap 13-13 (1) on all in 12..14", "14"]);
-    assert_eq!(merge.stats().missing, 1);
+    assert_eq!(merge.status().total().missing, 1);
     let ledger = merge.ledger();
     assert_eq!(
-        (ledger.total().missing, ledger.total().unexplained, ledger.is_balanced()),
+        (ledger.total().missing, ledger.total().unexplained, ledger.total().is_balanced()),
         (1, 1, false),
         "nothing was lost: {ledger}"
     );
@@ -392,7 +388,7 @@ fn numbers_of_the_whole_machine_leave_at_once() {
     merge.refresh(0);
     let expected = ["Late 13 for 15 on 5 late", "13 late", "Duplicate 14 for 15 on 0 late", "14 late"];
     assert_eq!(all(&mut merge), expected);
-    assert_eq!(merge.stats().missing, 0);
+    assert_eq!(merge.status().total().missing, 0);
 }
 
 /// A key that jumps by 2^63 is damage. Otherwise it would make all later events late for ever.
@@ -421,10 +417,10 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
         }
     }
     assert!(keys.is_sorted());
-    assert_eq!((keys.len(), leaps, merge.stats().damaged, merge.stats().late), (90, 10, 10, 0));
+    assert_eq!((keys.len(), leaps, merge.status().total().damaged, merge.status().total().late), (90, 10, 10, 0));
     let ledger = merge.ledger();
     assert_eq!(ledger.total().damaged, 10);
-    assert!(!ledger.is_balanced());
+    assert!(!ledger.total().is_balanced());
 }
 
 /// No LOST record counts the last losses of a ring, but the kernel does.
@@ -441,7 +437,7 @@ fn a_loss_that_nothing_follows_is_told_once() {
     let events = all(&mut merge);
     assert_eq!(events.last().unwrap(), "lost 5 on 4 in 6..-");
     assert_eq!(events.len() as u64, FIT + 1);
-    assert_eq!((merge.held(), merge.stats().lost), (0, 5));
+    assert_eq!((merge.held(), merge.status().total().lost), (0, 5));
     assert!(!merge.read_losses());
     // More is dropped, then a LOST record counts all losses: only the rest is new.
     merge.publish();
@@ -464,8 +460,8 @@ fn a_loss_that_nothing_follows_is_told_once() {
     assert_eq!(all(&mut merge), ["50", "51"]);
     merge.publish();
     assert_eq!(kernel.tail(4), kernel.head(4), "the LOST record that reports nothing new is released too");
-    assert_eq!((merge.held(), merge.stats().lost, kernel.dropped(4)), (0, 10, 10));
-    assert!(merge.ledger().is_balanced());
+    assert_eq!((merge.held(), merge.status().total().lost, kernel.dropped(4)), (0, 10, 10));
+    assert!(merge.ledger().total().is_balanced());
 }
 
 /// A loss waits to be reported when its LOST record comes: then the LOST record reports it, at its place.
@@ -487,7 +483,7 @@ fn a_loss_that_waits_is_told_by_its_lost_record() {
     kernel.emit(0, 8, &[0; 8]);
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["5", "lost 2 on 0 in 5..8", "8"]);
-    assert_eq!((merge.held(), merge.stats().lost), (0, 2));
+    assert_eq!((merge.held(), merge.status().total().lost), (0, 2));
 }
 
 /// An invalid head and a loss at the same place are both reported.
@@ -510,7 +506,7 @@ fn damage_and_a_loss_at_one_place_are_both_told() {
         let rest = all(&mut merge);
         let rest: Vec<_> = rest.iter().filter(|told| *told != "5 assumed").collect();
         assert_eq!(rest, ["damage on 0 assumed", "lost 1 on 0 in 5..- assumed"]);
-        assert_eq!((merge.held(), merge.stats().lost, merge.stats().damaged), (0, 1, 1));
+        assert_eq!((merge.held(), merge.status().total().lost, merge.status().total().damaged), (0, 1, 1));
         merge.refresh(0);
         assert!(!merge.read_losses());
     }
@@ -561,7 +557,7 @@ fn a_record_without_its_lost_record_keeps_its_own_word() {
     merge.refresh(0);
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["5", "lost 1 on 0 in 5..-", "Duplicate 7 for 8 on 0", "8"]);
-    assert_eq!((merge.stats().lost, merge.stats().damaged), (1, 0));
+    assert_eq!((merge.status().total().lost, merge.status().total().damaged), (1, 0));
 }
 
 /// Any number of LOST records that report nothing new are skipped.
@@ -583,7 +579,7 @@ fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     merge.refresh(0);
     assert!(all(&mut merge).is_empty());
     merge.publish();
-    assert_eq!((kernel.tail(0), merge.stats().lost), (32 * count, count));
+    assert_eq!((kernel.tail(0), merge.status().total().lost), (32 * count, count));
 }
 
 /// After skipped LOST records comes the next event of any CPU.
@@ -649,15 +645,15 @@ fn a_reader_tells_of_a_loss_that_nothing_follows() {
     for time in 0..FIT {
         assert_eq!(next(&mut reader), time.to_string());
     }
-    let ran_dry = reader.stats().sleeps;
+    let ran_dry = reader.status().sleeps;
     assert_eq!(next(&mut reader), "lost 5 on 4 in 6..-");
     // It reads the count every tick, and sleeps some ten times in a tick.
-    let sleeps = reader.stats().sleeps - ran_dry;
+    let sleeps = reader.status().sleeps - ran_dry;
     assert!(sleeps <= 30, "{sleeps} sleeps before the report");
     reading::assert_nothing(&mut reader);
     assert!(kernel.emit(4, 50, &[0; 8]));
     assert_eq!(next(&mut reader), "50");
-    assert!(reader.ledger().unwrap().is_balanced());
+    assert!(reader.ledger().unwrap().total().is_balanced());
 }
 
 /// The reader also checks a ring that was full and then read before the next refresh.
@@ -723,7 +719,7 @@ fn losses_are_told_before_a_report() {
     reader.set_deadline(Some(Instant::now())).unwrap();
     assert_eq!(next(&mut reader), "lost 1 on 4 in -..- assumed");
     assert_eq!(next(&mut reader), "Deadline");
-    assert!(reader.ledger().unwrap().is_balanced());
+    assert!(reader.ledger().unwrap().total().is_balanced());
 }
 
 /// The two pauses: the kernel counts outputs to a paused ring as losses; only the program can count outputs to an empty slot.
@@ -778,10 +774,13 @@ fn late_records_come_at_once_and_marked() {
         assert_eq!(event.record().unwrap().payload().unwrap().u64(0), Some(time + 1), "its bytes");
     }
     assert_eq!(all(&mut merge), ["2000 assumed"]);
-    assert_eq!((merge.stats().late, merge.stats().max_late, merge.stats().records), (3, 100, 5));
+    assert_eq!(
+        (merge.status().total().late, merge.status().total().max_late, merge.status().total().yielded),
+        (3, 100, 5)
+    );
     merge.publish();
     assert_eq!(kernel.tail(1), kernel.head(1));
-    assert!(merge.ledger().is_balanced());
+    assert!(merge.ledger().total().is_balanced());
     assert_eq!(merge.ledger().total().written(), 5);
 }
 
@@ -839,12 +838,11 @@ fn a_full_ring_that_is_held_strictly_in_place_loses() {
     let_go(&kernel, &mut merge);
     let events = all(&mut merge);
     assert_eq!((events.len(), events[0].as_str(), events[102].as_str()), (103, "999", "1101"));
-    let ring = merge.ring_stats().next().unwrap();
-    assert_eq!((ring.early, ring.copied, ring.copied_now), (0, 0, 0));
-    assert!(ring.pressed > 100 && ring.most_used == 102 * 40);
+    let account = merge.status().accounts[0];
+    assert_eq!((account.early, account.copied, account.most_used), (0, 0, 102 * 40));
     assert!(merge.read_losses());
     assert_eq!(all(&mut merge), [format!("lost {dropped} on 0 in 1101..-")]);
-    assert!(merge.ledger().is_balanced());
+    assert!(merge.ledger().total().is_balanced());
 }
 
 #[test]
@@ -873,10 +871,9 @@ fn a_full_ring_that_is_released_early_loses_nothing_but_proof() {
     let mut times: Vec<u64> = seen.iter().map(|(time, _)| *time).collect();
     times.sort_unstable();
     assert!(times.into_iter().eq(999..2000), "each once");
-    let (stats, ring) = (merge.stats(), merge.ring_stats().next().unwrap());
-    assert_eq!((stats.early, ring.early, stats.copied, stats.lost), (early, early, 0, 0));
-    assert!(ring.pressed > 5);
-    assert!(!merge.read_losses() && merge.ledger().is_balanced());
+    let account = merge.status().accounts[0];
+    assert_eq!((account.early, account.copied, account.lost), (early, 0, 0));
+    assert!(!merge.read_losses() && merge.ledger().total().is_balanced());
 }
 
 #[test]
@@ -885,9 +882,9 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     let dropped = overrun(&kernel, &mut merge, 5000, |merge| assert!(merge.next().is_none()));
     assert_eq!(dropped, 0);
     assert!(kernel.head(0) > 40 * 4096, "the ring was overwritten many times");
-    let ring = merge.ring_stats().next().unwrap();
-    assert!(ring.copied_now > 40 * 4096 && ring.copied_now <= 1 << 20 && ring.copied == ring.copied_now);
-    assert_eq!(ring.held, 5000);
+    let held_up = merge.status();
+    assert!(held_up.accounts[0].copied > 40 * 4096 && held_up.memory as u64 > held_up.accounts[0].copied);
+    assert!(held_up.memory <= 1 << 20 && held_up.held == 5000);
     let account = merge.ledger().accounts[0];
     assert_eq!((account.held, account.lost), (5000, 0));
     let_go(&kernel, &mut merge);
@@ -897,11 +894,11 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     assert!(events.iter().map(|event| event.key().unwrap()).eq(999..6000));
     assert!(events.iter().all(|event| event.certainty() == Certainty::Proven));
     merge.refresh(0);
-    let (stats, ring) = (merge.stats(), merge.ring_stats().next().unwrap());
-    assert_eq!((stats.early, stats.late, stats.lost, ring.copied_now), (0, 0, 0, 0));
-    assert_eq!(stats.copied, ring.copied);
+    let status = merge.status();
+    assert_eq!((status.total().early, status.total().late, status.total().lost), (0, 0, 0));
+    assert!(status.memory < 4096, "copies are freed: {} bytes", status.memory);
     assert_eq!(kernel.tail(0), kernel.head(0));
-    assert!(merge.ledger().is_balanced());
+    assert!(merge.ledger().total().is_balanced());
     // One by one, also after the copies.
     kernel.begin(1, 9000);
     for time in 9001..9300u64 {
@@ -928,7 +925,7 @@ fn holding_keeps_to_its_bound() {
     let (mut seen, mut told) = (Vec::new(), Vec::new());
     let mut largest = 0;
     let dropped = overrun(&kernel, &mut merge, 3000, |merge| {
-        largest = merge.stats().memory.max(largest);
+        largest = merge.status().memory.max(largest);
         for event in merge.batch() {
             if let Item::EarlyRelease(unproven) = event.item() {
                 told.push(unproven);
@@ -940,7 +937,7 @@ fn holding_keeps_to_its_bound() {
     });
     assert_eq!(dropped, 0);
     assert!(largest > most / 2 && largest <= most, "{largest}");
-    assert_eq!((merge.stats().most_memory, merge.stats().early), (largest, seen.len() as u64));
+    assert_eq!((merge.status().most_memory, merge.status().total().early), (largest, seen.len() as u64));
     assert!(merge.held() as u64 > 102, "more than the ring takes");
     // Once: nothing was proven in between.
     assert!(told.len() == 1 && told[0].most == most && told[0].memory > most / 2, "{told:?}");
@@ -949,8 +946,8 @@ fn holding_keeps_to_its_bound() {
     seen.sort_unstable();
     assert!(seen.into_iter().eq(999..4000));
     merge.refresh(0);
-    assert_eq!(merge.ring_stats().next().unwrap().copied_now, 0);
-    assert_eq!(merge.stats().late, 1);
+    assert!(merge.status().memory < 4096, "copies are freed: {} bytes", merge.status().memory);
+    assert_eq!(merge.status().total().late, 1);
     // It is announced again when order is lost again.
     kernel.begin(1, 9000);
     for time in 9001..12_000u64 {
@@ -1005,8 +1002,8 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         assert_eq!((lost, seen.len() as u64), (dropped, 600 - dropped), "{full:?}");
         assert_eq!(dropped > 0, full == WhenFull::Discard, "{full:?}");
         assert_eq!(seen.iter().any(|(_, certainty)| *certainty == Certainty::Assumed), full == WhenFull::Release);
-        assert!(seen.is_sorted_by_key(|(time, _)| *time) && reader.ledger().unwrap().is_balanced());
-        assert_eq!(reader.stats().early > 0, full == WhenFull::Release);
+        assert!(seen.is_sorted_by_key(|(time, _)| *time) && reader.ledger().unwrap().total().is_balanced());
+        assert_eq!(reader.status().total().early > 0, full == WhenFull::Release);
     }
 }
 
@@ -1027,7 +1024,7 @@ fn a_gap_before_an_early_record_is_assumed() {
     kernel.end(0);
     fence(&mut merge);
     assert_eq!(all(&mut merge)[..3], ["Late 2 for 30 on 0 late", "2 late", "22"]);
-    assert_eq!(merge.stats().missing, 0);
+    assert_eq!(merge.status().total().missing, 0);
 }
 
 /// Records without a key that need not wait are never early.
@@ -1038,7 +1035,7 @@ fn what_has_no_key_is_not_early() {
     (0..5).for_each(|time| assert!(kernel.emit(0, time, b"")));
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["- assumed"; 5]);
-    assert_eq!((merge.stats().records, merge.stats().early), (5, 0));
+    assert_eq!((merge.status().total().yielded, merge.status().total().early), (5, 0));
 }
 
 /// A number that a dense stream gave up is not missing if it comes later.
@@ -1061,7 +1058,7 @@ fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
     merge.refresh(0);
     let told = all(&mut merge);
     assert!(told.contains(&"1 late".to_owned()) && !told.iter().any(|told| told.starts_with("Duplicate")), "{told:?}");
-    assert_eq!(merge.stats().late, 2);
+    assert_eq!(merge.status().total().late, 2);
     // After a fence all events are proven again.
     fence(&mut merge);
     kernel.emit(0, 30, &number(30));
@@ -1083,12 +1080,12 @@ fn a_loss_before_the_first_unproven_record_is_told_first() {
 }
 
 #[test]
-fn progress_says_who_holds_the_merge() {
+fn status_says_who_holds_the_merge() {
     let kernel = sim::Kernel::new(&[0, 2, 7]);
     let mut merge = merge(&kernel, Order::new());
-    let progress = merge.progress();
-    assert_eq!((progress.seen, progress.frontier, progress.lag, progress.held), (None, None, 0, 0));
-    assert_eq!((progress.next, progress.fullest, progress.awaited), (None, None, None));
+    let status = merge.status();
+    assert_eq!((merge.frontier(), status.lag, status.held), (None, 0, 0));
+    assert_eq!(status.next, None);
     kernel.emit(2, 100, b"");
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["100"]);
@@ -1096,14 +1093,14 @@ fn progress_says_who_holds_the_merge() {
     kernel.emit(2, 130, &[0; 100]);
     kernel.emit(7, 160, &[0; 8]);
     merge.refresh(0);
-    let progress = merge.progress();
-    assert_eq!((progress.seen, progress.frontier, progress.lag, progress.held), (Some(160), Some(100), 60, 3));
-    assert_eq!(progress.held_bytes, 2 * EIGHT + 16 + 104);
-    assert_eq!((progress.next, progress.fullest, progress.awaited), (Some((2, 130)), Some(2), None));
+    let status = merge.status();
+    assert_eq!((merge.frontier(), status.lag, status.held), (Some(100), 60, 3));
+    assert_eq!(status.accounts.iter().map(|account| account.held).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(status.next, Some((2, 130)));
     fence(&mut merge);
-    assert_eq!(merge.progress().lag, 0);
+    assert_eq!(merge.status().lag, 0);
     drop(merge.next());
-    assert_eq!((merge.progress().next, merge.progress().fullest), (Some((7, 150)), Some(7)));
+    assert_eq!(merge.status().next, Some((7, 150)));
 }
 
 #[test]
@@ -1128,7 +1125,7 @@ fn the_ledger_is_one_line_and_outlives_the_reader() {
     assert_eq!((account.cpu, account.yielded, account.lost, account.untold), (Some(4), 7, 3, 3));
     assert_eq!(account.written(), 2 * FIT + 3);
     assert_eq!(ledger.total().written(), account.written());
-    assert!(ledger.is_balanced() && ledger.total().exact);
+    assert!(ledger.total().is_balanced() && ledger.total().exact);
     assert_eq!(ledger.to_string().lines().count(), 1);
     assert_eq!(
         account.to_string(),
@@ -1161,8 +1158,8 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
         told,
         [(AnomalyKind::Duplicate, 101, 102), (AnomalyKind::Backward, 5, 104), (AnomalyKind::Reset, 0, 105)]
     );
-    let stats = merge.stats();
-    assert_eq!((stats.records, stats.late, stats.missing), (11, 5, 0));
+    let status = merge.status();
+    assert_eq!((status.total().yielded, status.total().late, status.total().missing), (11, 5, 0));
 }
 
 /// A CPU comes between an anomaly and its record, and the rings' ranks shift. The anomaly of the new ring's record at the same position is
@@ -1210,7 +1207,7 @@ fn a_loss_that_nothing_follows_explains_what_is_missing() {
     assert!(merge.read_losses());
     assert_eq!(merge.batch().count(), 3, "a gap, a record, a loss");
     let ledger = merge.ledger();
-    assert!(ledger.is_balanced(), "{ledger}");
+    assert!(ledger.total().is_balanced(), "{ledger}");
     assert_eq!((ledger.accounts[0].missing, ledger.accounts[0].lost), (1, 1));
 }
 
@@ -1233,8 +1230,7 @@ fn gaps_of_two_records_in_disorder_are_both_told() {
     fence(&mut merge);
     let expected = ["10", "gap 3-3 (1) on 0 in 30..20", "20", "gap 1-1 (1) on 0 in 10..30", "30"];
     assert_eq!(all(&mut merge), expected);
-    assert_eq!((merge.stats().missing, merge.ledger().total().missing), (2, 2));
-    assert_eq!(open(&merge, 0), 0);
+    assert_eq!((merge.status().total().missing, merge.ledger().total().missing), (2, 2));
 }
 
 /// A gap after a number that was drawn before the first one stands before its record, for any key.
@@ -1246,8 +1242,8 @@ fn a_gap_behind_a_number_before_the_first_stands_before_its_record() {
         let (_kernel, mut merge) = numbered(&[(9, 10), (5, five), (10, 20)], Hold::FENCE);
         fence(&mut merge);
         assert_eq!(all(&mut merge), expected);
-        let ring = merge.ring_stats().next().unwrap();
-        assert_eq!((ring.records, ring.missing, open(&merge, 0), ring.anomalies(AnomalyKind::Late)), (3, 3, 0, 0));
+        let account = merge.status().accounts[0];
+        assert_eq!((account.yielded, account.missing, account.anomalies), (3, 3, 0));
     }
 }
 
@@ -1275,9 +1271,8 @@ fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
             "50 assumed",
         ];
         assert_eq!(told, expected);
-        let ring = merge.ring_stats().next().unwrap();
-        let kinds = [AnomalyKind::Duplicate, AnomalyKind::Late];
-        assert_eq!((ring.records, ring.missing, kinds.map(|kind| ring.anomalies(kind))), (4, 7, [1, 0]));
+        let account = merge.status().accounts[0];
+        assert_eq!((account.yielded, account.missing, account.anomalies), (4, 7, 1));
     }
 }
 
@@ -1304,7 +1299,7 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     kernel.emit(0, 1, &30u64.to_ne_bytes());
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["30"]);
-    assert_eq!((merge.stats().late, merge.stats().missing), (1, 0));
+    assert_eq!((merge.status().total().late, merge.status().total().missing), (1, 0));
     // If it happens again it is announced again.
     kernel.begin(1, 1);
     (32..60u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
@@ -1330,7 +1325,7 @@ fn a_gap_before_a_late_record_is_not_late() {
     let events: Vec<_> = merge.batch().map(|event| (told(&event), event.late_by())).collect();
     let gap = "gap 2-3 (2) on 0 in 10..60 assumed".to_owned();
     assert_eq!(events, [(gap, 0), ("60 late".into(), 40), ("- late".into(), 40)]);
-    assert_eq!((merge.stats().late, merge.stats().max_late), (2, 40));
+    assert_eq!((merge.status().total().late, merge.status().total().max_late), (2, 40));
 }
 
 /// Sixteen right numbers end a run of anomalies, and fifteen do not: for a CPU's own numbers and for a machine-wide counter.
@@ -1434,9 +1429,8 @@ fn what_a_lag_would_still_hold_is_early() {
     assert_eq!(told[10], "unproven on 0 assumed");
     let early = told.len() as u64 - 11;
     assert!(early > 0, "{told:?}");
-    let stats = merge.stats();
-    assert_eq!((stats.records, stats.early), (10 + early, early));
-    assert_eq!(merge.ring_stats().next().unwrap().early, early);
+    let status = merge.status();
+    assert_eq!((status.total().yielded, status.total().early), (10 + early, early));
 }
 
 /// The frontier is the largest key that may leave under the rule.
@@ -1469,7 +1463,7 @@ fn a_record_without_a_key_behind_an_early_one_is_not_proven() {
     (0..2).for_each(|_| _ = merge.refresh(0));
     let certainties: Vec<_> = merge.batch().map(|event| event.certainty()).collect();
     assert!(!certainties.is_empty() && !certainties.contains(&Certainty::Proven), "{certainties:?}");
-    assert_eq!(merge.stats().fences, 0);
+    assert_eq!(merge.status().fences, 0);
 }
 
 /// Records of all kinds with keys of their own are yielded as they lie in the array: none is looked at by itself.

@@ -179,7 +179,7 @@ fn a_loss_is_the_first_or_the_only_thing_in_a_ring() {
     let events: Vec<_> = merge.batch().collect();
     let Item::Lost(lost) = events[0].item() else { panic!("{events:?}") };
     assert_eq!((lost.count, lost.after, lost.until), (1, Some(4), Some(6)));
-    assert_eq!(merge.stats().lost, 3);
+    assert_eq!(merge.status().total().lost, 3);
 }
 
 /// A LOST record without a record after it, which no lawful kernel writes, comes out at its place.
@@ -246,7 +246,7 @@ fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
         kernel.emit(0, 20, b"again");
         fence(&mut merge);
         assert_eq!(all(&mut merge), ["again"]);
-        assert_eq!(merge.stats().damaged, 1);
+        assert_eq!(merge.status().total().damaged, 1);
         merge.publish();
         assert_eq!(kernel.tail(0), kernel.head(0));
     }
@@ -400,7 +400,7 @@ fn a_dense_sequence_learns_its_first_number_by_a_fence() {
         ],
         "late by the distance to the largest; 0 comes twice, which is reported"
     );
-    assert_eq!(merge.stats().late, 2);
+    assert_eq!(merge.status().total().late, 2);
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn a_gap_is_declared_by_a_fence_and_only_then() {
     let Item::Gap(gap) = events[0].item() else { panic!("{events:?}") };
     assert_eq!((gap.first, gap.last, gap.count, events[0].cpu()), (1, 1, 1, None));
     assert_eq!(events[1..].iter().map(|event| event.key()).collect::<Vec<_>>(), [Some(2), Some(3)]);
-    assert_eq!(merge.stats().missing, 1);
+    assert_eq!(merge.status().total().missing, 1);
     assert!(!merge.begin_fence(), "nothing is held, so no fence begins");
 }
 
@@ -455,7 +455,7 @@ fn a_record_seen_during_a_fence_waits_for_the_next() {
     merge.end_fence();
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["second", "third"]);
-    assert_eq!(merge.stats().late, 0);
+    assert_eq!(merge.status().total().late, 0);
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
             }
             let expected = times(1000, 1200).chain([1500]).chain(times(2000, 2000 + back)).chain(times(3000, 3070));
             assert_eq!(keys, expected.chain([4000, 5000]).collect::<Vec<_>>(), "{hold}, {bomb_at}");
-            assert_eq!((merge.held(), merge.stats().lost), (0, 1));
+            assert_eq!((merge.held(), merge.status().total().lost), (0, 1));
             merge.publish();
             for cpu in [0, 1, 2] {
                 assert_eq!(kernel.tail(cpu), kernel.head(cpu));
@@ -591,7 +591,7 @@ fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
         (None, Certainty::Assumed, 0),
     ];
     assert_eq!(events, expected);
-    assert_eq!(merge.stats().late, 2);
+    assert_eq!(merge.status().total().late, 2);
 }
 
 /// Calls after a batch release its bytes: the first one, or one a sixteenth of the ring later if the batch was left in the middle.
@@ -668,7 +668,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.certainty())).collect();
     assert_eq!((early[0], early[1]), ((true, Certainty::Assumed), (false, Certainty::Assumed)));
     assert!(early.iter().all(|(_, certainty)| *certainty == Certainty::Assumed), "{early:?}");
-    assert_eq!((merge.stats().early, merge.stats().missing), (early.len() as u64 - 1, 1));
+    assert_eq!((merge.status().total().early, merge.status().total().missing), (early.len() as u64 - 1, 1));
     kernel.write(1, &0u64.to_ne_bytes());
     kernel.end(1);
     merge.refresh(0);
@@ -678,7 +678,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
         [(None, Certainty::Late), (Some(0), Certainty::Late)],
         "an anomaly reports the late number, then comes its record"
     );
-    assert_eq!((merge.stats().missing, merge.stats().late), (0, 1), "found after all");
+    assert_eq!((merge.status().total().missing, merge.status().total().late), (0, 1), "found after all");
     // After a fence events are proven again.
     fence(&mut merge);
     number += 1;
@@ -729,7 +729,7 @@ fn a_fence_that_failed_is_asked_for_again() {
     // It ended once.
     merge.end_fence();
     merge.refresh(0);
-    assert_eq!((all(&mut merge), merge.stats().fences), (vec!["held".to_owned()], 1));
+    assert_eq!((all(&mut merge), merge.status().fences), (vec!["held".to_owned()], 1));
 }
 
 /// A record counts as repaired if one before it in the ring, still held, has a larger key. Equal keys and late records do not count.
@@ -745,7 +745,7 @@ fn count_out_of_order(kernel: &sim::Kernel, key: Key) {
         keys.iter().for_each(|key| assert!(kernel.emit(0, 1, &key.to_ne_bytes())));
         merge.refresh(0);
         assert_eq!(merge.batch().count(), keys.len());
-        (merge.stats().repaired, merge.stats().late)
+        (merge.status().total().repaired, merge.status().total().late)
     };
     assert_eq!(take(&[10, 30, 20, 30, 25]), (2, 0));
     assert_eq!(take(&[15]), (2, 1), "there is nothing before it");

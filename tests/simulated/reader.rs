@@ -66,7 +66,7 @@ fn threads_that_write_and_one_that_reads() {
     let dropped: u64 = cpus.iter().map(|&cpu| kernel.dropped(cpu)).sum();
     assert_eq!(seen + dropped, numbers.load(Ordering::SeqCst));
     assert_eq!(lost, dropped);
-    assert!(seen > 3 * EACH / 2 && reader.stats().repaired > 0, "{seen} seen");
+    assert!(seen > 3 * EACH / 2 && reader.status().total().repaired > 0, "{seen} seen");
 }
 
 /// While a fence is under way, proven events leave and later ones wait.
@@ -99,13 +99,13 @@ fn fences_run_beside_the_consumer() {
     for _ in 0..10 {
         assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none());
     }
-    assert_eq!((reader.held(), reader.stats().fences), (3, 1));
+    assert_eq!((reader.status().held, reader.status().fences), (3, 1));
     // One fence may have begun before the refresh found them.
     gate.open();
     for time in 4..=6 {
         assert_eq!(reader.next_timeout(LONG).unwrap().unwrap().key(), Some(time));
     }
-    assert_eq!(reader.held(), 0);
+    assert_eq!(reader.status().held, 0);
 }
 
 /// No more fences than the pace allows, and none while nothing is held.
@@ -116,7 +116,7 @@ fn expedited_fences_are_paced() {
     let reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Expedited { every })));
     let Some(mut reader) = perfweave_support::kernel("make expedited fences", reader) else { return };
     let (begin, mut time) = (Instant::now(), 0);
-    while reader.stats().fences < 10 {
+    while reader.status().fences < 10 {
         time += 1;
         kernel.emit(0, time, b"load");
         let _ = reader.next_timeout(Duration::from_millis(1)).unwrap();
@@ -125,11 +125,11 @@ fn expedited_fences_are_paced() {
     assert!(begin.elapsed() >= 9 * every, "ten fences in {:?}, one every {every:?}", begin.elapsed());
     reading::all(&mut reader, |_| ());
     reading::settle(&mut reader);
-    let before = reader.stats();
-    while reader.stats().sleeps < before.sleeps + 5 {
+    let before = reader.status();
+    while reader.status().sleeps < before.sleeps + 5 {
         assert!(reader.next_timeout(2 * every).unwrap().is_none());
     }
-    assert_eq!(reader.stats().fences, before.fences);
+    assert_eq!(reader.status().fences, before.fences);
 }
 
 /// Like the kernel, the simulator wakes a sleeping reader when a part of a ring was written.
@@ -175,7 +175,7 @@ fn lag_takes_its_reading_before_it_looks() {
     let mut reader = Reader::new(rings, order).unwrap();
     kernel.emit(0, 1, b"any");
     assert!(reader.next_timeout(LONG).unwrap().is_some());
-    assert!(reader.stats().refreshes >= 2, "the refresh that found it could not release it");
+    assert!(reader.status().refreshes >= 2, "the refresh that found it could not release it");
 }
 
 /// The thread that waits for fences takes no signals: these belong to the program.
@@ -291,9 +291,9 @@ fn however_events_are_taken_they_are_the_same() {
                 take(way, &mut merge, &mut taken);
                 // Otherwise the rings have other losses.
                 merge.publish();
-                taken.push(format!("{:?}", merge.stats()));
+                taken.push(format!("{:?}", merge.status()));
             }
-            taken.push(format!("{} {:?}", merge.ledger(), merge.ring_stats().collect::<Vec<_>>()));
+            taken.push(format!("{:?}", merge.ledger()));
             taken
         });
         let [first, others @ ..] = &courses;

@@ -4,8 +4,8 @@ use crate::reading::{self, LONG};
 use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
-    ANY_CPU, AnomalyKind, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge,
-    Order, Pause, Reader, Rings, Sequence, WhenFull, sim,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause,
+    Reader, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
@@ -31,7 +31,7 @@ fn reservations_match_sort() {
         let trial = Trial::run(cpus, steps, Hold::Fence(Fence::custom(|| Ok(()))), false);
         assert_eq!(trial.keys(), trial.submitted());
         assert!(trial.yielded.iter().all(|(_, certainty)| *certainty == Certainty::Proven));
-        repaired += trial.merge.stats().repaired;
+        repaired += trial.merge.status().total().repaired;
     });
     assert!(repaired > 100, "{repaired}: programs interrupt each other between reserving and drawing their keys");
 }
@@ -72,7 +72,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let inside = buffers[0].reserve(8).unwrap();
     assert!(buffers[1].output(&2u64.to_ne_bytes()));
     prove(&mut merge);
-    assert_eq!((merge.is_ready(), merge.held(), merge.progress().reserved), (false, 1, Some(0)));
+    assert_eq!((merge.is_ready(), merge.held(), merge.status().reserved), (false, 1, Some(0)));
     buffers[0].submit(inside, &1u64.to_ne_bytes());
     for _ in 0..3 {
         // Somebody is always inside.
@@ -83,7 +83,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let keys: Vec<_> = merge.batch().filter_map(|event| event.key()).collect();
     assert_eq!(keys, [1, 2]);
     merge.refresh(0);
-    assert_eq!(merge.progress().reserved, None);
+    assert_eq!(merge.status().reserved, None);
     // A flush waits for what was reserved before it.
     let (buffers, rings) = machine(&[0], 4096);
     let mut reader = Reader::new(rings, order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)))).unwrap();
@@ -138,7 +138,7 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
         }
         assert!(is_flush || reader.ended() == Some(Ended::Deadline), "{what}");
         assert_eq!((keys, early), ((1..=12).collect(), vec![(1, true)]), "{what}");
-        assert_eq!(reader.stats().early, if proves { 12 } else { 0 }, "{what}");
+        assert_eq!(reader.status().total().early, if proves { 12 } else { 0 }, "{what}");
         // The proof holds again for what comes later.
         reader.set_deadline(None).unwrap();
         buffers[1].submit(never, &19u64.to_ne_bytes());
@@ -257,7 +257,7 @@ fn records_have_any_length() {
             }
             assert!(merge.next().is_none());
         }
-        assert!(merge.ledger().total().missing == 0 && merge.stats().records == 55);
+        assert!(merge.ledger().total().missing == 0 && merge.status().total().yielded == 55);
     }
 }
 
@@ -302,9 +302,8 @@ fn each_cpu_has_its_numbers_in_a_shared_ring_buffer() {
         }
     }
     assert_eq!(said, [(Some(7), 3, 3), (Some(0), 3, 4), (Some(8191), 1, 1), (Some(0), 6, 5)]);
-    let ring = merge.ring_stats().next().unwrap();
-    assert_eq!((ring.missing, ring.records, merge.ledger().total().missing), (4, 11, 4));
-    assert_eq!(ring.anomalies(AnomalyKind::Duplicate), 1);
+    let account = merge.ledger().accounts[0];
+    assert_eq!((account.missing, account.yielded, account.anomalies), (4, 11, 1));
 }
 
 /// Headers and positions that no kernel writes are damage, and the reader goes on after it.
@@ -557,13 +556,13 @@ fn a_reader_that_waits_for_a_program_inside_sleeps() {
     assert!(buffers[0].output(&1u64.to_ne_bytes()));
     // Until it has slept some times: a reader that spins never does.
     let mut turns = 0;
-    while reader.stats().sleeps < 5 {
+    while reader.status().sleeps < 5 {
         assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());
         turns += 1;
-        assert!(turns < 100, "it never sleeps: {:?}", reader.stats());
+        assert!(turns < 100, "it never sleeps: {:?}", reader.status());
     }
-    assert_eq!((reader.progress().reserved, reader.stats().records), (Some(4), 0));
-    assert!(reader.stats().refreshes < 100 * reader.stats().sleeps, "{:?}", reader.stats());
+    assert_eq!((reader.status().reserved, reader.status().total().yielded), (Some(4), 0));
+    assert!(reader.status().refreshes < 100 * reader.status().sleeps, "{:?}", reader.status());
     buffers[1].submit(inside, &2u64.to_ne_bytes());
     for key in 1..=2 {
         assert_eq!(reader.next().unwrap().map(|event| event.key()), Some(Some(key)));

@@ -12,7 +12,7 @@ use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use crate::waits::{Left, Ran, Why};
-use perfweave::{Event, Item, Kind, Ledger, Record, Rings};
+use perfweave::{Event, Item, Kind, Record, Rings, Status};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::io;
@@ -118,7 +118,7 @@ impl<'a> Account<'a> {
     }
 
     /// Takes what the ledger knows at the end and no event has told.
-    pub fn end(&mut self, ledger: &Ledger) {
+    pub fn end(&mut self, ledger: &Status) {
         let since = self.scheduler.untold(ledger);
         self.void(since);
     }

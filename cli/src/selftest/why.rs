@@ -157,8 +157,8 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
         }
         Ok::<_, Failure>(())
     })?;
-    let stats = reader.stats();
-    Ok(Ran { found, handed, lost: stats.lost, late: stats.late, left_out: stage.left_out() })
+    let total = reader.status().total();
+    Ok(Ran { found, handed, lost: total.lost, late: total.late, left_out: stage.left_out() })
 }
 
 impl Ran {

@@ -3,7 +3,7 @@
 use crate::out::line;
 use crate::recent::{Last, Recent};
 use crate::times::{Times, short};
-use perfweave::{Event, Item, Ledger};
+use perfweave::{Event, Item, Status};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ impl Summary {
     }
 
     /// The longest in all first.
-    pub fn print(&mut self, ledger: &Ledger, out: &mut impl Write, json: bool) -> io::Result<()> {
+    pub fn print(&mut self, ledger: &Status, out: &mut impl Write, json: bool) -> io::Result<()> {
         self.last.untold_since(ledger).into_iter().for_each(|since| self.times.void(since));
         let mut times = self.times.sums();
         let mut rows: Vec<_> =
@@ -93,7 +93,7 @@ impl Summary {
 mod tests {
     use super::Summary;
     use crate::recent::a_loss_in_between;
-    use perfweave::Ledger;
+    use perfweave::Status;
     use serde_json::Value;
 
     /// A call that returned on CPU 0 while records of CPU 1 were lost counts, but its entry may be another's.
@@ -105,7 +105,7 @@ mod tests {
         }
         a_loss_in_between(|event| summary.saw(event));
         let mut text = Vec::new();
-        summary.print(&Ledger::default(), &mut text, true).unwrap();
+        summary.print(&Status::default(), &mut text, true).unwrap();
         let row: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(
             (&row["calls"], &row["times"]["count"], &row["times"]["total_ns"]),

@@ -11,7 +11,7 @@ use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use crate::waits::{Ran, Wake};
-use perfweave::{Event, Item, Ledger, Record, Rings};
+use perfweave::{Event, Item, Record, Rings, Status};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Takes what the ledger knows at the end and no event has told.
-    pub fn end(&mut self, ledger: &Ledger) {
+    pub fn end(&mut self, ledger: &Status) {
         let since = self.scheduler.untold(ledger);
         self.void(since);
     }

@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
 use crate::waits::Who;
-use perfweave::{Event, Item, Kind, Ledger, Record};
+use perfweave::{Event, Item, Kind, Record, Status};
 
 /// The state from the stream so far.
 pub struct Search {
@@ -139,7 +139,7 @@ impl Search {
     }
 
     /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are made of.
-    pub fn finish(mut self, ledger: &Ledger) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
+    pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         let since = self.scheduler.untold(ledger);
         self.void(since);
         let account = &self.scheduler.account;

@@ -14,7 +14,7 @@ use crate::seal::{Counted, FINISHED_ROUND};
 use crate::sections::{Front, Section, behind, describe, features, size_of_all};
 use crate::{Error, Facts, machine};
 use certify::Certificate;
-use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Kind, Layout, Ledger, Record, Rings};
+use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Kind, Layout, Record, Rings, Status};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -365,7 +365,7 @@ impl Writer {
 
     /// Writes the losses that a ledger has and no event has told ([`Account::untold`](perfweave::Account::untold)): what the kernel dropped after
     /// the last event that was yielded. Call it once, with the ledger of the reader whose stream has ended, before [`Writer::finish`].
-    pub fn untold(&mut self, ledger: &Ledger) {
+    pub fn untold(&mut self, ledger: &Status) {
         for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
             let Some(cpu) = account.cpu else { continue };
             let none = Loss { cpu, count: 0, id: 0, source: None };

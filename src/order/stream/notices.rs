@@ -26,7 +26,7 @@ impl Stream {
             .picked_record(lanes)
             .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
         if ours {
-            self.stats.left_out += 1;
+            self.counts.left_out += 1;
             self.take_other();
         }
         ours
@@ -271,7 +271,7 @@ impl Stream {
         }
         let Some(sequence) = &mut self.sequence else { return };
         match certainty {
-            Certainty::Late => self.stats.missing -= u64::from(sequence.found(key)),
+            Certainty::Late => self.counts.machine.missing -= u64::from(sequence.found(key)),
             Certainty::Assumed => sequence.begin_in_doubt(key),
             Certainty::Proven => {}
         }
@@ -292,7 +292,8 @@ impl Stream {
                 }
             }
             Notice::Gap { first, last } => {
-                self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
+                self.counts.machine.missing =
+                    self.counts.machine.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };
                 sequence.declare(first, last, certainty != Certainty::Proven);
                 sequence.pass(last);

@@ -166,7 +166,7 @@ fn nobody_rests_who_is_waited_for() {
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
-    assert_eq!(reader.stats().sleeps, 0);
+    assert_eq!(reader.status().sleeps, 0);
 
     // A ring that is more than half full of held records: there may be no room for the records that would wake the reader.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
@@ -325,7 +325,7 @@ fn what_leaves_at_once_is_not_copied() {
                 drop(reader.engine.merge.next());
             }
         }
-        assert_eq!(reader.stats().copied > 0, inside);
+        assert_eq!(reader.status().total().copied > 0, inside);
     }
 }
 
@@ -370,10 +370,10 @@ fn a_reader_that_rests_looks_when_it_has() {
     for timeout in [Duration::ZERO, HOUR] {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
         assert!(kernel.emit(0, much, b""));
-        let looks = reader.stats().refreshes;
+        let looks = reader.status().refreshes;
         assert_eq!(reader.next_timeout(timeout).unwrap().and_then(|event| event.key()), Some(much));
-        let stats = reader.stats();
-        assert_eq!((stats.sleeps, stats.refreshes - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
+        let status = reader.status();
+        assert_eq!((status.sleeps, status.refreshes - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
     }
 }
 
@@ -393,9 +393,9 @@ fn a_task_that_rests_looks_when_it_has() {
         }
         reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
         assert!(kernel.emit(0, much, b""));
-        let before = reader.stats();
+        let before = reader.status();
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much));
-        let after = reader.stats();
+        let after = reader.status();
         assert_eq!((after.sleeps - before.sleeps, after.refreshes - before.refreshes), (1, 1));
 
         // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded bytes.
@@ -443,9 +443,9 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs()))).spin(Duration::MAX);
     let mut reader = Reader::new(rings, order).unwrap();
     assert_eq!(reader.next_timeout(HOUR).unwrap().and_then(|event| event.key()), Some(1));
-    let stats = reader.stats();
-    assert_eq!(stats.sleeps, 0);
-    assert!(stats.refreshes < (MESSAGES + 10) * 1024, "{stats:?}");
+    let status = reader.status();
+    assert_eq!(status.sleeps, 0);
+    assert!(status.refreshes < (MESSAGES + 10) * 1024, "{status:?}");
 }
 
 /// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of the ring.
@@ -490,7 +490,7 @@ fn rings_are_looked_at_while_much_is_taken() {
             // Half of each ring is given back; as much as this is written into one meanwhile.
             (0..80).for_each(|_| drop(reader.next_timeout(Duration::ZERO).unwrap()));
             reader.engine.refresh();
-            let looks = reader.stats().refreshes;
+            let looks = reader.status().refreshes;
             (0..meanwhile).for_each(|n| assert!(kernel.emit(1, 1000 + n, &[0; 8])));
             let taken = take(&mut reader);
             let is_rushed = reader.engine.merge.is_rushed();
@@ -499,11 +499,11 @@ fn rings_are_looked_at_while_much_is_taken() {
                 (meanwhile == 32, meanwhile == 32),
                 "{way}, {meanwhile} written: {taken} taken"
             );
-            assert_eq!(reader.stats().refreshes, looks, "{way}");
+            assert_eq!(reader.status().refreshes, looks, "{way}");
             if is_rushed {
                 assert!(reader.engine.pause().is_zero(), "{way}: a program that polls must come back at once");
                 assert!(reader.next_timeout(Duration::ZERO).unwrap().is_some(), "{way}");
-                assert_eq!((reader.stats().refreshes, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
+                assert_eq!((reader.status().refreshes, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
             }
         }
     }
@@ -548,8 +548,8 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
         (0..32).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
         merge.pause = Some(pause);
         merge.refresh(0);
-        assert_eq!(merge.stats().copied, if is_copied { 1024 } else { 0 }, "{full:?}, {pause:?}");
-        assert_eq!(merge.stats().early, 0);
+        assert_eq!(merge.status().total().copied, if is_copied { 1024 } else { 0 }, "{full:?}, {pause:?}");
+        assert_eq!(merge.status().total().early, 0);
     }
     // Records that do not fit into the bound stay in their ring, below the mark, and are not released.
     let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
@@ -561,7 +561,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
         merge.refresh(0);
         assert!(!merge.is_ready());
     }
-    assert_eq!((merge.stats().early, merge.held()), (0, 600));
+    assert_eq!((merge.status().total().early, merge.held()), (0, 600));
     // A ring that was more than half full justifies a fence, although it is empty now.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -579,7 +579,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     sleep(&mut engine);
     let under_way = engine.proof.as_ref().unwrap().is_under_way();
     drop(end);
-    assert!(engine.stats().copied > 0 && under_way);
+    assert!(engine.status().total().copied > 0 && under_way);
 }
 
 /// `Item::Untraced` comes once, before all held events, also inside a stretch, for every way to take events; and nothing else changes.
@@ -630,7 +630,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     let mut batch = merge.batch();
     assert!(told(batch.next().unwrap()));
     assert_eq!(batch.fold(Vec::new(), |keys, event| [keys, vec![event.key().unwrap()]].concat()), [5, 6, 7]);
-    assert!(merge.next().is_none() && merge.stats().late == 0);
+    assert!(merge.next().is_none() && merge.status().total().late == 0);
 }
 
 /// For every way to read, the reader checks each record, also if many of one ring follow each other.
@@ -657,7 +657,7 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
                 kernel.scribble(cpu, time / 16 * 8 * 32 + 12, &[0; 4]);
             }
         }
-        assert_eq!((take(&mut reader), reader.stats().left_out), (6, 42), "way {way}");
+        assert_eq!((take(&mut reader), reader.status().left_out), (6, 42), "way {way}");
     }
 }
 

@@ -65,6 +65,6 @@ fn what_a_reader_tells_outlives_a_panic() {
     let control = Control::new();
     let asked = Arc::clone(&control);
     assert!(std::thread::spawn(move || asked.seen(|_| panic!("as it reads"))).join().is_err());
-    control.tell(|seen| seen.stats.records = 7);
-    assert_eq!(control.seen(|seen| seen.stats.records).unwrap(), 7);
+    control.tell(|seen| seen.refreshes = 7);
+    assert_eq!(control.seen(|seen| seen.refreshes).unwrap(), 7);
 }

@@ -125,19 +125,24 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
     } else {
         hands.end()?;
     }
-    let stats = reader.stats();
-    if plan.most_memory().is_some_and(|most| stats.most_memory > most) {
-        tally.wrong(format!("{} bytes of memory, and {:?}", stats.most_memory, plan.full));
+    let status = reader.status();
+    if plan.most_memory().is_some_and(|most| status.most_memory > most) {
+        tally.wrong(format!("{} bytes of memory, and {:?}", status.most_memory, plan.full));
     }
-    if plan.proves() && stats.early == 0 && stats.late > 0 {
-        tally.wrong(format!("{} late by up to {} ns under {:?}", stats.late, stats.max_late, plan.hold));
+    if plan.proves() && status.total().early == 0 && status.total().late > 0 {
+        tally.wrong(format!(
+            "{} late by up to {} ns under {:?}",
+            status.total().late,
+            status.total().max_late,
+            plan.hold
+        ));
     }
-    if tally.late != stats.late {
-        tally.wrong(format!("{} late came out, {} were counted", tally.late, stats.late));
+    if tally.late != status.total().late {
+        tally.wrong(format!("{} late came out, {} were counted", tally.late, status.total().late));
     }
     outcome.records = tally.yielded.iter().sum();
-    (outcome.late, outcome.unproven) = (stats.late, stats.early);
-    (outcome.fences, outcome.most_memory, outcome.lost) = (stats.fences, stats.most_memory, stats.lost);
+    (outcome.late, outcome.unproven) = (status.total().late, status.total().early);
+    (outcome.fences, outcome.most_memory, outcome.lost) = (status.fences, status.most_memory, status.total().lost);
     outcome.pauses = *paused.lock().unwrap_or_else(PoisonError::into_inner);
     outcome.wrong = tally.wrong;
     Ok(outcome)

@@ -1,7 +1,7 @@
 //! The events of a reader, compared with the writers' counts.
 
 use crate::writers::Outputs;
-use perfweave::{Account, AnomalyKind, Certainty, Event, Gap, Item, Ledger, SequenceAnomaly};
+use perfweave::{Account, AnomalyKind, Certainty, Event, Gap, Item, SequenceAnomaly, Status};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl Tally {
     }
 
     /// That all that is known of each CPU agrees. Nobody writes any more; `flushed` if everything was to come out.
-    pub fn balance(&mut self, ledger: &Ledger, outputs: &[Outputs], machine: u64, flushed: bool) {
+    pub fn balance(&mut self, ledger: &Status, outputs: &[Outputs], machine: u64, flushed: bool) {
         let mut gone = 0;
         for (cpu, of) in outputs.iter().enumerate() {
             let Outputs { drawn, written, no_space, refused } = *of;

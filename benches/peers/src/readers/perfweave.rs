@@ -53,7 +53,7 @@ pub(super) fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> 
         }
     }
     let seen = tally.end();
-    Ok(Seen { fences: reader.stats().fences, ..seen })
+    Ok(Seen { fences: reader.status().fences, ..seen })
 }
 
 /// One by one, by the kernel's time.

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::metadata::{HEADER, PIPE_HEADER};
 use crate::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, NUMBERS, Row, Seal, Tally, WHOLE};
 use blake3::Hasher;
-use perfweave::{Certainty, Event, Item, Ledger};
+use perfweave::{Certainty, Event, Item, Status};
 
 /// What is claimed, and the end of the chain.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Certificate {
     }
 
     /// Takes the account of everything, which the last seal has.
-    pub(super) fn take_ledger(&mut self, ledger: &Ledger) {
+    pub(super) fn take_ledger(&mut self, ledger: &Status) {
         self.numbers |= ledger.numbers;
         self.ledger = ledger.accounts.iter().chain([&ledger.machine]).flat_map(Row::of).collect();
     }

@@ -84,7 +84,7 @@ fn compare(path: &str) -> Result<String, Box<dyn Error>> {
     reader.handle().flush()?;
     while take(&mut reader, at, Duration::from_secs(60), &mut yielded)? {}
 
-    let (late, theirs) = (reader.stats().late, found.take());
+    let (late, theirs) = (reader.status().total().late, found.take());
     let in_order = |numbers: &[(u64, usize)]| numbers.is_sorted_by_key(|(number, _)| *number);
     let said = format!("{} events by libbpf, {} by perfweave, {late} late", theirs.len(), yielded.len());
     let mut sorted = theirs.clone();

@@ -1,0 +1,184 @@
+//! The account of a CPU: what was written into its rings, and what came of it.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+/// An account of everything that was written into one CPU's rings, as far as the crate can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Account {
+    /// The CPU. `None` for all CPUs together.
+    pub cpu: Option<u32>,
+    /// Bytes of the data area of its rings.
+    pub size: u64,
+    /// The most bytes of `size` that the kernel could not reuse at any refresh, because they were unread or not yet given back. A ring needs
+    /// to be this large.
+    pub most_used: u64,
+    /// Records yielded.
+    pub yielded: u64,
+    /// Records before the heads of the last refresh that are not yielded yet. This includes records that the refresh left unindexed because
+    /// memory was used up ([`WhenFull::Copy`](crate::WhenFull::Copy)).
+    pub held: u64,
+    /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of a record that did
+    /// not fit an empty ring is reported with the next record, at the next flush, or here.
+    pub lost: u64,
+    /// Lost records that no event has reported yet, since no record has followed them.
+    pub untold: u64,
+    /// Whether all losses are counted: `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If not, it is the sum of
+    /// the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and events that sample
+    /// `PERF_SAMPLE_READ`. Nothing counts what a BPF ring buffer refuses, unless its programs do
+    /// ([`Rings::count_failures`](crate::Rings::count_failures)). False also while a program has not committed what it reserved there: what
+    /// lies after that is not counted.
+    pub exact: bool,
+    /// Damage events. Each stands for at least one lost record.
+    pub damaged: u64,
+    /// Missing numbers: declared gaps, and holes before held records. 0 without
+    /// [`Order::numbers`](crate::Order::numbers).
+    pub missing: u64,
+    /// Missing numbers beyond those that `lost` explains: outputs that failed for another reason than a full ring, damage, or numbers drawn
+    /// and not written. If records without numbers share the ring, their losses explain missing numbers too.
+    pub unexplained: u64,
+    /// How often so many records were lost that a counter of this width may have wrapped around without being noticed. The crate then does
+    /// not know how many numbers are missing ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
+    pub wraparounds: u64,
+    /// Numbers that break their sequence ([`AnomalyKind`](crate::AnomalyKind)), also those that were not reported because they came in a row.
+    pub anomalies: u64,
+    /// Late records among those yielded ([`Certainty::Late`](crate::Certainty::Late)).
+    pub late: u64,
+    /// The largest lateness, in units of the key.
+    pub max_late: u64,
+    /// Records that left before the hold rule allowed it, because memory or ring space was used up ([`EarlyRelease`](crate::EarlyRelease)).
+    pub early: u64,
+    /// Records that were out of order inside their ring and were put in order.
+    pub repaired: u64,
+    /// Bytes copied out of the rings because they were full ([`WhenFull::Copy`](crate::WhenFull::Copy)).
+    pub copied: u64,
+    /// How long the CPU has been online without being traced, at most: before the reader noticed it, or because its ring or events could not be
+    /// opened ([`Untraced`](crate::Untraced)). The events of that time are not counted. For all CPUs together, the sum.
+    pub untraced: Duration,
+}
+
+impl Account {
+    /// How many records were written, or would have been written into a larger ring: yielded, held and lost records together.
+    pub fn written(&self) -> u64 {
+        self.yielded.saturating_add(self.held).saturating_add(self.lost)
+    }
+
+    /// Whether every missing number is explained, no damage occurred, and the CPU was traced all the time. Records that the kernel dropped
+    /// count as explained. [`Account::is_complete`] says whether there were any.
+    pub fn is_balanced(&self) -> bool {
+        self.unexplained == 0 && self.damaged == 0 && self.wraparounds == 0 && self.untraced.is_zero()
+    }
+
+    /// Whether it is certain that everything written was yielded or is held: all losses are counted ([`Account::exact`]), and there was no
+    /// loss, no missing number, no damage, and no time without tracing.
+    pub fn is_complete(&self) -> bool {
+        self.exact && self.misses_nothing_known()
+    }
+
+    /// This account with `refused` fewer unexplained numbers. `refused` is the programs' own count of outputs that failed without the
+    /// kernel's counting them ([`Status`](crate::Status)). Outputs that failed after the last record seen leave no hole, so `refused` may be
+    /// larger than `unexplained`.
+    pub fn explained(mut self, refused: u64) -> Self {
+        self.unexplained = self.unexplained.saturating_sub(refused);
+        self
+    }
+
+    fn misses_nothing_known(&self) -> bool {
+        self.lost == 0 && self.missing == 0 && self.is_balanced()
+    }
+}
+
+impl Default for Account {
+    /// An account of nothing, of all CPUs together.
+    fn default() -> Self {
+        Self {
+            cpu: None,
+            size: 0,
+            most_used: 0,
+            yielded: 0,
+            held: 0,
+            lost: 0,
+            untold: 0,
+            exact: true,
+            damaged: 0,
+            missing: 0,
+            unexplained: 0,
+            wraparounds: 0,
+            anomalies: 0,
+            late: 0,
+            max_late: 0,
+            early: 0,
+            repaired: 0,
+            copied: 0,
+            untraced: Duration::ZERO,
+        }
+    }
+}
+
+/// The sum of two accounts. The CPU stays that of the first.
+impl AddAssign<&Self> for Account {
+    fn add_assign(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.size, other.size),
+            (&mut self.most_used, other.most_used),
+            (&mut self.yielded, other.yielded),
+            (&mut self.held, other.held),
+            (&mut self.lost, other.lost),
+            (&mut self.untold, other.untold),
+            (&mut self.damaged, other.damaged),
+            (&mut self.missing, other.missing),
+            (&mut self.unexplained, other.unexplained),
+            (&mut self.wraparounds, other.wraparounds),
+            (&mut self.anomalies, other.anomalies),
+            (&mut self.late, other.late),
+            (&mut self.early, other.early),
+            (&mut self.repaired, other.repaired),
+            (&mut self.copied, other.copied),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.max_late = self.max_late.max(other.max_late);
+        self.exact = self.exact && other.exact;
+        self.untraced = self.untraced.saturating_add(other.untraced);
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cpu {
+            Some(cpu) => write!(f, "CPU {cpu}: ")?,
+            None => f.write_str("all: ")?,
+        }
+        let Self { yielded, held, lost, untold, damaged, missing, unexplained, wraparounds, .. } = self;
+        let about = if self.exact { "" } else { "at least " };
+        write!(f, "{about}{} written: {yielded} yielded, {held} held", self.written())?;
+        if self.misses_nothing_known() {
+            return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
+        }
+        write!(f, ", {about}{lost} LOST by the kernel ({untold} not told yet)")?;
+        if *missing > 0 {
+            write!(f, ", {missing} numbers missing")?;
+        }
+        if self.is_balanced() {
+            return f.write_str("; INCOMPLETE, but all of that is accounted for");
+        }
+        f.write_str("; INCOMPLETE, and NOT ACCOUNTED FOR: ")?;
+        let mut separator = "";
+        for (count, what) in [
+            (unexplained, "missing numbers that no loss explains"),
+            (damaged, "damaged stretches"),
+            (wraparounds, "times that so much was lost that the numbers do not say how much"),
+        ] {
+            if *count > 0 {
+                write!(f, "{separator}{count} {what}")?;
+                separator = ", ";
+            }
+        }
+        if !self.untraced.is_zero() {
+            write!(f, "{separator}{:?} in which nothing of an online CPU was traced", self.untraced)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The status of a merge, and losses that no record in a ring reports.
+
+use crate::account::cpu::Account;
+use crate::account::status::Status;
+use crate::order::index::Index;
+use crate::order::merge::Merge;
+use crate::rings::Lane;
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::numbers::CpuNumbers;
+use std::time::Duration;
+
+impl Merge {
+    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported, because no record
+    /// followed them. Returns whether there are any. Interrupts every CPU.
+    ///
+    /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
+    /// before it reports a flush.
+    pub fn read_losses(&mut self) -> bool {
+        self.read_losses_of(|_, _| true, false)
+    }
+
+    /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with LOST records of the same
+    /// losses, come after the report.
+    pub(crate) fn read_losses_before_report(&mut self) {
+        self.read_losses_of(|_, _| true, true);
+        // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is newer.
+        self.suspect_losses();
+    }
+
+    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What programs count needs no
+    /// pause in the stream: no LOST record will come.
+    pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
+        let may_ask = |lane: &Lane, index: &Index| all || index.len() == 0 || lane.losses.are_cheap();
+        self.read_losses_of(|lane, index| index.suspect && may_ask(lane, index), false)
+    }
+
+    fn read_losses_of(&mut self, which: impl Fn(&Lane, &Index) -> bool, before_report: bool) -> bool {
+        self.stream.sync();
+        let held = self.held();
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+            if which(lane, index)
+                && let Some(total) = lane.losses.read()
+            {
+                index.dropped(total, lane.losses.told(), before_report);
+            }
+        }
+        self.held() > held
+    }
+
+    /// Records may have been dropped from any ring, because output was paused.
+    pub(crate) fn suspect_losses(&mut self) {
+        self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
+    }
+
+    /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call, lacks the losses that
+    /// nothing has told of yet, and lacks records that the last refresh left unindexed.
+    pub fn status(&self) -> Status {
+        let mut status = Status::default();
+        self.fill_status(&mut status, false);
+        status
+    }
+
+    /// [`Merge::status`] with an account of everything that was written, by the last refresh and the kernel's present counts. Interrupts
+    /// every CPU.
+    pub fn ledger(&self) -> Status {
+        let mut status = Status::default();
+        self.fill_status(&mut status, true);
+        status
+    }
+
+    /// The status in the memory of an earlier one. `asks`: whether to ask the kernel for its present counts.
+    pub(crate) fn fill_status(&self, status: &mut Status, asks: bool) {
+        let (frontier, top) = (&self.stream.frontier, self.stream.top());
+        let (seen, key) = (frontier.seen, frontier.key);
+        let mut accounts = std::mem::take(&mut status.accounts);
+        accounts.clear();
+        *status = Status {
+            accounts,
+            numbers: self.stream.indexes.iter().any(|index| index.numbers.is_some()),
+            held: self.held(),
+            lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
+            next: top.map(|top| (self.rings.lanes[top.rank()].origin.cpu, top.key)),
+            reserved: self.awaited().next().map(|lane| lane.origin.cpu),
+            ..self.stream.counts
+        };
+        for (rank, (lane, index)) in self.rings.lanes.iter().zip(&self.stream.indexes).enumerate() {
+            status.add(self.account(rank, lane, index, asks));
+        }
+        for (cpu, untraced) in self.rings.untraced.times() {
+            status.add_untraced(cpu, untraced);
+        }
+        status.explain_machine();
+    }
+
+    /// The account of one ring.
+    fn account(&self, rank: usize, lane: &Lane, index: &Index, asks: bool) -> Account {
+        let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(rank));
+        let total = if asks { lane.losses.read() } else { None };
+        let told = lane.losses.told().saturating_add(index.foretold());
+        let lost = total.unwrap_or_else(|| if asks { 0 } else { lane.losses.known() }).max(told);
+        let unindexed = if asks { lane.records_from(index.cursor()) } else { 0 };
+        let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
+        Account {
+            cpu: Some(lane.origin.cpu),
+            size: lane.ring.size(),
+            most_used: counts.most_used,
+            yielded,
+            held: (counts.indexed - yielded).saturating_add(unindexed),
+            lost,
+            untold: lost.saturating_sub(counts.lost),
+            // What lies after a reservation that is not committed cannot be read.
+            exact: total.is_some() && lane.ring.head() == lane.ring.reserved(),
+            damaged: counts.damaged,
+            missing,
+            // The last loss may have been drawn before the last record: by a writer that was interrupted.
+            unexplained: missing.saturating_sub(lost),
+            wraparounds: numbers.anomalies[AnomalyKind::Wraparound as usize],
+            anomalies: numbers.anomalies.iter().sum(),
+            late: counts.late,
+            max_late: counts.max_late,
+            early: counts.early,
+            repaired: counts.repaired,
+            copied: counts.copied,
+            untraced: Duration::ZERO,
+        }
+    }
+}
