@@ -106,7 +106,8 @@ mod tests {
     /// A call that returned on CPU 0 while records of CPU 1 were lost, or after a record that comes late, counts, but its entry may be another's.
     #[test]
     fn what_returned_while_records_were_lost_has_no_time() {
-        for story in [|each: &mut dyn FnMut(&Event<'_>)| a_loss_in_between(each), |each| a_late_record(each)] {
+        let stories: [fn(&mut dyn FnMut(&Event<'_>)); 2] = [|each| a_loss_in_between(each), |each| a_late_record(each)];
+        for story in stories {
             let mut summary = Summary::default();
             for (time, took) in [(7, 1), (35, 2), (38, 3)] {
                 summary.add("read", Some((time, took)), false);
