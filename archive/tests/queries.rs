@@ -7,6 +7,7 @@ use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use made::{Made, Switch, row};
 use perfweave_archive::Failure;
 use perfweave_archive::query::{Archive, Format, NAMED, Notice, print};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -182,6 +183,85 @@ async fn what_spans_a_loss_is_left_out_and_counted() {
         let expected: Vec<_> =
             ["p10", "p11", "p12"].iter().zip(expected).map(|(of, rest)| format!("m1,{of},3,{rest}")).collect();
         assert_eq!(answer, expected, "{losses:?}");
+    }
+}
+
+/// Writes an archive of what is told in a schedule of the table.
+fn schedule(told: &[Value]) -> Made {
+    let made = Made::new();
+    let (mut wakings, mut switches, mut cpus, mut losses) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (place, fact) in (1..).zip(told) {
+        let number = |at: usize| fact[at].as_i64().unwrap();
+        let small = |at: usize| i32::try_from(number(at)).unwrap();
+        match fact[2].as_str().unwrap() {
+            "switches" => {
+                switches.push(Switch(number(0), place, small(3), number(4), small(5)));
+                cpus.push(small(1));
+            }
+            "wakes" => wakings.push(row(number(0), place).pid(small(3)).cpu(small(1))),
+            "lost" => losses.push((Some(number(3)), Some(number(0)))),
+            other => panic!("{other}"),
+        }
+    }
+    made.waking("m1", "t1", &wakings);
+    made.switches_on("m1", "t1", &switches, &cpus);
+    if !losses.is_empty() {
+        made.losses("m1", "t1", &losses);
+    }
+    made
+}
+
+/// How many times there are of each kind, how long they are together, and the longest.
+fn sums(times: impl Iterator<Item = (String, i64)>) -> Vec<String> {
+    let mut sums = BTreeMap::<String, [i64; 3]>::new();
+    for (of, time) in times {
+        let [count, total, most] = sums.entry(of).or_default();
+        (*count, *total, *most) = (*count + 1, *total + time, time.max(*most));
+    }
+    sums.into_iter().map(|(of, [count, total, most])| format!("{of},{count},{total},{most}")).collect()
+}
+
+/// The program's account of waiting says the same without an archive: its tests read the same table.
+#[tokio::test]
+async fn schedules_come_to_what_the_programs_account_says() {
+    let table: Vec<Value> = serde_json::from_str(include_str!("../../cli/src/waits/schedules.json")).unwrap();
+    for one in &table {
+        let made = schedule(one["told"].as_array().unwrap());
+        let mut archive = open(made.url()).await;
+        let list = |name: &str| one[name].as_array().unwrap().iter();
+        let lasted = |of: &Value, at: usize| of[at + 1].as_i64().unwrap() - of[at].as_i64().unwrap();
+
+        // machine, process, reason, times, total_ns, p99_ns, max_ns, left_out
+        let off = sums(list("off").map(|of| (format!("p{},{}", of[0], of[1].as_str().unwrap()), lasted(of, 2))));
+        let said = ask(&mut archive, named("off-cpu")).await;
+        let fields = said.iter().map(|line| line.split(',').collect::<Vec<_>>()).filter(|fields| fields[3] != "0");
+        let mut said: Vec<_> = fields.map(|of| [of[1], of[2], of[3], of[4], of[6]].join(",")).collect();
+        said.sort();
+        assert_eq!(said, off, "off-cpu: {}", one["about"]);
+
+        // machine, process, cpu, waits, p50_ns, p99_ns, max_ns, left_out
+        let waits = sums(list("waits").map(|of| (format!("p{},{}", of[0], of[1]), lasted(of, 2))));
+        let without_total = waits.iter().map(|line| {
+            let fields: Vec<_> = line.split(',').collect();
+            [fields[0], fields[1], fields[2], fields[4]].join(",")
+        });
+        let said = ask(&mut archive, named("wakeup-latency")).await;
+        let fields = said.iter().map(|line| line.split(',').collect::<Vec<_>>()).filter(|fields| fields[3] != "0");
+        let mut said: Vec<_> = fields.map(|of| [of[1], of[2], of[3], of[6]].join(",")).collect();
+        said.sort();
+        assert_eq!(said, without_total.collect::<Vec<_>>(), "wakeup-latency: {}", one["about"]);
+
+        // machine, process, ran, ns
+        let shares = list("waits").flat_map(|of| {
+            let had = of[4].as_object().unwrap().iter();
+            had.map(|(ran, time)| (format!("p{},p{ran}", of[0]), time.as_i64().unwrap())).collect::<Vec<_>>()
+        });
+        let mut instead = BTreeMap::<String, i64>::new();
+        shares.for_each(|(of, time)| *instead.entry(of).or_default() += time);
+        let instead: Vec<_> = instead.into_iter().map(|(of, time)| format!("m1,{of},{time}")).collect();
+        let mut said = ask(&mut archive, named("ran-instead")).await;
+        said.sort();
+        assert_eq!(said, instead, "ran-instead: {}", one["about"]);
     }
 }
 

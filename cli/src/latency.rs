@@ -132,18 +132,17 @@ impl OfCalls {
 impl Rows {
     /// Takes what ended at a time, and how long it took.
     pub fn add(&mut self, time: u64, key: Key, took: u64) {
-        self.times.add(time, key, took);
+        if !self.last.is_missing() {
+            self.times.add(time, key, took);
+        }
     }
 
-    /// Whether records are missing here: what has begun may have ended and begun again. What ended meanwhile does not count.
+    /// Whether records are missing here: what has begun may have ended and begun again. What ended meanwhile does not count, and neither does
+    /// what ended after a record that came late.
     pub fn is_missing(&mut self, event: &Event<'_>) -> bool {
-        let item = event.item();
-        if let (Item::Record(record), Some(time)) = (item, event.key()) {
-            self.last.saw(record.cpu(), time);
-        }
-        let since = self.last.missing_since(&item);
+        let since = self.last.takes(event);
         since.into_iter().for_each(|since| self.times.void(since));
-        since.is_some()
+        since.is_some() && event.record().is_none()
     }
 
     /// Takes what the ledger knows at the end and no event has told.

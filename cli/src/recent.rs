@@ -4,8 +4,8 @@
 //! what lies between two records that were joined may be among the lost ones.
 
 use crate::times::Times;
-use perfweave::{Item, Status};
-use std::collections::{HashMap, VecDeque};
+use perfweave::{Certainty, Event, Item, Status};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 
 /// So many conclusions can be made void, the newest. Older ones stay.
@@ -68,34 +68,62 @@ fn add<K: Clone + Eq + Hash, T, S: Sum<T>>(sums: &mut HashMap<K, S>, about: &K, 
     }
 }
 
-/// The last time of each CPU.
+/// The time of a record that comes late: what was concluded of a later time may be wrong without it.
+pub fn late(event: &Event<'_>) -> Option<u64> {
+    event.key().filter(|_| event.certainty() == Certainty::Late)
+}
+
+/// The last time of each CPU, and the CPUs that are not traced.
 #[derive(Debug, Default)]
-pub struct Last(HashMap<u32, u64>);
+pub struct Last {
+    times: HashMap<u32, u64>,
+    untraced: BTreeSet<u32>,
+}
 
 impl Last {
-    pub fn saw(&mut self, cpu: u32, time: u64) {
-        self.0.insert(cpu, time);
-    }
-
-    /// The time after which records may be missing, if this is no record: nothing is joined across it.
-    pub fn missing_since(&self, item: &Item<'_>) -> Option<u64> {
-        match item {
-            Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => None,
+    /// Takes an event. Gives the time after which what was concluded is void: a record came late, or records may be missing, and then
+    /// nothing is joined across it.
+    pub fn takes(&mut self, event: &Event<'_>) -> Option<u64> {
+        match event.item() {
+            Item::Record(record) => {
+                self.times.extend(event.key().map(|time| (record.cpu(), time)));
+                late(event)
+            }
+            Item::Flushed | Item::EarlyRelease(_) => None,
             // Without a time: since the beginning.
             Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
             Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
-            Item::Untraced(one) => Some(one.since.unwrap_or(0)),
-            Item::Damage(damage) => Some(self.0.get(&damage.cpu).copied().unwrap_or(0)),
-            _ => Some(self.0.values().copied().max().unwrap_or(0)),
+            Item::Untraced(one) => Some(self.untraced(one.cpu, one.since, one.lasted.is_none())),
+            Item::Damage(damage) => Some(self.times.get(&damage.cpu).copied().unwrap_or(0)),
+            _ => Some(self.times.values().copied().max().unwrap_or(0)),
         }
+    }
+
+    /// A CPU was not traced since then, and is not yet if this lasts.
+    pub fn untraced(&mut self, cpu: u32, since: Option<u64>, lasts: bool) -> u64 {
+        if lasts {
+            self.untraced.insert(cpu);
+        } else {
+            self.untraced.remove(&cpu);
+        }
+        since.unwrap_or(0)
+    }
+
+    /// Whether records are missing as long as this lasts: nothing is concluded meanwhile.
+    pub fn is_missing(&self) -> bool {
+        !self.untraced.is_empty()
     }
 
     /// The same of losses that no event has told, because no record has followed them.
     pub fn untold_since(&self, ledger: &Status) -> Option<u64> {
         let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
-        untold.map(|account| account.cpu.and_then(|cpu| self.0.get(&cpu)).copied().unwrap_or(0)).min()
+        untold.map(|account| account.cpu.and_then(|cpu| self.times.get(&cpu)).copied().unwrap_or(0)).min()
     }
 }
+
+/// Gives events one by one to a function.
+#[cfg(test)]
+pub type Story = fn(&mut dyn FnMut(&Event<'_>));
 
 /// Events of two CPUs. Records of CPU 1 are lost after 10, which its record at 40 tells. CPU 0 writes at 20 and 30.
 #[cfg(test)]
@@ -112,11 +140,27 @@ pub fn a_loss_in_between(mut each: impl FnMut(&perfweave::Event<'_>)) {
     merge.batch().for_each(|event| each(&event));
 }
 
+/// Events of two CPUs. A record of CPU 1 comes late: it is of 30, and CPU 0 has told that a thread left at 40.
+#[cfg(test)]
+pub fn a_late_record(mut each: impl FnMut(&perfweave::Event<'_>)) {
+    use perfweave::{Hold, Kind, Layout, Merge, Order, sim};
+    // PERF_SAMPLE_TID and PERF_SAMPLE_TIME.
+    let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(1 << 1 | 1 << 2, true, 0));
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    for (cpu, time) in [(0, 10), (0, 40), (1, 30), (0, 70)] {
+        kernel.begin(cpu, time);
+        // PERF_RECORD_MISC_SWITCH_OUT, and the next thread.
+        kernel.write_other(cpu, Kind::SWITCH_CPU_WIDE, 1 << 13, &[9_u32, 9].map(u32::to_ne_bytes).concat());
+        kernel.end(cpu);
+        merge.refresh(0);
+        merge.batch().for_each(|event| each(&event));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Last, MOST, Recent, a_loss_in_between};
+    use super::{Last, MOST, Recent, a_late_record, a_loss_in_between};
     use crate::times::Times;
-    use perfweave::Item;
 
     type Pairs = Recent<&'static str, u64, Times>;
 
@@ -155,15 +199,19 @@ mod tests {
     fn a_loss_says_since_when_records_are_missing() {
         let (mut last, mut seen) = (Last::default(), Vec::new());
         a_loss_in_between(|event| {
-            let since = last.missing_since(&event.item());
-            if let Item::Record(record) = event.item() {
-                last.saw(record.cpu(), record.time().unwrap());
-            }
+            let since = last.takes(event);
             seen.push((event.key(), since));
         });
         assert_eq!(
             seen,
             [(Some(10), None), (Some(20), None), (Some(30), None), (Some(40), Some(10)), (Some(40), None)]
         );
+    }
+
+    #[test]
+    fn a_late_record_says_what_is_void() {
+        let (mut last, mut seen) = (Last::default(), Vec::new());
+        a_late_record(|event| seen.push((event.key(), last.takes(event))));
+        assert_eq!(seen, [(Some(10), None), (Some(40), None), (Some(30), Some(30)), (Some(70), None)]);
     }
 }

@@ -123,7 +123,9 @@ impl Scheduler {
     #[cfg(test)]
     pub fn without_sources() -> Self {
         let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
-        Self { sources, numbers: Numbers::recorded(), account, is_limited: false, is_recorded: true, begins }
+        let mut numbers = Numbers::recorded();
+        numbers.learn(1, 1);
+        Self { sources, numbers, account, is_limited: false, is_recorded: true, begins }
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -440,7 +442,7 @@ fn number(field: &Field, record: &Record<'_>) -> Option<u32> {
 }
 
 /// `prev_state` of sched_switch, whose text the kernel prints as R, S, D and so on (include/trace/events/sched.h). `None`: it has ended (X, Z).
-fn why(state: i64) -> Option<Why> {
+pub fn why(state: i64) -> Option<Why> {
     match state & 0xff {
         0 => Some(Why::Ready),
         1 | 0x80 => Some(Why::Asleep),

@@ -63,7 +63,13 @@ impl Made {
     }
 
     pub fn switches(&self, machine: &str, trace: &str, rows: &[Switch]) {
-        let mut columns = common(trace, &rows.iter().map(|row| (row.0, row.1, 3)).collect::<Vec<_>>());
+        self.switches_on(machine, trace, rows, &vec![3; rows.len()]);
+    }
+
+    /// The same on these CPUs.
+    pub fn switches_on(&self, machine: &str, trace: &str, rows: &[Switch], cpus: &[i32]) {
+        let places = rows.iter().zip(cpus).map(|(row, cpu)| (row.0, row.1, *cpu));
+        let mut columns = common(trace, &places.collect::<Vec<_>>());
         columns.push(("prev_comm", texts(rows.iter().map(|row| format!("p{}", row.2)))));
         columns.push(("prev_pid", Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.2)))));
         columns.push(("prev_state", Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.3)))));

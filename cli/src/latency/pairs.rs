@@ -36,15 +36,18 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
             return Ok(());
         }
         if source == end
-            && let Some(since) = value(&fields[1], &record).and_then(|value| begun.remove(&value))
+            && let Some(value) = value(&fields[1], &record)
+            // A late end is not that of what began after it.
+            && begun.get(&value).is_some_and(|since| *since <= time)
+            && let Some(since) = begun.remove(&value)
         {
-            rows.add(time, (what.clone(), None), time.saturating_sub(since));
+            rows.add(time, (what.clone(), None), time - since);
         }
         let tid = record.pid_tid().map_or(0, |(_, tid)| tid);
         let is_meant = source == 0 && args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
         if let Some(value) = is_meant.then(|| value(&fields[0], &record)).flatten() {
             // What begins twice without an end, such as a wake-up of one that is awake, had no end the first time.
-            begun.insert(value, time);
+            begun.entry(value).and_modify(|since| *since = time.max(*since)).or_insert(time);
         }
         Ok(())
     })?;

@@ -6,7 +6,7 @@ use crate::family::Family;
 use crate::names::Names;
 use crate::numbers::OUTSIDE;
 use crate::out::{Out, line};
-use crate::recent::{Recent, Sum};
+use crate::recent::{Recent, Sum, late};
 use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
@@ -131,6 +131,7 @@ impl<'a> Account<'a> {
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
         self.family.take(record);
         let Some(time) = event.key() else { return Ok(()) };
+        self.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
         if self.names.take(record) {
             let thread = record.body().u32(4);
@@ -183,15 +184,14 @@ impl<'a> Account<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recent::a_loss_in_between;
+    use crate::recent::{a_late_record, a_loss_in_between};
     use crate::waits::Who;
     use crate::{Cli, Command};
     use clap::Parser;
     use perfweave::{Clock, sim};
 
-    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the thread may have run and left CPU 1 in between.
-    #[test]
-    fn a_period_that_ended_while_records_were_lost_does_not_count() {
+    /// How many of two periods count, which end at 7 and 37.
+    fn counted(story: crate::recent::Story) -> [u64; 2] {
         let Command::Offcpu(args) = Cli::parse_from(["perfweave", "offcpu"]).command else { unreachable!() };
         let kernel = sim::Kernel::new(&[0]);
         kernel.set_clock(Clock::Monotonic);
@@ -205,17 +205,26 @@ mod tests {
             waits: None,
         };
         let mut out = Out::new();
-        for at in [2, 22] {
+        for at in [2, 32] {
             let left = Left { time: at, why: Why::Asleep, process: 7, cpu: 0, stack: 0 };
             let ran = Ran { who: Who { thread: 7, life: 0 }, left: Some(left), wake: None };
             account.ends(7, 7, Period::of(left, &ran, at + 5), [at + 5, 0], &mut out).unwrap();
         }
         let count = |account: &mut Account<'_>| account.rows().iter().map(|row| row.sums.all.count).sum::<u64>();
-        assert_eq!(count(&mut account), 2);
-        a_loss_in_between(|event| match event.item() {
-            Item::Record(_) => {}
-            _ => account.event(event, &mut out).unwrap(),
-        });
-        assert_eq!(count(&mut account), 1, "what ended before the loss");
+        let before = count(&mut account);
+        story(&mut |event| account.event(event, &mut out).unwrap());
+        [before, count(&mut account)]
+    }
+
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the thread may have run and left CPU 1 in between.
+    #[test]
+    fn a_period_that_ended_while_records_were_lost_does_not_count() {
+        assert_eq!(counted(|each| a_loss_in_between(each)), [2, 1], "what ended before the loss");
+    }
+
+    /// The same of a record that comes late.
+    #[test]
+    fn a_period_that_ended_after_a_record_that_came_late_does_not_count() {
+        assert_eq!(counted(|each| a_late_record(each)), [2, 1], "what ended before it");
     }
 }

@@ -130,7 +130,8 @@ impl Pairs {
         let mut args = [0; 6];
         args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
         let entry = Entry { pid, tid, cpu: record.cpu(), time, number, args };
-        if tid != NOWHERE {
+        // One that comes late is over.
+        if tid != NOWHERE && self.inside.get(&tid).is_none_or(|newer| newer.time <= time) {
             self.inside.insert(tid, entry.clone());
         }
         if self.waits == Some(tid) { Step::Nothing } else { Step::Enters(entry) }
@@ -142,8 +143,9 @@ impl Pairs {
         };
         // The kernel returns from rt_sigreturn as from no call: with the registers of what the signal interrupted.
         let is_this = |entry: &Entry| entry.number == number || number == NO_CALL && is_sigreturn(entry.number);
-        // Where records leave early, the entry of the next call may have come before.
-        let mut entry = self.inside.remove(&tid).filter(|entry| is_this(entry) && entry.time <= time);
+        // Where records leave early, the entry of the next call may have come before. It waits for its own return.
+        let is_next = self.inside.get(&tid).is_some_and(|entry| entry.time > time);
+        let mut entry = if is_next { None } else { self.inside.remove(&tid).filter(is_this) };
         let number = entry.as_ref().map_or(number, |entry| entry.number);
         let executes = result == 0 && is_exec(number);
         if entry.is_none() && executes {

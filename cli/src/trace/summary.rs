@@ -3,7 +3,7 @@
 use crate::out::line;
 use crate::recent::{Last, Recent};
 use crate::times::{Times, short};
-use perfweave::{Event, Item, Status};
+use perfweave::{Event, Status};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -33,18 +33,15 @@ impl Summary {
         };
         row.calls += 1;
         row.errors += u64::from(is_error);
-        if let Some((time, took)) = times {
+        if let Some((time, took)) = times.filter(|_| !self.last.is_missing()) {
             self.times.add(time, name.to_owned(), took);
         }
     }
 
-    /// Takes what is seen of a CPU. What returned while records were lost has no time: another entry may be among them.
+    /// Takes what is seen of a CPU. What returned while records were lost, or after one that came late, has no time: another entry may be
+    /// among them.
     pub fn saw(&mut self, event: &Event<'_>) {
-        let item = event.item();
-        if let (Item::Record(record), Some(time)) = (item, event.key()) {
-            self.last.saw(record.cpu(), time);
-        }
-        self.last.missing_since(&item).into_iter().for_each(|since| self.times.void(since));
+        self.last.takes(event).into_iter().for_each(|since| self.times.void(since));
     }
 
     /// The longest in all first.
@@ -92,24 +89,43 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::Summary;
-    use crate::recent::a_loss_in_between;
+    use crate::recent::{a_late_record, a_loss_in_between};
     use perfweave::Status;
     use serde_json::Value;
 
-    /// A call that returned on CPU 0 while records of CPU 1 were lost counts, but its entry may be another's.
-    #[test]
-    fn what_returned_while_records_were_lost_has_no_time() {
-        let mut summary = Summary::default();
-        for (time, took) in [(7, 1), (20, 2), (30, 3)] {
-            summary.add("read", Some((time, took)), false);
-        }
-        a_loss_in_between(|event| summary.saw(event));
+    /// What counts of calls that return at these times, and which of them have times.
+    #[track_caller]
+    fn counts(summary: &mut Summary, calls: u64, times: [u64; 2]) {
         let mut text = Vec::new();
         summary.print(&Status::default(), &mut text, true).unwrap();
         let row: Value = serde_json::from_slice(&text).unwrap();
-        assert_eq!(
-            (&row["calls"], &row["times"]["count"], &row["times"]["total_ns"]),
-            (&3.into(), &1.into(), &1.into())
-        );
+        assert_eq!(row["calls"], calls);
+        assert_eq!([&row["times"]["count"], &row["times"]["total_ns"]], times.map(Value::from).each_ref());
+    }
+
+    /// A call that returned on CPU 0 while records of CPU 1 were lost, or after a record that comes late, counts, but its entry may be another's.
+    #[test]
+    fn what_returned_while_records_were_lost_has_no_time() {
+        let stories: [crate::recent::Story; 2] = [|each| a_loss_in_between(each), |each| a_late_record(each)];
+        for story in stories {
+            let mut summary = Summary::default();
+            for (time, took) in [(7, 1), (35, 2), (38, 3)] {
+                summary.add("read", Some((time, took)), false);
+            }
+            story(&mut |event| summary.saw(event));
+            counts(&mut summary, 3, [1, 1]);
+        }
+    }
+
+    /// On a CPU that is not traced a call may return and another be entered, as long as that lasts.
+    #[test]
+    fn what_returns_while_a_cpu_is_not_traced_has_no_time() {
+        let mut summary = Summary::default();
+        summary.add("read", Some((10, 1)), false);
+        assert_eq!(summary.last.untraced(1, Some(15), true), 15);
+        summary.add("read", Some((20, 10)), false);
+        assert_eq!(summary.last.untraced(1, Some(15), false), 15);
+        summary.add("read", Some((30, 100)), false);
+        counts(&mut summary, 3, [2, 101]);
     }
 }

@@ -32,8 +32,8 @@ pub struct Account {
     unknown: Cause,
     /// Who has waited, since when, and is seen to run: nobody saw when it began to.
     unseen: Option<(Who, u64)>,
-    /// The time of a fact that came late.
-    late: Option<u64>,
+    /// The time of the first of those facts that came late, as long as none has come in its turn since: nothing is known of it on.
+    void_from: Option<u64>,
     /// Where the thread stands that has the next fact.
     stack: u32,
     /// Packets to this machine that are on their way: who sent them, and on which CPU.
@@ -126,7 +126,7 @@ impl Account {
             lives: 0,
             unknown,
             unseen: None,
-            late: None,
+            void_from: None,
             stack: 0,
             sent,
         }
@@ -185,11 +185,6 @@ impl Account {
         self.unseen.take()
     }
 
-    /// When the first of those facts was that came late since this was asked last: nothing that was concluded of this time on is so.
-    pub fn take_late(&mut self) -> Option<u64> {
-        self.late.take()
-    }
-
     /// When a thread has ended, if it has.
     pub fn ended(&self, who: Who) -> Option<u64> {
         self.threads.get(&who).filter(|thread| matches!(thread.does, Does::Ended)).map(|thread| thread.since)
@@ -221,7 +216,9 @@ impl Account {
         interrupt: Option<&'static str>,
         numbers: (u32, Option<u32>),
     ) {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
         self.runs_here(time, cpu, by);
         let woken = self.meet(time, woken);
         let by = match interrupt {
@@ -255,7 +252,12 @@ impl Account {
 
     /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it has ended.
     pub fn switches(&mut self, time: u64, cpu: u32, prev: u32, left: Option<(Why, u32)>, next: u32) -> Option<Ran> {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            if left.is_none() {
+                self.ends_unseen(time, prev, Cause::Late);
+            }
+            return None;
+        }
         // None is underway at a switch, so what is left has an end without a record.
         self.cpu(time, cpu).interrupts.clear();
         self.leaves_cpu(time, cpu, prev);
@@ -268,7 +270,9 @@ impl Account {
     /// What the kernel's own record says of a thread that leaves, where there is no `sched_switch`. It does not say why a thread sleeps. `next`:
     /// who comes, if it says so.
     pub fn leaves_unseen(&mut self, time: u64, cpu: u32, prev: u32, could_run: Option<u32>, next: Option<u32>) {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
         let Some(who) = self.who(prev) else { return };
         if self.cpus.get(&cpu).is_some_and(|cpu| cpu.has == Has::Thread(who)) {
             self.leaves_cpu(time, cpu, prev);
@@ -286,7 +290,9 @@ impl Account {
 
     /// The same of one that comes. `prev`: who was there before, if it says so.
     pub fn comes_unseen(&mut self, time: u64, cpu: u32, thread: u32, prev: Option<u32>) -> Option<Ran> {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return None;
+        }
         let is_told =
             self.who(thread).is_some_and(|who| self.cpus.get(&cpu).is_some_and(|cpu| cpu.has == Has::Thread(who)));
         if !is_told {
@@ -303,26 +309,27 @@ impl Account {
 
     /// A new thread. The last one of this number may have ended unseen.
     pub fn forks(&mut self, time: u64, cpu: u32, thread: u32) {
-        self.fact(time, cpu);
-        if let Some(old) = self.who(thread) {
-            if let Some(of) = self.threads.get_mut(&old) {
-                of.becomes(time, What::Unknown(Cause::Unseen), Does::Ended, old, &mut self.added);
-            }
-            self.ends(time, old);
+        if !self.fact(time, cpu) {
+            return self.ends_unseen(time, thread, Cause::Late);
         }
+        self.ends_unseen(time, thread, Cause::Unseen);
         let who = self.meet(time, thread);
         self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
     }
 
     /// A thread has written a record that says nothing else.
     pub fn writes(&mut self, time: u64, cpu: u32, thread: u32) {
-        self.fact(time, cpu);
-        self.runs_here(time, cpu, thread);
+        if self.fact(time, cpu) {
+            self.runs_here(time, cpu, thread);
+        }
     }
 
     /// A thread writes the record of its end. Where only some threads are recorded it is their last one, so until here it is known to run.
     pub fn tells_its_end(&mut self, time: u64, cpu: u32, thread: u32) {
-        self.writes(time, cpu, thread);
+        if !self.fact(time, cpu) {
+            return;
+        }
+        self.runs_here(time, cpu, thread);
         let has = self.has(time, thread);
         self.takes(time, cpu, has);
         if let Has::Thread(who) = has
@@ -335,7 +342,10 @@ impl Account {
 
     /// A thread enters a system call, or returns from it.
     pub fn calls(&mut self, time: u64, cpu: u32, thread: u32, call: In) {
-        self.writes(time, cpu, thread);
+        if !self.fact(time, cpu) {
+            return;
+        }
+        self.runs_here(time, cpu, thread);
         self.is_itself(time, cpu);
         let who = self.meet(time, thread);
         if let Some(thread) = self.threads.get_mut(&who) {
@@ -345,7 +355,9 @@ impl Account {
 
     /// An interrupt begins.
     pub fn interrupts(&mut self, time: u64, cpu: u32, kinds: Kinds, name: Arc<str>) {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
         let of = self.cpu(time, cpu);
         // A soft one interrupts none, and a hard one only a soft one, but timers are a part of one: what is left has an end without a record.
         if of.interrupts.last().is_some_and(|(of, _)| kinds == [SOFT] || *of != [SOFT] && of.len() >= kinds.len()) {
@@ -357,7 +369,9 @@ impl Account {
 
     /// The innermost interrupt ends, if it is of these kinds.
     pub fn returns(&mut self, time: u64, cpu: u32, kinds: Kinds) {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
         let of = self.cpu(time, cpu);
         if kinds == [SOFT] {
             of.packet = None;
@@ -400,7 +414,9 @@ impl Account {
 
     /// A packet to this machine is put where a soft interrupt delivers it: by a thread, or by a soft interrupt that delivers another.
     pub fn sends(&mut self, time: u64, cpu: u32, by: u32, in_interrupt: bool, packet: u64) {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
         self.runs_here(time, cpu, by);
         let sender = match self.has(time, by) {
             _ if in_interrupt => self.cpu(time, cpu).packet,
@@ -418,7 +434,9 @@ impl Account {
 
     /// A soft interrupt begins to deliver a packet, or has delivered all.
     pub fn delivers(&mut self, time: u64, cpu: u32, packet: Option<u64>) {
-        self.fact(time, cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
         let sender = packet.and_then(|packet| self.sent.remove(&packet));
         self.cpu(time, cpu).packet = sender.map(|(who, _)| who);
     }
@@ -507,18 +525,23 @@ impl Account {
         owners.between(from, to).collect()
     }
 
-    /// A fact comes at this time. One that comes late makes void what was concluded without it.
-    fn fact(&mut self, time: u64, cpu: u32) {
+    /// A fact comes at this time. Of one that comes late it is false: what was concluded without it is void, and nothing is concluded from it,
+    /// because what the facts between it and the newest have told is gone.
+    fn fact(&mut self, time: u64, cpu: u32) -> bool {
         if time < self.newest {
-            self.void(None, time, Cause::Late);
-            self.late = Some(self.late.map_or(time, |late| late.min(time)));
+            if self.void_from.is_none_or(|from| time < from) {
+                self.void(None, time, Cause::Late);
+                self.void_from = Some(time);
+            }
+            return false;
         }
-        self.newest = time;
+        (self.newest, self.void_from) = (time, None);
         self.silent.remove(&cpu);
         self.cpu(time, cpu).last = time;
         while self.added.len() > self.most {
             self.drop_oldest();
         }
+        true
     }
 
     fn drop_oldest(&mut self) {
@@ -702,6 +725,16 @@ impl Account {
         if left.is_none() {
             self.ends(time, who);
         }
+    }
+
+    /// Whoever had this number has ended, and nothing says what it did until now.
+    fn ends_unseen(&mut self, time: u64, thread: u32, cause: Cause) {
+        let Some(who) = self.who(thread) else { return };
+        let Some(of) = self.threads.get_mut(&who) else { return };
+        // It may have been met behind a fact that comes late.
+        let time = time.max(of.since);
+        of.becomes(time, What::Unknown(cause), Does::Ended, who, &mut self.added);
+        self.ends(time, who);
     }
 
     fn ends(&mut self, time: u64, who: Who) {

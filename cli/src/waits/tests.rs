@@ -1,7 +1,9 @@
 //! One thread on the way that the kernel's records tell; and whole machines that are simulated, with all that can be missing.
 
 use super::{Account, Call, Cause, Has, In, Ran, Stretch, Waker, What, Who, Why};
-use std::collections::{BTreeSet, HashMap};
+use crate::scheduler::why;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 const THREAD: u32 = 7;
@@ -100,20 +102,40 @@ fn a_wake_up_that_may_count_is_a_doubt() {
     assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (30, unknown[0].clone()), (50, unknown[1].clone())]);
 }
 
-/// What was concluded without it is void, of its time on. Who keeps it elsewhere is told, once.
+/// What was concluded without it is void, of its time on, and what was told since does not come back: until the next fact nothing is known.
 #[test]
-fn a_late_record_is_told() {
+fn nothing_is_known_between_a_late_record_and_the_newest() {
     let mut account = Account::new(100);
     account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
-    account.switches(40, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
-    assert_eq!(account.take_late(), None);
-    account.writes(30, 1, 9);
-    account.writes(20, 1, 9);
-    account.writes(25, 1, 9);
-    assert_eq!((account.take_late(), account.take_late()), (Some(20), None));
-    let did = account.did(account.who(THREAD).unwrap(), 10, 40);
+    account.switches(35, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
+    account.switches(40, 0, 9, Some((Why::Asleep, 9)), THREAD);
+    // It is there at 20, and at 30. At 35 it left nevertheless.
+    [30, 20, 25].into_iter().for_each(|time| account.writes(time, 0, THREAD));
+    account.switches(50, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
+    let did = account.did(account.who(THREAD).unwrap(), 10, 50);
     let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
     assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (20, What::Unknown(Cause::Late))]);
+    assert_eq!((account.newest(), account.had(0, 20, 50)), (50, vec![(Has::Unknown(Cause::Late), 30)]));
+}
+
+/// The end of a thread may come late, or the record of the next one that has its number. That one is another nevertheless.
+#[test]
+fn a_late_end_is_one() {
+    let story = |late: fn(&mut Account)| {
+        let mut account = Account::new(100);
+        account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+        account.switches(20, 1, 0, Some((Why::Ready, 0)), 9);
+        account.writes(40, 1, 9);
+        let old = account.who(THREAD).unwrap();
+        late(&mut account);
+        account.switches(50, 0, 0, Some((Why::Ready, 0)), THREAD);
+        let did = account.did(old, 10, 60);
+        assert_eq!((did.len(), &did[0].what, did[0].to), (2, &What::Runs { cpu: 0 }, 30), "{did:?}");
+        assert_ne!(account.who(THREAD), Some(old));
+        account.ended(old)
+    };
+    assert_eq!(story(|account| drop(account.switches(30, 0, THREAD, None, 0))), Some(30));
+    assert_eq!(story(|account| account.forks(30, 1, THREAD)), Some(30));
 }
 
 /// Records of one CPU are lost. Who runs on another is known.
@@ -566,6 +588,26 @@ impl Machine {
         }
     }
 
+    /// Some facts of a CPU come late: those of other CPUs come before them.
+    fn delay(&mut self) {
+        let cpu = self.below(CPUS as usize) as u32;
+        let own: Vec<_> = (0..self.facts.len()).filter(|at| self.facts[*at].1 == cpu).collect();
+        if own.len() < 20 {
+            return;
+        }
+        let first = self.below(own.len() - 10);
+        let late = &own[first..first + 1 + self.below(6)];
+        let before = own[first + late.len()];
+        // By as many facts as there may be, and not past the next of their CPU.
+        let to = late[late.len() - 1] + 1;
+        let to = to + self.below(before - to + 1);
+        let moved: Vec<_> = late.iter().map(|at| self.facts[*at].clone()).collect();
+        self.facts.splice(to..to, moved);
+        for at in late.iter().rev() {
+            self.facts.remove(*at);
+        }
+    }
+
     /// What the account makes of it, and all whom it has seen.
     fn account(&self, most: usize) -> (Account, BTreeSet<Who>) {
         let (mut account, mut seen) = (Account::new(most), BTreeSet::new());
@@ -646,6 +688,7 @@ fn machines(faults: bool) -> impl Iterator<Item = Machine> {
         machine.run(600);
         if faults {
             (0..machine.below(6)).for_each(|_| machine.lose());
+            (0..machine.below(4)).for_each(|_| machine.delay());
         }
         machine
     })
@@ -754,4 +797,96 @@ fn memory_is_bounded() {
         account.switches(end + u64::from(thread) * 10, 0, thread, None, 0);
     }
     assert!(account.kept() <= 1_008 && account.threads() <= 1_008, "{} {}", account.kept(), account.threads());
+}
+
+/// A thread, on which CPU it runs then, since when it could, when it runs, and who ran there meanwhile for how long.
+type Wait = (u64, u64, u64, u64, BTreeMap<String, u64>);
+
+/// What a schedule of the table comes to, by thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// What it does off a CPU, from when to when.
+    off: BTreeSet<(u64, String, u64, u64)>,
+    waits: BTreeSet<Wait>,
+}
+
+/// A schedule as the table has it.
+fn told(account: &mut Account, told: &[Value]) {
+    let number = |fact: &Value, at: usize| u32::try_from(fact[at].as_i64().unwrap()).unwrap();
+    for fact in told {
+        let (time, cpu, of) = (fact[0].as_u64().unwrap(), number(fact, 1), number(fact, 3));
+        match fact[2].as_str().unwrap() {
+            "switches" => {
+                let why = why(fact[4].as_i64().unwrap());
+                account.switches(time, cpu, of, why.map(|why| (why, of)), number(fact, 5));
+            }
+            "wakes" => account.wakes(time, cpu, of, 0, Some(HARD), (0, Some(0))),
+            "lost" => drop(account.lost(Some(cpu), Some(of.into()))),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// What the account knows to have ended, of one thread.
+fn outcome(account: &Account, who: Who, end: u64) -> Outcome {
+    let (mut outcome, did) = (Outcome::default(), account.did(who, 0, end));
+    let thread = u64::from(who.thread);
+    let mut since = None;
+    for (at, Stretch { from, to, what }) in did.iter().enumerate() {
+        let (before, next) = (at.checked_sub(1).map(|at| &did[at].what), did.get(at + 1).map(|next| &next.what));
+        let runs = matches!(next, Some(What::Runs { .. }));
+        let reason = match what {
+            What::Blocked { why: Why::Asleep, end: Some(_), .. } => "sleeping",
+            What::Blocked { why: Why::Disk, end: Some(_), .. } => "uninterruptible",
+            What::Blocked { why: Why::Stopped, end: Some(_), .. } => "stopped",
+            What::Blocked { why: Why::Other, end: Some(_), .. } => "parked",
+            // A part of it may be a quota's.
+            What::Ready { taken_off: true, .. } if !runs => {
+                since.get_or_insert(*from);
+                continue;
+            }
+            What::Ready { taken_off: true, .. } => "preempted",
+            What::Ready { cpu: Some(cpu), .. } if runs => {
+                let name = |has| match has {
+                    Has::Idle => Some("0".to_owned()),
+                    Has::Thread(who) => Some(who.thread.to_string()),
+                    Has::Unknown(_) => None,
+                };
+                let had = account.had(*cpu, *from, *to).into_iter().filter_map(|(has, time)| Some((name(has)?, time)));
+                outcome.waits.insert((thread, u64::from(*cpu), *from, *to, had.collect()));
+                // That it slept before is not known, unless records are lost.
+                if matches!(before, None | Some(What::Unknown(Cause::First | Cause::Unseen | Cause::Gone))) {
+                    continue;
+                }
+                "ready"
+            }
+            _ => {
+                since = None;
+                continue;
+            }
+        };
+        outcome.off.insert((thread, reason.to_owned(), since.take().unwrap_or(*from), *to));
+    }
+    outcome
+}
+
+/// The archive's queries compute the same in SQL: its tests read the same table.
+#[test]
+fn schedules_come_to_what_the_archives_queries_say() {
+    let table: Vec<Value> = serde_json::from_str(include_str!("schedules.json")).unwrap();
+    for schedule in &table {
+        let mut account = Account::new(usize::MAX);
+        told(&mut account, schedule["told"].as_array().unwrap());
+        let mut all = Outcome::default();
+        for who in account.known_threads() {
+            let one = outcome(&account, who, account.newest() + 1);
+            all.off.extend(one.off);
+            all.waits.extend(one.waits);
+        }
+        let expected = Outcome {
+            off: serde_json::from_value(schedule["off"].clone()).unwrap(),
+            waits: serde_json::from_value(schedule["waits"].clone()).unwrap(),
+        };
+        assert_eq!(all, expected, "{}", schedule["about"]);
+    }
 }

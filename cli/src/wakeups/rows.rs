@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::out::{Out, line};
-use crate::recent::Recent;
+use crate::recent::{Recent, late};
 use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
@@ -101,6 +101,7 @@ impl<'a> Rows<'a> {
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
         self.family.take(record);
         let Some(time) = event.key() else { return Ok(()) };
+        self.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
         if self.names.take(record) {
             return Ok(());
@@ -174,15 +175,14 @@ impl<'a> Rows<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recent::a_loss_in_between;
+    use crate::recent::{a_late_record, a_loss_in_between};
     use crate::waits::Why;
     use crate::{Cli, Command};
     use clap::Parser;
     use perfweave::{Clock, sim};
 
-    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the woken thread may have run and waited again on CPU 1 in between.
-    #[test]
-    fn a_wait_that_ended_while_records_were_lost_does_not_count() {
+    /// How many of two waits count, which end at 7 and 37.
+    fn counted(story: crate::recent::Story) -> [u64; 2] {
         let Command::Wakeups(args) = Cli::parse_from(["perfweave", "wakeups"]).command else { unreachable!() };
         let kernel = sim::Kernel::new(&[0]);
         kernel.set_clock(Clock::Monotonic);
@@ -195,7 +195,7 @@ mod tests {
             pairs: Recent::default(),
         };
         let mut out = Out::new();
-        for at in [2, 22] {
+        for at in [2, 32] {
             let left = Some((Why::Asleep, 7));
             rows.scheduler.account.switches(at, 0, 7, left, 8);
             rows.scheduler.account.wakes(at + 1, 0, 7, 8, None, (8, Some(8)));
@@ -203,11 +203,20 @@ mod tests {
             rows.runs(7, &ran, [at + 5, 0], &mut out).unwrap();
         }
         let count = |rows: &mut Rows<'_>| rows.sorted().iter().map(|pair| pair.times.count).sum::<u64>();
-        assert_eq!(count(&mut rows), 2);
-        a_loss_in_between(|event| match event.item() {
-            Item::Record(_) => {}
-            _ => rows.event(event, &mut out).unwrap(),
-        });
-        assert_eq!(count(&mut rows), 1, "what ended before the loss");
+        let before = count(&mut rows);
+        story(&mut |event| rows.event(event, &mut out).unwrap());
+        [before, count(&mut rows)]
+    }
+
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the woken thread may have run and waited again on CPU 1 in between.
+    #[test]
+    fn a_wait_that_ended_while_records_were_lost_does_not_count() {
+        assert_eq!(counted(|each| a_loss_in_between(each)), [2, 1], "what ended before the loss");
+    }
+
+    /// The same of a record that comes late.
+    #[test]
+    fn a_wait_that_ended_after_a_record_that_came_late_does_not_count() {
+        assert_eq!(counted(|each| a_late_record(each)), [2, 1], "what ended before it");
     }
 }

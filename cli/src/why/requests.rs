@@ -44,16 +44,21 @@ struct Begun {
 
 impl Begun {
     fn begins(&mut self, key: Value, time: u64) {
-        self.older.remove(&key);
-        self.newer.insert(key, time);
+        // One that comes late does not count beside a later one.
+        let time = self.older.remove(&key).map_or(time, |older| older.max(time));
+        self.newer.entry(key).and_modify(|newer| *newer = time.max(*newer)).or_insert(time);
         if self.newer.len() >= MOST_BEGUN {
             self.dropped += self.older.len() as u64;
             self.older = std::mem::take(&mut self.newer);
         }
     }
 
-    /// When it began.
-    fn ends(&mut self, key: &Value) -> Option<u64> {
+    /// When it began, if that was before now: an end that comes late is not that of what has begun since.
+    fn ends(&mut self, key: &Value, now: u64) -> Option<u64> {
+        let since = *self.newer.get(key).or_else(|| self.older.get(key))?;
+        if since > now {
+            return None;
+        }
         self.newer.remove(key).or_else(|| self.older.remove(key))
     }
 
@@ -65,6 +70,7 @@ impl Begun {
 
 #[derive(Debug)]
 struct Request {
+    /// When it was concluded, which does not fall: at its end, or later if that came late.
     to: u64,
     lasted: u64,
     /// By the number of the words.
@@ -85,7 +91,7 @@ impl Requests {
             None => record.pid_tid().map(|(_, tid)| Value::Number(tid.into())),
         };
         let [begins, ends] = self.events.map(|event| event == source);
-        let since = if ends { key(1).and_then(|key| self.begun.ends(&key)) } else { None };
+        let since = if ends { key(1).and_then(|key| self.begun.ends(&key, time)) } else { None };
         if begins && let Some(key) = key(0) {
             self.begun.begins(key, time);
         }
@@ -105,12 +111,18 @@ impl Requests {
             })
         };
         let parts = found.parts(calls).into_iter().map(|(text, time)| (number(text), time)).collect();
-        self.kept.push(Request { to: found.to, lasted: found.lasted(), parts });
+        let to = self.kept.last().map_or(found.to, |last| found.to.max(last.to));
+        self.kept.push(Request { to, lasted: found.lasted(), parts });
     }
 
-    /// From this time on nothing is known: neither what was concluded, nor what has begun.
+    /// Nothing that was concluded after this time is so.
     pub fn void(&mut self, since: u64) {
-        self.kept.retain(|request| request.to <= since);
+        let is_so = self.kept.partition_point(|request| request.to <= since);
+        self.kept.truncate(is_so);
+    }
+
+    /// Nobody knows any more what has begun.
+    pub fn forget(&mut self) {
         self.begun.clear();
     }
 
@@ -174,9 +186,9 @@ mod tests {
             begun.begins(Value::Number(number), number);
             assert!(begun.newer.len() + begun.older.len() <= 2 * MOST_BEGUN);
         }
-        assert_eq!(begun.ends(&Value::Number(all - MOST_BEGUN as u64)), Some(all - MOST_BEGUN as u64));
-        assert_eq!(begun.ends(&Value::Number(all - 1)), Some(all - 1));
-        assert_eq!((begun.ends(&Value::Number(0)), begun.ends(&Value::Number(all - 1))), (None, None));
+        let mut ends = |number: u64| begun.ends(&Value::Number(number), all);
+        assert_eq!(ends(all - MOST_BEGUN as u64), Some(all - MOST_BEGUN as u64));
+        assert_eq!((ends(all - 1), ends(0), ends(all - 1)), (Some(all - 1), None, None));
         assert_eq!(begun.dropped + (begun.newer.len() + begun.older.len()) as u64 + 2, all);
     }
 
@@ -186,6 +198,23 @@ mod tests {
         let mut begun = Begun::default();
         (0..MOST_BEGUN as u64).for_each(|number| begun.begins(Value::Number(number), number));
         begun.begins(Value::Number(7), 1_000_000);
-        assert_eq!((begun.ends(&Value::Number(7)), begun.ends(&Value::Number(7))), (Some(1_000_000), None));
+        let mut ends = |now| begun.ends(&Value::Number(7), now);
+        assert_eq!((ends(1_000_001), ends(1_000_001)), (Some(1_000_000), None));
+    }
+
+    /// Wherever it comes: a begin before the last one does not count, and an end before it is not its.
+    #[test]
+    fn what_comes_late_is_not_joined() {
+        let mut begun = Begun::default();
+        let seven = || Value::Number(7);
+        begun.begins(seven(), 50);
+        begun.begins(seven(), 30);
+        assert_eq!((begun.ends(&seven(), 40), begun.ends(&seven(), 60)), (None, Some(50)));
+        // The same of one that is kept among the older ones.
+        begun.begins(seven(), 50);
+        (0..MOST_BEGUN as u64).for_each(|number| begun.begins(Value::Number(1_000 + number), 60));
+        assert_eq!((begun.ends(&seven(), 40), begun.dropped), (None, 0));
+        begun.begins(seven(), 30);
+        assert_eq!(begun.ends(&seven(), 70), Some(50));
     }
 }

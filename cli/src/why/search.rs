@@ -6,6 +6,7 @@ use super::requests::Requests;
 use super::stacks::Stacks;
 use crate::family::Family;
 use crate::names::Names;
+use crate::recent::late;
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
 use crate::waits::Who;
@@ -52,6 +53,7 @@ impl Search {
             _ => {
                 let since = self.scheduler.notice(event);
                 self.void(since);
+                self.requests.iter_mut().filter(|_| since.is_some()).for_each(Requests::forget);
             }
         }
     }
@@ -69,9 +71,8 @@ impl Search {
         if let Some(stacks) = &mut self.stacks {
             self.scheduler.account.stands(stacks.take(event, record));
         }
+        self.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
-        let late = self.scheduler.account.take_late();
-        self.void(late);
         if let Some(requests) = &mut self.requests {
             let since = requests.take(record, time);
             let who = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid));
@@ -145,7 +146,7 @@ impl Search {
         let account = &self.scheduler.account;
         let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
         if let (None, Some((from, who))) = (&self.requests, self.executed) {
-            // Where the last record came late, it may be of a time before.
+            // The account may not have counted the record of its first instruction.
             let to = ended.unwrap_or(end).max(from);
             let mut found = Found::new(&self.scheduler, What::Command, who, [from, to]);
             self.stacks.iter_mut().for_each(|stacks| found.name_stacks(stacks));
@@ -157,5 +158,50 @@ impl Search {
             waiting.into_iter().for_each(|(who, since)| self.waited(who, since, end));
         }
         (self.longest, self.requests, self.calls, self.scheduler)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recent::a_late_record;
+    use crate::waits::{Cause, What as Does, Why};
+    use crate::why::path::path;
+    use crate::{Cli, Command};
+    use clap::Parser;
+
+    const THREAD: u32 = 7;
+
+    /// It sleeps on CPU 0, another wakes it, and it runs again.
+    fn waits(search: &mut Search, [from, woken, to]: [u64; 3]) {
+        let account = &mut search.scheduler.account;
+        account.switches(from, 0, THREAD, Some((Why::Asleep, THREAD)), 8);
+        account.wakes(woken, 0, THREAD, 8, None, (8, Some(8)));
+        if let Some(ran) = account.switches(to, 0, 8, Some((Why::Asleep, 8)), THREAD) {
+            search.waited(ran.who, ran.left.map_or(to, |left| left.time), to);
+        }
+    }
+
+    /// Between two waits a record of the first comes late. That one is not known any more, and neither is what followed it until the next fact.
+    #[test]
+    fn no_path_goes_through_a_time_of_which_a_record_comes_late() {
+        let Command::Why(args) = Cli::parse_from(["perfweave", "why"]).command else { unreachable!() };
+        let mut search = Search::new(Scheduler::without_sources(), Family::All, &args, None, None, None);
+        a_late_record(|event| {
+            match event.key() {
+                Some(10) => [[2, 4, 6], [6, 7, 8]].into_iter().for_each(|times| waits(&mut search, times)),
+                Some(40) => waits(&mut search, [12, 20, 35]),
+                Some(70) => waits(&mut search, [50, 55, 58]),
+                _ => {}
+            }
+            search.event(event);
+        });
+        let who = search.scheduler.account.who(THREAD).unwrap();
+        let steps = path(&search.scheduler.account, who, 10, 60);
+        let unknown: Vec<_> = steps.iter().filter(|step| matches!(step.what, Does::Unknown(_))).collect();
+        let times: Vec<_> = unknown.iter().map(|step| (step.from, step.to, &step.what)).collect();
+        assert_eq!(times, [(30, 50, &Does::Unknown(Cause::Late))], "{steps:#?}");
+        let times: Vec<_> = search.longest.iter().map(|found| (found.from, found.to)).collect();
+        assert_eq!(times, [(50, 58), (2, 6), (6, 8)]);
     }
 }

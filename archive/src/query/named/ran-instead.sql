@@ -1,6 +1,8 @@
 -- who had the CPU while the 100 longest waits lasted
 --
--- A wait lasts from the wake-up of a thread until a CPU switches to it. Waits and runs during which something was lost are left out.
+-- A wait lasts from the wake-up of a thread until a CPU switches to it. If the thread is just going to sleep, its wake-up comes before its
+-- switch, and the wait begins with the switch. A thread that was preempted does not wait for its wake-up.
+-- Waits and runs during which something was lost are left out, and so are waits whose wake-up was before a loss and whose switch after it.
 WITH marks AS (
     -- Where losses begin, behind all rows of that time, and where they end, before all rows of that time.
     SELECT machine, boot, trace, CAST(9223372036854775807 AS BIGINT) AS row, coalesce(from_mono, 0) AS mono, 1 AS begins, 0 AS ends
@@ -14,7 +16,9 @@ WITH marks AS (
     UNION ALL
     SELECT machine, boot, trace, row, mono, next_pid, 'in', next_comm, cpu_id, 0, 0 FROM sched.sched_switch
     UNION ALL
-    SELECT machine, boot, trace, row, mono, prev_pid, 'out', NULL, NULL, 0, 0 FROM sched.sched_switch WHERE prev_pid <> 0
+    SELECT machine, boot, trace, row, mono, prev_pid,
+        CASE WHEN state = 0 OR (state & 256) <> 0 THEN 'preempted' WHEN (state & 48) <> 0 THEN 'ended' ELSE 'out' END, NULL, NULL, 0, 0
+    FROM (SELECT machine, boot, trace, row, mono, prev_pid, prev_state AS state FROM sched.sched_switch) AS leaving WHERE prev_pid <> 0
     UNION ALL
     SELECT machine, boot, trace, row, mono, NULL, 'mark', NULL, NULL, begins, ends FROM marks
 ), counted AS (
@@ -26,8 +30,11 @@ WITH marks AS (
 ), pairs AS (
     SELECT machine, boot, trace, comm, cpu, step, mono, begun,
         lag(step) OVER thread AS step_before,
+        coalesce(lag(step, 2) OVER thread, 'none') AS second_before,
         lag(mono) OVER thread AS since,
-        lag(ended) OVER thread AS ended_before
+        lag(ended) OVER thread AS ended_before,
+        lag(begun) OVER thread AS begun_before,
+        lag(ended, 2) OVER thread AS ended_second
     FROM counted
     WHERE pid <> 0
     WINDOW thread AS (PARTITION BY machine, boot, trace, pid ORDER BY mono, row)
@@ -35,7 +42,9 @@ WITH marks AS (
     -- Each loss that began before the end had ended before the begin.
     SELECT machine, boot, trace, comm, cpu, since, mono AS until
     FROM pairs
-    WHERE step = 'in' AND step_before = 'woken' AND begun = ended_before
+    WHERE step = 'in' AND begun = ended_before
+        AND (step_before = 'woken' AND second_before <> 'preempted'
+            OR step_before = 'out' AND second_before = 'woken' AND begun_before = ended_second)
     ORDER BY mono - since DESC, machine, mono
     LIMIT 100
 ), runs AS (
