@@ -896,7 +896,6 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     merge.refresh(0);
     let status = merge.status();
     assert_eq!((status.total().early, status.total().late, status.total().lost), (0, 0, 0));
-    assert!(status.memory < 4096, "copies are freed: {} bytes", status.memory);
     assert_eq!(kernel.tail(0), kernel.head(0));
     assert!(merge.ledger().total().is_balanced());
     // One by one, also after the copies.
@@ -946,7 +945,6 @@ fn holding_keeps_to_its_bound() {
     seen.sort_unstable();
     assert!(seen.into_iter().eq(999..4000));
     merge.refresh(0);
-    assert!(merge.status().memory < 4096, "copies are freed: {} bytes", merge.status().memory);
     assert_eq!(merge.status().total().late, 1);
     // It is announced again when order is lost again.
     kernel.begin(1, 9000);
