@@ -154,7 +154,6 @@ pub use order::hold::Hold;
 pub use order::key::Key;
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
-
 pub use order::rcu::Rcu;
 pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]

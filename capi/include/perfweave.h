@@ -372,7 +372,7 @@ struct pw_stats {
    */
   uint64_t lost;
   /*
-   Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set.
+   Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still bring.
    */
   uint64_t missing;
   /*

@@ -10,10 +10,10 @@ use std::time::Duration;
 pub struct Account {
     /// The CPU. `None` for all CPUs together.
     pub cpu: Option<u32>,
-    /// Bytes of the data area of its rings.
+    /// Bytes of the data areas of its rings together.
     pub size: u64,
     /// The most bytes of `size` that the kernel could not reuse at any refresh, because they were unread or not yet given back. A ring needs
-    /// to be this large.
+    /// to be this large. Of several rings, the sum: they need not all have been so full at once.
     pub most_used: u64,
     /// Records yielded.
     pub yielded: u64,
@@ -23,7 +23,7 @@ pub struct Account {
     /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of a record that did
     /// not fit an empty ring is reported with the next record, at the next flush, or here.
     pub lost: u64,
-    /// Lost records that no event has reported yet, since no record has followed them.
+    /// Lost records that no event has reported yet, since no record has followed them. Events have reported the others of `lost`.
     pub untold: u64,
     /// Whether all losses are counted: `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If not, it is the sum of
     /// the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and events that sample
@@ -33,7 +33,7 @@ pub struct Account {
     pub exact: bool,
     /// Damage events. Each stands for at least one lost record.
     pub damaged: u64,
-    /// Missing numbers: declared gaps, and holes before held records. 0 without
+    /// Missing numbers: gaps that events have reported, and holes before held records, which may still be filled. 0 without
     /// [`Order::numbers`](crate::Order::numbers).
     pub missing: u64,
     /// Missing numbers beyond those that `lost` explains: outputs that failed for another reason than a full ring, damage, or numbers drawn

@@ -96,6 +96,11 @@ impl Status {
         }
     }
 
+    /// The kernel was not asked, so nothing is certain.
+    pub(crate) fn is_not_exact(&mut self) {
+        self.accounts.iter_mut().chain([&mut self.machine]).for_each(|account| account.exact = false);
+    }
+
     /// Explains missing numbers of the whole machine, after all CPUs have their accounts.
     pub(crate) fn explain_machine(&mut self) {
         // The last loss on one CPU is missing after the numbers of another.

@@ -228,10 +228,6 @@ impl Proves for Fences {
         Some(failure.map_or(Ok(()), Err))
     }
 
-    fn nap(&self) -> Option<Duration> {
-        None
-    }
-
     fn pass_time(&mut self) -> io::Result<()> {
         self.shared.wake.sleep(MOMENT);
         Ok(())

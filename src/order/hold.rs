@@ -86,7 +86,7 @@ impl Hold {
     pub(crate) fn fence(&self) -> Option<&Fence> {
         match self {
             Self::Fence(fence) | Self::Dense { fence, .. } => Some(fence),
-            _ => None,
+            Self::Lag(_) | Self::Round | Self::None => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The hold rules, each in a file of its own.
 //!
-//! A new rule is one file here, a variant of [`Hold`](crate::Hold) with its lines in `Hold::rule` and `Hold::fmt` (hold.rs), and a row in the
+//! A new rule is one file here, a variant of [`Hold`](crate::Hold) with its lines in `Hold::rule`, `Hold::fence` and `Hold::fmt` (hold.rs), and a row in the
 //! table of docs/guide/hold_rules.md. Nothing else tells rules apart: the merge and the reader go by [`Awaits`], and events are released by the
 //! [`Frontier`](crate::order::frontier::Frontier), which a rule moves once a refresh.
 

@@ -90,6 +90,9 @@ impl Merge {
             status.add_untraced(cpu, untraced);
         }
         status.explain_machine();
+        if !asks {
+            status.is_not_exact();
+        }
     }
 
     /// The account of one ring.

@@ -347,6 +347,10 @@ impl Engine {
     /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next fence.
     #[inline]
     fn notice_fence(&mut self) -> Result<(), Error> {
+        // Asked for each event, so without a call: mostly, none has ended.
+        if !self.proof.as_ref().is_some_and(|proof| proof.has_ended() || proof.ends_at_once()) {
+            return Ok(());
+        }
         match self.proof.as_deref_mut().and_then(Proves::ended) {
             None => Ok(()),
             Some(Ok(())) => {

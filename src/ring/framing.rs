@@ -75,11 +75,13 @@ pub(crate) trait Framing {
     #[inline(always)]
     fn split(bytes: &[u8], least: usize) -> Option<(Header, &[u8], &[u8])> {
         let header = Self::sample(*bytes.first_chunk()?)?;
+        debug_assert!(least >= Header::LEN as usize, "a size of 0 would never end");
         let (sample, rest) = bytes.split_at_checked(header.size().into())?;
         (sample.len() >= least).then_some((header, sample, rest))
     }
 
-    /// The record at a position before the head: its checked header, and its bytes with the header.
+    /// The record at a position before the head: its checked header, and its bytes with the header. Called by `Ring::record` alone, which
+    /// checks that this is no forked child.
     fn record(ring: &Ring, position: u64) -> Result<(Header, Bytes<'_>), Fault>;
 
     /// Takes a head of the kernel's, not before the last one nor further than the ring's length from the tail.

@@ -184,6 +184,8 @@ pub(crate) struct Signals(u64);
 
 impl Control {
     pub(crate) fn new() -> Arc<Self> {
+        let mut seen = Status::default();
+        seen.is_not_exact();
         Arc::new(Self {
             word: ForkWord::new(ALIVE),
             wake: OnceLock::new(),
@@ -191,7 +193,7 @@ impl Control {
             begun: Instant::now(),
             lossy: AtomicBool::new(false),
             outlets: Mutex::default(),
-            seen: Mutex::default(),
+            seen: Mutex::new(seen),
         })
     }
 

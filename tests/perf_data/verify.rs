@@ -106,6 +106,15 @@ fn a_recording_holds_and_says_what_is_in_it() {
     }
 }
 
+/// What a seal keeps of an account.
+fn sealed(account: &Account) -> Account {
+    let mut kept = Account::default();
+    (kept.cpu, kept.yielded, kept.held, kept.lost) = (account.cpu, account.yielded, account.held, account.lost);
+    (kept.exact, kept.missing, kept.unexplained) = (account.exact, account.missing, account.unexplained);
+    (kept.damaged, kept.wraparounds, kept.untraced) = (account.damaged, account.wraparounds, account.untraced);
+    kept
+}
+
 /// Whatever the ledger has, the recording says: damage, a CPU that was not traced, numbers of the whole machine.
 #[test]
 fn what_is_missing_by_the_ledger_is_missing_by_the_recording() {
@@ -135,9 +144,9 @@ fn what_is_missing_by_the_ledger_is_missing_by_the_recording() {
         let found = verify(&file.0).unwrap();
         assert!(found.holds(), "{:?}", found.doubts);
         let accounts: Vec<_> = found.cpus.iter().map(|found| found.account.unwrap()).collect();
-        assert_eq!(accounts, ledger.accounts);
+        assert_eq!(accounts, ledger.accounts.iter().map(sealed).collect::<Vec<_>>());
         let total = found.found.account.unwrap();
-        assert_eq!(total, ledger.total());
+        assert_eq!(total, sealed(&ledger.total()));
         assert_eq!((total.is_complete(), total.is_balanced()), (ledger.is_complete(), ledger.total().is_balanced()));
     }
 }

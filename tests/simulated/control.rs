@@ -29,6 +29,21 @@ fn readers() -> impl Iterator<Item = (sim::Kernel, Hold, Reader)> {
     })
 }
 
+/// What did not ask the kernel claims nothing, before the first refresh and after it.
+#[test]
+fn a_status_that_did_not_ask_is_not_complete() {
+    for (kernel, hold, mut reader) in readers() {
+        let handle = reader.handle();
+        let says_nothing = |status: perfweave::Status| !status.is_complete() && !status.total().exact;
+        assert!(says_nothing(handle.status().unwrap()), "{hold}");
+        assert!(kernel.emit(0, 1, b""));
+        handle.flush().unwrap();
+        while !matches!(reader.next().unwrap().unwrap().item(), Item::Flushed) {}
+        assert!(says_nothing(handle.status().unwrap()) && says_nothing(reader.status()), "{hold}");
+        assert!(reader.ledger().unwrap().is_complete(), "{hold}");
+    }
+}
+
 /// Under every rule: first the events before the flush come out, then the report, then newer events, even if the reader saw these long
 /// before.
 #[test]

@@ -310,7 +310,9 @@ impl Account {
     /// A new thread. The last one of this number may have ended unseen.
     pub fn forks(&mut self, time: u64, cpu: u32, thread: u32) {
         if !self.fact(time, cpu) {
-            return self.ends_unseen(time, thread, Cause::Late);
+            self.ends_unseen(time, thread, Cause::Late);
+            self.meet(self.newest, thread);
+            return;
         }
         self.ends_unseen(time, thread, Cause::Unseen);
         let who = self.meet(time, thread);
@@ -327,6 +329,11 @@ impl Account {
     /// A thread writes the record of its end. Where only some threads are recorded it is their last one, so until here it is known to run.
     pub fn tells_its_end(&mut self, time: u64, cpu: u32, thread: u32) {
         if !self.fact(time, cpu) {
+            // The switch that ends it comes later, if it is still to come and has a record.
+            match self.who(thread).and_then(|who| self.threads.get_mut(&who)) {
+                Some(of) if matches!(of.does, Does::Runs(_)) => of.ending = true,
+                _ => self.ends_unseen(time, thread, Cause::Late),
+            }
             return;
         }
         self.runs_here(time, cpu, thread);

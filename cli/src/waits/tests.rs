@@ -138,6 +138,34 @@ fn a_late_end_is_one() {
     assert_eq!(story(|account| account.forks(30, 1, THREAD)), Some(30));
 }
 
+/// A record of a thread's end that comes late ends the thread, if it is off its CPU, and the next thread of its number is another.
+#[test]
+fn a_late_record_of_an_end_is_one() {
+    for is_off in [false, true] {
+        let mut account = Account::new(100);
+        account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+        if is_off {
+            account.switches(20, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+        }
+        account.writes(40, 1, 9);
+        let old = account.who(THREAD).unwrap();
+        account.tells_its_end(30, 0, THREAD);
+        account.switches(50, 0, if is_off { 0 } else { THREAD }, Some((Why::Asleep, THREAD)), 9);
+        account.switches(60, 0, 9, Some((Why::Ready, 9)), THREAD);
+        assert_ne!(account.who(THREAD), Some(old), "{is_off}");
+        assert!(account.ended(old).is_some(), "{is_off}");
+    }
+}
+
+/// A thread whose beginning comes late is known from then on.
+#[test]
+fn a_late_beginning_is_one() {
+    let mut account = Account::new(100);
+    account.writes(40, 1, 9);
+    account.forks(30, 1, THREAD);
+    assert!(account.who(THREAD).is_some());
+}
+
 /// Records of one CPU are lost. Who runs on another is known.
 #[test]
 fn a_loss_of_one_cpu_stops_nobody_on_another() {

@@ -88,8 +88,9 @@ pub struct Found {
     pub missing: u64,
     /// The smallest and the largest time, in the recording's unit. `None` if no record has a time but 0.
     pub times: Option<[u64; 2]>,
-    /// What the ledger says: of the CPU, or of all together ([`Status::total`](perfweave::Status::total)). It has all but
-    /// [`Account::untold`]. `None` if the recorder gave no ledger ([`Writer::untold`](crate::Writer::untold)). It is what the recorder knew, and
+    /// What the ledger says: of the CPU, or of all together ([`Status::total`](perfweave::Status::total)). It has what
+    /// was yielded, held, lost, missing, damaged, unexplained and not traced, how often numbers wrapped around, and whether that is exact; all
+    /// else is as in an account of nothing. `None` if the recorder gave no ledger ([`Writer::untold`](crate::Writer::untold)). It is what the recorder knew, and
     /// vouched for only if the recording [holds](Verdict::holds).
     pub account: Option<Account>,
 }

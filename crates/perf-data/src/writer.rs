@@ -364,7 +364,8 @@ impl Writer {
     }
 
     /// Writes the losses that a ledger has and no event has told ([`Account::untold`](perfweave::Account::untold)): what the kernel dropped after
-    /// the last event that was yielded. Call it once, with the ledger of the reader whose stream has ended, before [`Writer::finish`].
+    /// the last event that was yielded. Call it once, with [`Reader::ledger`](perfweave::Reader::ledger) of the
+    /// reader whose stream has ended, before [`Writer::finish`].
     pub fn untold(&mut self, ledger: &Status) {
         for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
             let Some(cpu) = account.cpu else { continue };
