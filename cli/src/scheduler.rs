@@ -17,8 +17,6 @@ pub struct Scheduler {
     numbers: Numbers,
     pub account: Account,
     is_limited: bool,
-    /// Whether this is of a recording.
-    is_recorded: bool,
     /// Who begins to run on each CPU, if its number here is not known.
     begins: HashMap<u32, (u32, Option<Ran>)>,
 }
@@ -125,7 +123,7 @@ impl Scheduler {
         let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
         let mut numbers = Numbers::recorded();
         numbers.learn(1, 1);
-        Self { sources, numbers, account, is_limited: false, is_recorded: true, begins }
+        Self { sources, numbers, account, is_limited: false, begins }
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -166,17 +164,15 @@ impl Scheduler {
                 .filter(|source| matches!(source, Source::Delivers(_)))
                 .for_each(|source| *source = Source::Other);
         }
-        Ok(Self { sources, numbers, account, is_limited, is_recorded: !rings.are_live(), begins })
+        Ok(Self { sources, numbers, account, is_limited, begins })
     }
 
     /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
     pub fn notice(&mut self, event: &Event<'_>) -> Option<u64> {
         let since = match event.item() {
             Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => return None,
-            // Behind the last record of a recorded ring: it comes with that record, and lasts. A live reader has asked the kernel, up to now.
-            Item::Lost(lost) if self.is_recorded && event.key().is_none() => {
-                self.account.silent(lost.cpu, lost.after.unwrap_or(0))
-            }
+            // Behind the last record of a ring so far: it comes with that record, and lasts until the next one.
+            Item::Lost(lost) if event.key().is_none() => self.account.silent(lost.cpu, lost.after.unwrap_or(0)),
             Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),
             Item::Gap(gap) => self.account.lost(gap.cpu, Some(gap.after.unwrap_or(0))),
             Item::Damage(damage) => self.account.lost(Some(damage.cpu), None),

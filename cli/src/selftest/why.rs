@@ -119,7 +119,9 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
     let stage = Stage::new()?;
     let mut scheduler = Scheduler::new(&rings, false, MOST)?;
     let mut reader = Reader::new(rings, Order::new())?;
-    let (mut names, mut losses) = (Names::default(), Vec::new());
+    let (mut names, mut losses) = (Names::default(), Vec::<[u64; 2]>::new());
+    // CPUs that have told nothing since losses, and which of the losses these are.
+    let mut silent: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let (mut found, mut handed) = (BTreeMap::new(), Handed::default());
     thread::scope(|scope| {
         let (_over, mut batches) = (stage.begin(scope)?, 0_u64);
@@ -141,11 +143,17 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
                     match event.item() {
                         Item::Flushed => break 'round,
                         Item::Record(record) => {
+                            for at in silent.remove(&record.cpu()).into_iter().flatten() {
+                                losses[at][1] = event.key().unwrap_or(u64::MAX);
+                            }
                             let _ = event.key().and_then(|time| scheduler.record(&record, time, &mut names));
                         }
                         _ => {
-                            let since = scheduler.notice(&event);
-                            losses.extend(since.map(|since| [since, event.key().unwrap_or(u64::MAX)]));
+                            let Some(since) = scheduler.notice(&event) else { continue };
+                            if let (Item::Lost(lost), None) = (event.item(), event.key()) {
+                                silent.entry(lost.cpu).or_default().push(losses.len());
+                            }
+                            losses.push([since, event.key().unwrap_or(u64::MAX)]);
                         }
                     }
                 }
@@ -154,6 +162,7 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
             losses.extend(since.map(|since| [since, u64::MAX]));
             judge(&scheduler, &stage.truth(), &losses, &mut found, &mut handed);
             losses.clear();
+            silent.clear();
         }
         Ok::<_, Failure>(())
     })?;
