@@ -73,11 +73,12 @@ pub fn late(event: &Event<'_>) -> Option<u64> {
     event.key().filter(|_| event.certainty() == Certainty::Late)
 }
 
-/// The last time of each CPU, and the CPUs that are not traced.
+/// The last time of each CPU, the CPUs that are not traced, and those that have told nothing since a loss.
 #[derive(Debug, Default)]
 pub struct Last {
     times: HashMap<u32, u64>,
     untraced: BTreeSet<u32>,
+    silent: BTreeSet<u32>,
 }
 
 impl Last {
@@ -87,11 +88,16 @@ impl Last {
         match event.item() {
             Item::Record(record) => {
                 self.times.extend(event.key().map(|time| (record.cpu(), time)));
+                self.silent.remove(&record.cpu());
                 late(event)
             }
             Item::Flushed | Item::EarlyRelease(_) => None,
             // Without a time: since the beginning.
-            Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
+            Item::Lost(lost) => {
+                // Behind the CPU's last record so far, it lasts until the next one.
+                self.silent.extend(event.key().is_none().then_some(lost.cpu));
+                Some(lost.after.unwrap_or(0))
+            }
             Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
             Item::Untraced(one) => Some(self.untraced(one.cpu, one.since, one.lasted.is_none())),
             Item::Damage(damage) => Some(self.times.get(&damage.cpu).copied().unwrap_or(0)),
@@ -111,7 +117,7 @@ impl Last {
 
     /// Whether records are missing as long as this lasts: nothing is concluded meanwhile.
     pub fn is_missing(&self) -> bool {
-        !self.untraced.is_empty()
+        !(self.untraced.is_empty() && self.silent.is_empty())
     }
 
     /// The same of losses that no event has told, because no record has followed them.
@@ -140,6 +146,25 @@ pub fn a_loss_in_between(mut each: impl FnMut(&perfweave::Event<'_>)) {
     merge.batch().for_each(|event| each(&event));
 }
 
+/// Events of two CPUs. Records of CPU 1 are lost after 10, and the reader asks for that before CPU 0 writes at 20. CPU 1 writes again at 40.
+#[cfg(test)]
+pub fn a_loss_that_lasts(mut each: impl FnMut(&perfweave::Event<'_>)) {
+    use perfweave::{Hold, Merge, Order, sim};
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    for (cpu, time) in [(1, 10), (0, 20), (1, 40)] {
+        kernel.emit(cpu, time, &[]);
+        merge.refresh(0);
+        merge.batch().for_each(|event| each(&event));
+        if time == 10 {
+            kernel.lose(1, 7);
+            merge.refresh(0);
+            assert!(merge.read_losses());
+            merge.batch().for_each(|event| each(&event));
+        }
+    }
+}
+
 /// Events of two CPUs. A record of CPU 1 comes late: it is of 30, and CPU 0 has told that a thread left at 40.
 #[cfg(test)]
 pub fn a_late_record(mut each: impl FnMut(&perfweave::Event<'_>)) {
@@ -159,7 +184,7 @@ pub fn a_late_record(mut each: impl FnMut(&perfweave::Event<'_>)) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Last, MOST, Recent, a_late_record, a_loss_in_between};
+    use super::{Last, MOST, Recent, a_late_record, a_loss_in_between, a_loss_that_lasts};
     use crate::times::Times;
 
     type Pairs = Recent<&'static str, u64, Times>;
@@ -206,6 +231,18 @@ mod tests {
             seen,
             [(Some(10), None), (Some(20), None), (Some(30), None), (Some(40), Some(10)), (Some(40), None)]
         );
+    }
+
+    #[test]
+    fn a_cpu_that_lost_its_last_records_is_silent_until_it_tells_something() {
+        let (mut last, mut seen) = (Last::default(), Vec::new());
+        a_loss_that_lasts(|event| {
+            let since = last.takes(event);
+            seen.push((event.key(), since, last.is_missing()));
+        });
+        let expected =
+            [(Some(10), None, false), (None, Some(10), true), (Some(20), None, true), (Some(40), None, false)];
+        assert_eq!(seen, expected);
     }
 
     #[test]

@@ -451,8 +451,30 @@ pub fn why(state: i64) -> Option<Why> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Source, Why, why};
+    use super::{Scheduler, Source, Why, why};
+    use crate::recent::a_loss_that_lasts;
+    use crate::waits::What;
     use perfweave_decode::Format;
+
+    /// CPU 1 lost its last records so far. What CPU 0 tells is not joined until CPU 1 tells something.
+    #[test]
+    fn a_cpu_that_lost_its_last_records_is_dark_until_it_tells_something() {
+        let mut scheduler = Scheduler::without_sources();
+        let mut known = Vec::new();
+        a_loss_that_lasts(|event| {
+            let _ = scheduler.notice(event);
+            let Some(time) = event.key() else { return };
+            let left = Some((Why::Asleep, 7));
+            let account = &mut scheduler.account;
+            account.writes(time, if time == 20 { 0 } else { 1 }, 9);
+            account.switches(time + 1, 0, 7, left, 8);
+            account.wakes(time + 2, 0, 7, 8, None, (8, Some(8)));
+            account.switches(time + 3, 0, 8, left, 7);
+            let did = account.did(account.who(7).unwrap(), time + 1, time + 3);
+            known.push((time, did.iter().any(|part| matches!(part.what, What::Blocked { end: Some(_), .. }))));
+        });
+        assert_eq!(known, [(10, true), (20, false), (40, true)]);
+    }
 
     #[test]
     fn the_kernels_letters_for_states() {

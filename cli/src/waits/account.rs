@@ -734,7 +734,7 @@ impl Account {
         }
     }
 
-    /// Whoever had this number has ended, and nothing says what it did until now.
+    /// The thread that had this number has ended. Nothing says what it did until then.
     fn ends_unseen(&mut self, time: u64, thread: u32, cause: Cause) {
         let Some(who) = self.who(thread) else { return };
         let Some(of) = self.threads.get_mut(&who) else { return };
