@@ -8,6 +8,7 @@ use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
 use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Status};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 /// Takes records of [`sources`] and, if they are there, of system calls and interrupts.
@@ -43,6 +44,7 @@ enum Source {
     },
     Returns {
         by: Field,
+        result: Field,
     },
     Begins(Kinds, Named),
     Ends(Kinds),
@@ -53,13 +55,15 @@ enum Source {
         packet: Field,
     },
     Delivers(Field),
+    /// `signal_generate`: to whom, and which.
+    Signals([Field; 2]),
     /// Whose queue it was, how many it has delivered, and the most that it may.
     HasDelivered(Option<[Field; 3]>),
     Other,
 }
 
 /// Those of the tracepoints that are taken.
-const CATEGORIES: [&str; 6] = ["sched:", "raw_syscalls:", "irq:", "timer:", "net:", "napi:"];
+const CATEGORIES: [&str; 7] = ["sched:", "raw_syscalls:", "signal:", "irq:", "timer:", "net:", "napi:"];
 
 /// [`interrupt::kind`] of what begins and ends.
 const HARD: Kinds = &["hardirq"];
@@ -90,12 +94,13 @@ pub fn sources(options: RingOptions) -> RingOptions {
 
 /// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them. `but`: without some.
 pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 15] = [
         "sched:sched_waking",
         "sched:sched_switch",
         "sched:sched_wakeup_new",
         "raw_syscalls:sys_enter",
         "raw_syscalls:sys_exit",
+        "signal:signal_generate",
         "irq:irq_handler_entry",
         "irq:irq_handler_exit",
         "irq:softirq_entry",
@@ -257,12 +262,13 @@ impl Scheduler {
                 let mut args = [0; 6];
                 args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
                 let tid = numbers.learn(by, tid);
-                account.calls(time, cpu, by, In::Call(Arc::new(Call { number, args })));
+                account.calls(time, cpu, by, In::Call(Arc::new(Call { number, args, entered: time })));
                 known(account, by, tid, process);
                 None
             }
-            (Kind::SAMPLE, Source::Returns { by }) => {
-                account.calls(time, cpu, number(by, record)?, In::Nothing);
+            (Kind::SAMPLE, Source::Returns { by, result }) => {
+                let interrupted = result.int(record).is_some_and(is_interrupted);
+                account.returns_from(time, cpu, number(by, record)?, interrupted);
                 None
             }
             (Kind::SAMPLE, Source::Begins(kinds, named)) => {
@@ -276,6 +282,11 @@ impl Scheduler {
             (Kind::SAMPLE, Source::Sends { by, flags, packet }) => {
                 let in_interrupt = flags.uint(record).and_then(interrupt::kind).is_some();
                 account.sends(time, cpu, number(by, record)?, in_interrupt, packet.uint(record)?);
+                None
+            }
+            (Kind::SAMPLE, Source::Signals([thread, signal])) => {
+                let signal = NonZeroU8::new(u8::try_from(signal.int(record)?).ok()?)?;
+                account.signals(time, cpu, number(thread, record)?, signal);
                 None
             }
             (Kind::SAMPLE, Source::Delivers(packet)) => {
@@ -370,7 +381,7 @@ impl Source {
                 next: task(["next_pid", "next_comm"])?,
             },
             "sys_enter" => Self::Enters { by: by()?, number: format.field("id")?, args: format.field("args")? },
-            "sys_exit" => Self::Returns { by: by()? },
+            "sys_exit" => Self::Returns { by: by()?, result: format.field("ret")? },
             "irq_handler_entry" => Self::Begins(HARD, Named::Device(format.field("name")?)),
             "softirq_entry" => Self::Begins(SOFT, Named::Soft(format.field("vec")?)),
             "hrtimer_expire_entry" => Self::Begins(TIMER, Named::Timer),
@@ -380,6 +391,7 @@ impl Source {
             "netif_rx" => {
                 Self::Sends { by: by()?, flags: format.field("common_flags")?, packet: format.field("skbaddr")? }
             }
+            "signal_generate" => Self::Signals([format.field("pid")?, format.field("sig")?]),
             "netif_receive_skb" => Self::Delivers(format.field("skbaddr")?),
             // Linux before 4.8 has no counts.
             "napi_poll" => Self::HasDelivered(match ["dev_name", "work", "budget"].map(|name| format.field(name)) {
@@ -435,6 +447,11 @@ fn name(account: &mut Account, numbers: &Numbers, thread: u32, name: Option<&str
 
 fn number(field: &Field, record: &Record<'_>) -> Option<u32> {
     u32::try_from(field.int(record)?).ok()
+}
+
+/// Whether a signal ended a call: `EINTR`, or that it goes on behind the handler (include/linux/errno.h).
+fn is_interrupted(result: i64) -> bool {
+    matches!(result, -4 | -516..=-512)
 }
 
 /// `prev_state` of sched_switch, whose text the kernel prints as R, S, D and so on (include/trace/events/sched.h). `None`: it has ended (X, Z).

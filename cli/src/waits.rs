@@ -8,6 +8,7 @@ mod history;
 
 pub use account::{Account, Kinds};
 pub use history::Stretch;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 /// A thread: its number, and which of the threads that had this number.
@@ -53,6 +54,8 @@ pub enum What {
         call: In,
         /// What ended it, as far as it is known.
         end: Option<Waker>,
+        /// The number of the signal that it was sent, if the wake-up was for one.
+        signal: Option<NonZeroU8>,
         /// Where it fell asleep, and where the thread stood that woke it: what [`Account::stands`] was told, or 0.
         stacks: [u32; 2],
     },
@@ -107,6 +110,8 @@ pub enum In {
 pub struct Call {
     pub number: i64,
     pub args: [u64; 6],
+    /// When it was entered.
+    pub entered: u64,
 }
 
 /// What wakes.
@@ -128,6 +133,8 @@ pub struct Wake {
     pub numbers: (u32, Option<u32>),
     /// Where the waker stands: [`Account::stands`].
     pub stack: u32,
+    /// The signal that it is for.
+    pub signal: Option<NonZeroU8>,
 }
 
 /// When a thread left a CPU, why, and its process.

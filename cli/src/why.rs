@@ -1,5 +1,6 @@
 //! Where the time went, and through whom.
 
+mod descriptors;
 mod found;
 pub mod path;
 mod quota;
@@ -22,6 +23,7 @@ use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
 use crate::trace::calls::{self, Calls};
 use crate::trace::events::event;
+use descriptors::Descriptors;
 use found::Found;
 use perfweave::{Account, Clock, ClockOffset, Kind, Order, Reader, Rings, Sample, Status};
 use quota::{Quota, Steal};
@@ -92,6 +94,9 @@ to have ended, and at what is unknown, with why: after a loss nothing is conclud
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
 machine.
 
+Of what happens now, a call's descriptor has the file behind it, as flock(fd: 3</run/lock>, cmd: 2): where nothing can have changed it until it \
+was asked for. A wait that a signal ended has its name.
+
 Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
 most; what was before is unknown. --stacks and --html take memory beside that. The whole machine is traced, with its system calls.
 
@@ -157,7 +162,9 @@ fn live(args: &Args) -> Outcome {
     let scheduler = Scheduler::new(&rings, false, MOST)?;
     let requests = events.as_ref().map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
     let stacks = args.stacks.then(|| Stacks::live(&rings));
-    let mut search = Search::new(scheduler, family, args, child.as_ref().map(Child::pid), requests, stacks);
+    let descriptors = Descriptors::new(&rings);
+    let command = child.as_ref().map(Child::pid);
+    let mut search = Search::new(scheduler, family, args, command, requests, stacks, descriptors);
     // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake others.
     let order = Order::new().hold(args.common.hold.clone());
     let mut quota = Quota::new(args.pid.or(args.tid).or(child.as_ref().map(Child::pid)));
@@ -168,7 +175,10 @@ fn live(args: &Args) -> Outcome {
     session.each(|tell| {
         match tell {
             Tell::Event(event) => search.event(event),
-            Tell::Pause => quota.look(),
+            Tell::Pause => {
+                quota.look();
+                search.pause();
+            }
         }
         Ok(())
     })?;
@@ -209,7 +219,7 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
         None => None,
     };
     let stacks = args.stacks.then(|| Stacks::recorded(rings, path));
-    let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests, stacks);
+    let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests, stacks, None);
     while let Some(batch) = reader.batch(Duration::ZERO)? {
         batch.into_iter().for_each(|event| search.event(&event));
     }

@@ -224,6 +224,121 @@ os.wait()",
     );
 }
 
+/// Blocked steps of a path and of those within, in this call.
+fn in_call<'a>(path: &'a Value, call: &str, found: &mut Vec<&'a Value>) {
+    for step in list(path, "path") {
+        if step["call"] == call {
+            found.push(step);
+        }
+        in_call(step, call, found);
+    }
+}
+
+/// The process lives on with the file that it waited for, so its name can be asked for.
+#[test]
+fn a_file_that_is_waited_for_has_its_name() {
+    let script = "name = f'/tmp/perfweave-why-{main}'
+own = open(name, 'w')
+out, into = os.pipe()
+if os.fork() == 0:
+    other = open(name, 'w')
+    fcntl.flock(other, fcntl.LOCK_EX)
+    os.write(into, b'!')
+    begin = delay(main)
+    end = now()
+    fcntl.flock(other, fcntl.LOCK_UN)
+    told(os.getpid(), begin, end)
+    os._exit(0)
+os.read(out, 1)
+fcntl.flock(own, fcntl.LOCK_EX)
+os.wait()
+time.sleep(0.5)
+os.unlink(name)";
+    for _ in 0..10 {
+        let Some((path, _)) = of_script(script) else { return };
+        let mut locks = Vec::new();
+        in_call(&path, "flock", &mut locks);
+        let names: Vec<_> = locks.iter().filter_map(|lock| lock["file"].as_str()).collect();
+        assert!(names.iter().all(|name| name.starts_with("/tmp/perfweave-why-")), "{names:?}");
+        if !names.is_empty() {
+            return;
+        }
+    }
+    perfweave_support::lacks("the name of a file that is open for half a second, of ten runs");
+}
+
+/// The descriptor is of another file when it is asked for its name.
+#[test]
+fn a_file_that_came_later_is_not_what_was_waited_for() {
+    let script = "name = f'/tmp/perfweave-why-{main}'
+out, into = os.pipe()
+later = os.open(name, os.O_CREAT | os.O_RDWR)
+if os.fork() == 0:
+    begin = delay(main)
+    end = now()
+    os.write(into, b'!')
+    told(os.getpid(), begin, end)
+    os._exit(0)
+os.read(out, 1)
+os.dup2(later, out)
+os.unlink(name)
+os.wait()
+time.sleep(0.5)";
+    let Some((path, injected)) = of_script(script) else { return };
+    let mut reads = Vec::new();
+    in_call(&path, "read", &mut reads);
+    assert!(reads.iter().any(|read| injected.part(read) > 0), "{path:#}");
+    let name = |read: &&Value| read["file"].as_str().is_none_or(|name| !name.contains("perfweave-why-"));
+    assert!(reads.iter().all(name), "{path:#}");
+}
+
+#[test]
+fn a_signal_that_ends_a_wait_has_its_name() {
+    let script = "import signal
+signal.signal(signal.SIGUSR1, lambda *of: None)
+signal.signal(signal.SIGALRM, lambda *of: None)
+signal.signal(signal.SIGCHLD, lambda *of: None)
+out, into = os.pipe()
+if os.fork() == 0:
+    asleep(main)
+    # The end of the pipe wakes its reader. The signal of a child that ends comes behind that.
+    os._exit(0)
+os.close(into)
+os.read(out, 1)
+os.wait()
+if os.fork() == 0:
+    begin = delay(main)
+    end = now()
+    os.kill(main, signal.SIGUSR1)
+    told(os.getpid(), begin, end)
+    os._exit(0)
+signal.pause()
+signal.setitimer(signal.ITIMER_REAL, 0.03)
+signal.pause()
+os.wait()";
+    // Of a signal from an interrupt it is not always told which thread it woke: another fact of that CPU may come in between.
+    for _ in 0..10 {
+        let Some((path, injected)) = of_script(script) else { return };
+        let (mut pauses, mut reads) = (Vec::new(), Vec::new());
+        in_call(&path, "pause", &mut pauses);
+        in_call(&path, "read", &mut reads);
+        assert!(!reads.is_empty() && reads.iter().all(|read| read["signal"].is_null()), "{path:#}");
+        let mut named: Vec<_> =
+            pauses.iter().filter_map(|pause| Some((pause["signal"].as_str()?, &pause["by"]))).collect();
+        named.sort_by_key(|(signal, _)| *signal);
+        let is_right = |(signal, by): &(&str, &Value)| match *signal {
+            "SIGALRM" => by["interrupt"] == "timer",
+            "SIGUSR1" => by["tid"] == injected.tid,
+            _ => false,
+        };
+        assert!(named.iter().all(is_right), "{path:#}");
+        if let [("SIGALRM", _), ("SIGUSR1", _)] = named[..] {
+            return;
+        }
+    }
+    perfweave_support::lacks("the names of two signals, of ten runs");
+}
+
 /// It sleeps, and nobody else has a part in it.
 #[test]
 fn a_sleep_of_its_own() {

@@ -325,7 +325,7 @@ impl Picture {
                 What::Runs { .. } | What::Unknown(_) => continue,
                 What::Ready { cpu, .. } => (Why::Ready, *cpu, None, None),
                 What::Blocked { why, call, end, .. } => {
-                    let call = if let In::Call(call) = call { Some(calls.words(call)) } else { None };
+                    let call = if let In::Call(call) = call { Some(calls.words(call, None)) } else { None };
                     (*why, None, call, end.as_ref().map(|end| By::of(scheduler, end, None)))
                 }
             };

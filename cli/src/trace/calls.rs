@@ -49,10 +49,10 @@ impl Calls {
         self.0.entry(number).or_insert_with(|| Call::new(number))
     }
 
-    /// `flock(fd: 7, cmd: 2)`.
-    pub fn words(&mut self, call: &waits::Call) -> String {
+    /// `flock(fd: 7</run/lock>, cmd: 2)`. `file`: what is behind its descriptor, if that is known.
+    pub fn words(&mut self, call: &waits::Call, file: Option<&str>) -> String {
         let of = self.of(call.number);
-        format!("{}({})", of.name, of.args(&call.args, None))
+        format!("{}({})", of.name, of.args_with(&call.args, None, file))
     }
 }
 
@@ -80,6 +80,18 @@ impl Call {
 
     /// `dfd: AT_FDCWD, filename: "/etc/passwd"`.
     pub fn args(&self, values: &[u64; 6], copied: Option<&Copied>) -> String {
+        self.args_with(values, copied, None)
+    }
+
+    /// The descriptor that it is called with.
+    pub fn descriptor(&self, values: &[u64; 6]) -> Option<i32> {
+        let (name, _) = self.args.as_ref()?.first()?;
+        ["fd", "epfd", "fildes"].contains(&name.as_str()).then_some(values[0] as i32)
+    }
+
+    /// `file`: what is behind that descriptor.
+    fn args_with(&self, values: &[u64; 6], copied: Option<&Copied>, file: Option<&str>) -> String {
+        let mut file = file.map(|file| format!("<{file}>"));
         let mut line = String::new();
         let mut arg = |name: &str, text: String| {
             let comma = if line.is_empty() { "" } else { ", " };
@@ -88,7 +100,8 @@ impl Call {
         };
         match self.args {
             Some(_) => self.each(values, copied).for_each(|(name, how, value, bytes)| {
-                arg(name, bytes.map_or_else(|| how.text(value), quoted));
+                let file = file.take().unwrap_or_default();
+                arg(name, bytes.map_or_else(|| how.text(value), quoted) + &file);
             }),
             None => values.iter().for_each(|value| arg("", How::Hex.text(*value))),
         }
@@ -275,7 +288,7 @@ fn clone(bits: u64) -> String {
     if text.is_empty() { "0".into() } else { text }
 }
 
-fn signal(number: u64) -> String {
+pub fn signal(number: u64) -> String {
     Signal::try_from(number as i32).map_or_else(|_| number.to_string(), |signal| signal.as_str().to_owned())
 }
 

@@ -8,6 +8,7 @@
 use super::history::{History, Stretch};
 use super::{Cause, Has, In, Left, Ran, Wake, Waker, What, Who, Why};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 /// What is known of all threads and CPUs.
@@ -34,6 +35,8 @@ pub struct Account {
     unseen: Option<(Who, u64)>,
     /// The time of the first of those facts that came late, as long as none has come in its turn since: nothing is known of it on.
     void_from: Option<u64>,
+    /// Who was woken when for which signal, as the last fact says.
+    signalled: Option<(Who, u64, NonZeroU8)>,
     /// Where the thread stands that has the next fact.
     stack: u32,
     /// Packets to this machine that are on their way: who sent them, and on which CPU.
@@ -67,6 +70,8 @@ struct Thread {
     /// It has told that it ends. Its last switch may have no record.
     ending: bool,
     call: In,
+    /// The signal that came with the wake-up by which its last wait ended, and when that was.
+    signalled: Option<(NonZeroU8, u64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +98,8 @@ struct Cpu {
     interrupted: History<Arc<str>>,
     /// Who sent the packet that a soft interrupt delivers.
     packet: Option<Who>,
+    /// Whom its last facts woke, if they did nothing else.
+    woken: Vec<Who>,
 }
 
 /// Of which kinds an interrupt may be: [`crate::interrupt::kind`].
@@ -127,6 +134,7 @@ impl Account {
             unknown,
             unseen: None,
             void_from: None,
+            signalled: None,
             stack: 0,
             sent,
         }
@@ -216,6 +224,7 @@ impl Account {
         interrupt: Option<&'static str>,
         numbers: (u32, Option<u32>),
     ) {
+        let mut woken_here = self.take_woken(cpu);
         if !self.fact(time, cpu) {
             return;
         }
@@ -247,7 +256,38 @@ impl Account {
             _ => {}
         }
         let stack = if matches!(by, Waker::Thread(_)) { self.stack } else { 0 };
-        thread.wake = Some(Wake { time, by, interrupt, numbers, stack });
+        thread.wake = Some(Wake { time, by, interrupt, numbers, stack, signal: None });
+        woken_here.push(woken);
+        self.cpus.entry(cpu).and_modify(|cpu| cpu.woken = woken_here);
+    }
+
+    /// A signal was sent to a thread or its process. `signal_generate` comes behind the wake-ups that it is the reason of
+    /// (`__send_signal_locked`, kernel/signal.c), and no other fact of the CPU in between. A thread that was awake already is not woken: so the
+    /// wake-up may be of something that the sender did before.
+    pub fn signals(&mut self, time: u64, cpu: u32, thread: u32, signal: NonZeroU8) {
+        let woken = self.take_woken(cpu);
+        if !self.fact(time, cpu) {
+            return;
+        }
+        let process = |who: Who| self.threads.get(&who).and_then(|thread| thread.known.process);
+        let sent_to = self.who(thread).and_then(process);
+        let is_meant = |who: &Who| who.thread == thread || (sent_to.is_some() && process(*who) == sent_to);
+        let meant: Vec<_> = woken.into_iter().filter(is_meant).collect();
+        for who in meant {
+            if let Some(wake) = self.threads.get_mut(&who).and_then(|thread| thread.wake.as_mut()) {
+                wake.signal = Some(signal);
+            }
+        }
+    }
+
+    /// Whom the last facts of a CPU woke.
+    fn take_woken(&mut self, cpu: u32) -> Vec<Who> {
+        self.cpus.get_mut(&cpu).map(|cpu| std::mem::take(&mut cpu.woken)).unwrap_or_default()
+    }
+
+    /// In which system call a thread is.
+    pub fn call(&self, who: Who) -> Option<&In> {
+        self.threads.get(&who).map(|thread| &thread.call)
     }
 
     /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it has ended.
@@ -345,6 +385,23 @@ impl Account {
             of.becomes(time, What::Runs { cpu }, Does::Runs(cpu), who, &mut self.added);
             of.ending = true;
         }
+    }
+
+    /// A thread returns from a system call. `interrupted`: a signal ended it, as its result says.
+    pub fn returns_from(&mut self, time: u64, cpu: u32, thread: u32, interrupted: bool) {
+        self.calls(time, cpu, thread, In::Nothing);
+        let Some(who) = self.who(thread) else { return };
+        let Some(thread) = self.threads.get_mut(&who).filter(|thread| thread.call == In::Nothing) else { return };
+        let Some((number, woken)) = thread.signalled.take().filter(|_| interrupted) else { return };
+        if let Some(What::Blocked { signal, .. }) = thread.history.ended(woken) {
+            *signal = Some(number);
+            self.signalled = Some((who, woken, number));
+        }
+    }
+
+    /// Who was woken when for which signal, if the last fact says so.
+    pub fn take_signalled(&mut self) -> Option<(Who, u64, NonZeroU8)> {
+        self.signalled.take()
     }
 
     /// A thread enters a system call, or returns from it.
@@ -544,7 +601,9 @@ impl Account {
         }
         (self.newest, self.void_from) = (time, None);
         self.silent.remove(&cpu);
-        self.cpu(time, cpu).last = time;
+        let of = self.cpu(time, cpu);
+        of.last = time;
+        of.woken.clear();
         while self.added.len() > self.most {
             self.drop_oldest();
         }
@@ -618,6 +677,7 @@ impl Account {
             turned: time,
             interrupted: History::new(time),
             packet: None,
+            woken: Vec::new(),
         })
     }
 
@@ -791,6 +851,9 @@ impl Account {
             thread.becomes(to, what, thread.does, who, &mut self.added);
         }
         (thread.does, thread.since, thread.doubt) = (Does::Runs(cpu), time, false);
+        if left.is_none_or(|left| left.why != Why::Ready) {
+            thread.signalled = thread.wake.as_ref().and_then(|wake| Some((wake.signal?, wake.time)));
+        }
         Some(Ran { who, left, wake: thread.wake.take() })
     }
 }
@@ -823,6 +886,7 @@ impl Thread {
             doubt: true,
             ending: false,
             call: In::Unknown,
+            signalled: None,
         }
     }
 
@@ -844,6 +908,8 @@ impl Thread {
                 why,
                 call: self.call.clone(),
                 end: woken.map(|wake| wake.by.clone()),
+                // Only a signal continues one that is stopped. For others the result of the call says whether it was the signal.
+                signal: woken.filter(|_| why == Why::Stopped).and_then(|wake| wake.signal),
                 stacks: [stack, woken.map_or(0, |wake| wake.stack)],
             },
             Does::Ended => What::Unknown(Cause::Gone),
@@ -902,7 +968,7 @@ impl Thread {
                 (self.does, self.since) = (Does::Unknown(cause), since);
             }
         }
-        (self.wake, self.call, self.doubt) = (None, In::Unknown, true);
+        (self.wake, self.call, self.doubt, self.signalled) = (None, In::Unknown, true, None);
     }
 
     /// Takes back what was after a time, and what was concluded of it.

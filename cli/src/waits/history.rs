@@ -61,6 +61,12 @@ impl<T: Clone + PartialEq> History<T> {
         Some((&mut shortened.what, last.next().map(|before| &before.what)))
     }
 
+    /// What ended at this time, if it is one of the last.
+    pub fn ended(&mut self, at: u64) -> Option<&mut T> {
+        let mut last = self.stretches.iter_mut().rev().take_while(|stretch| stretch.to >= at);
+        last.find(|stretch| stretch.to == at).map(|stretch| &mut stretch.what)
+    }
+
     /// Drops the oldest.
     pub fn forget(&mut self) {
         if let Some(oldest) = self.stretches.pop_front() {

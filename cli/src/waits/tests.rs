@@ -4,6 +4,7 @@ use super::{Account, Call, Cause, Has, In, Ran, Stretch, Waker, What, Who, Why};
 use crate::scheduler::why;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 const THREAD: u32 = 7;
@@ -327,6 +328,36 @@ fn interrupts_take_time_of_threads() {
     assert_eq!(all, [("net_rx".to_owned(), 7), ("vda".to_owned(), 3)]);
     let part: Vec<_> = sums(24, 28).collect();
     assert_eq!(part, [("net_rx".to_owned(), 3), ("vda".to_owned(), 1)]);
+}
+
+/// The sender's wake-up may be of something else: the result of the call says whether it was the signal. Only a signal continues a stopped thread.
+#[test]
+fn a_signal_is_named_if_it_ended_the_wait() {
+    const WAKER: u32 = 8;
+    const SIGNAL: NonZeroU8 = NonZeroU8::new(10).unwrap();
+    let signals = |why, of_another: bool, between: bool, interrupted| {
+        let mut account = Account::new(100);
+        account.switches(10, 0, THREAD, Some((why, THREAD)), WAKER);
+        account.wakes(20, 0, THREAD, WAKER, None, (WAKER, Some(WAKER)));
+        if between {
+            account.calls(20, 0, WAKER, In::Nothing);
+        }
+        account.signals(21, 0, if of_another { 99 } else { THREAD }, SIGNAL);
+        account.switches(30, 0, WAKER, Some((Why::Asleep, WAKER)), THREAD);
+        account.returns_from(31, 0, THREAD, interrupted);
+        let who = account.who(THREAD).unwrap();
+        let told = account.take_signalled().map(|(of, woken, signal)| (of == who, woken, signal));
+        let signal = account.did(who, 10, 30).into_iter().find_map(|did| match did.what {
+            What::Blocked { signal, .. } => Some(signal),
+            _ => None,
+        });
+        (signal.unwrap(), told)
+    };
+    assert_eq!(signals(Why::Asleep, false, false, true), (Some(SIGNAL), Some((true, 20, SIGNAL))));
+    for (of_another, between, interrupted) in [(false, false, false), (true, false, true), (false, true, true)] {
+        assert_eq!(signals(Why::Asleep, of_another, between, interrupted), (None, None));
+    }
+    assert_eq!(signals(Why::Stopped, false, false, false), (Some(SIGNAL), None));
 }
 
 /// What a simulated thread does in truth.
@@ -655,7 +686,8 @@ impl Machine {
                 Fact::In { next, prev } => drop(account.comes_unseen(time, cpu, next, Some(prev))),
                 Fact::Forks(number) => account.forks(time, cpu, number),
                 Fact::Calls(number, call) => {
-                    let call = call.map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6] })));
+                    let call = call
+                        .map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6], entered: 0 })));
                     account.calls(time, cpu, number, call);
                 }
                 Fact::Writes(number) => account.writes(time, cpu, number),

@@ -1,16 +1,18 @@
 //! A path with its names, as people and programs read it.
 
+use super::descriptors::Descriptors;
 use super::path::{Culprit, Step, number, path, sums};
 use super::stacks::Stacks;
 use crate::out::{Out, frame, line};
 use crate::scheduler::Scheduler;
 use crate::stamp::Stamp;
 use crate::times::short;
-use crate::trace::calls::Calls;
-use crate::waits::{Has, In, Waker, What as Does, Who, Why};
+use crate::trace::calls::{Calls, signal};
+use crate::waits::{Call, Has, In, Waker, What as Does, Who, Why};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 /// Steps of a path that are printed: the longest, in their order. Of a waker's, fewer.
@@ -31,6 +33,9 @@ pub struct Found {
     what: What,
     path: Vec<Step>,
     names: HashMap<Who, (String, Option<u32>)>,
+    processes: HashMap<Who, u32>,
+    /// What was behind the descriptors of calls, by thread and entry.
+    files: HashMap<(Who, u64), Arc<str>>,
     /// The functions of call chains by their numbers, the outermost first.
     stacks: HashMap<u32, Vec<String>>,
 }
@@ -49,7 +54,7 @@ pub enum What {
 impl Found {
     pub fn new(scheduler: &Scheduler, what: What, who: Who, [from, to]: [u64; 2]) -> Self {
         let path = path(&scheduler.account, who, from, to);
-        let mut names = HashMap::new();
+        let (mut names, mut processes) = (HashMap::new(), HashMap::new());
         let mut learn = |who| {
             names.entry(who).or_insert_with(|| {
                 let name = scheduler.account.known(who).map(|known| known.name.clone()).filter(|name| !name.is_empty());
@@ -57,8 +62,13 @@ impl Found {
             });
         };
         learn(who);
+        let mut join = |who| {
+            let process = scheduler.account.known(who).and_then(|known| known.process);
+            processes.extend(process.map(|process| (who, process)));
+        };
         all(&path, &mut |step| {
             learn(step.who);
+            join(step.who);
             if let Does::Blocked { end: Some(Waker::Thread(waker)), .. } = step.what {
                 learn(waker);
             }
@@ -68,7 +78,40 @@ impl Found {
                 }
             }
         });
-        Self { who, from, to, what, path, names, stacks: HashMap::new() }
+        Self { who, from, to, what, path, names, processes, files: HashMap::new(), stacks: HashMap::new() }
+    }
+
+    /// Names what was behind the descriptors of calls, as far as that is known.
+    pub fn name_files(&mut self, descriptors: &Descriptors, calls: &mut Calls) {
+        let Self { path, processes, files, .. } = self;
+        all(path, &mut |step| {
+            let Does::Blocked { call: In::Call(call), .. } = &step.what else { return };
+            let descriptor = calls.of(call.number).descriptor(&call.args);
+            let Some((descriptor, process)) = descriptor.zip(processes.get(&step.who)) else { return };
+            if let Some(name) = descriptors.name(*process, descriptor, call.entered) {
+                files.insert((step.who, call.entered), name);
+            }
+        });
+    }
+
+    /// A thread that was woken at this time was woken for a signal.
+    pub fn signalled(&mut self, who: Who, woken: u64, number: NonZeroU8) {
+        let mut paths = vec![&mut self.path];
+        while let Some(path) = paths.pop() {
+            for step in path {
+                let is_it = step.who == who && step.to == woken;
+                if let Does::Blocked { signal, .. } = &mut step.what
+                    && is_it
+                {
+                    *signal = Some(number);
+                }
+                paths.push(&mut step.within);
+            }
+        }
+    }
+
+    fn file(&self, who: Who, call: &Call) -> Option<&str> {
+        self.files.get(&(who, call.entered)).map(|name| &**name)
     }
 
     /// Names the functions where threads stood. Those of a process that runs are known as long as it does.
@@ -185,7 +228,7 @@ impl Found {
                 };
                 format!("{who}{why}: CPU {cpu} {}", self.shares(step))
             }
-            Does::Blocked { why, call, end, .. } => {
+            Does::Blocked { why, call, end, signal: sent, .. } => {
                 let state = match why {
                     Why::Disk => "blocked, uninterruptible,",
                     Why::Stopped => "stopped",
@@ -194,14 +237,15 @@ impl Found {
                 let call = match call {
                     In::Unknown => String::new(),
                     In::Nothing => " outside of a system call".into(),
-                    In::Call(call) => format!(" in {}", calls.words(call)),
+                    In::Call(call) => format!(" in {}", calls.words(call, self.file(step.who, call))),
                 };
                 let end = match end {
                     Some(Waker::Thread(waker)) => format!("woken by {}", self.name(*waker)),
                     Some(Waker::Interrupt(name)) => interrupt(name.as_deref()),
                     None => "nothing says who ended it".into(),
                 };
-                format!("{who}{state}{call}: {end}")
+                let by = sent.map(|sent| format!(", with {}", signal(sent.get().into()))).unwrap_or_default();
+                format!("{who}{state}{call}: {end}{by}")
             }
         }
     }
@@ -339,7 +383,7 @@ impl Found {
                 });
                 set("instead", instead.collect());
             }
-            Does::Blocked { why, call, end, stacks } => {
+            Does::Blocked { why, call, end, signal: sent, stacks } => {
                 set("what", "blocked".into());
                 let state = match why {
                     Why::Disk => "disk",
@@ -352,6 +396,7 @@ impl Found {
                     let of = calls.of(call.number);
                     set("call", of.name.clone().into());
                     set("args", of.json(&call.args, None));
+                    self.file(step.who, call).into_iter().for_each(|file| set("file", file.into()));
                 }
                 set(
                     "by",
@@ -365,6 +410,7 @@ impl Found {
                         None => Value::Null,
                     },
                 );
+                sent.iter().for_each(|sent| set("signal", signal(sent.get().into()).into()));
                 for (stack, name) in stacks.iter().zip(["asleep_at", "woken_at"]) {
                     if let Some(names) = self.stacks.get(stack) {
                         fields.insert(name.into(), names.clone().into());

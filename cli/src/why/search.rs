@@ -1,6 +1,7 @@
 //! Finds what is worth a path: a command, or the longest waits.
 
 use super::Args;
+use super::descriptors::Descriptors;
 use super::found::{Found, What};
 use super::requests::Requests;
 use super::stacks::Stacks;
@@ -9,8 +10,14 @@ use crate::names::Names;
 use crate::recent::late;
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
-use crate::waits::Who;
+use crate::waits::{In, Ran, Who};
 use perfweave::{Event, Item, Kind, Record, Status};
+use std::time::{Duration, Instant};
+
+/// Waits that are worth a look at what is behind their descriptor.
+const LONG: Duration = Duration::from_millis(1);
+/// How often threads are looked at that still wait.
+const TICK: Duration = Duration::from_millis(100);
 
 /// The state from the stream so far.
 pub struct Search {
@@ -31,6 +38,9 @@ pub struct Search {
     calls: Calls,
     /// Where threads stand, if that is asked for.
     stacks: Option<Stacks>,
+    /// What is behind descriptors, while it can be asked.
+    descriptors: Option<Descriptors>,
+    looked: Instant,
 }
 
 impl Search {
@@ -41,10 +51,26 @@ impl Search {
         command: Option<u32>,
         requests: Option<Requests>,
         stacks: Option<Stacks>,
+        descriptors: Option<Descriptors>,
     ) -> Self {
         let (comm, most) = (args.comm.clone(), args.rows.unwrap_or(if requests.is_some() { 3 } else { 5 }));
         let (names, longest, executed, calls) = (Names::default(), Vec::new(), None, Calls::default());
-        Self { scheduler, family, comm, names, longest, most, command, executed, requests, calls, stacks }
+        let looked = Instant::now();
+        Self {
+            scheduler,
+            family,
+            comm,
+            names,
+            longest,
+            most,
+            command,
+            executed,
+            requests,
+            calls,
+            stacks,
+            descriptors,
+            looked,
+        }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
@@ -52,6 +78,7 @@ impl Search {
             Item::Record(record) => self.record(event, &record),
             _ => {
                 let since = self.scheduler.notice(event);
+                self.descriptors.iter_mut().for_each(|of| of.take(event, since));
                 self.void(since);
                 self.requests.iter_mut().filter(|_| since.is_some()).for_each(Requests::forget);
             }
@@ -65,6 +92,32 @@ impl Search {
         self.requests.iter_mut().for_each(|requests| requests.void(since));
     }
 
+    /// All that was ready is told.
+    pub fn pause(&mut self) {
+        if self.descriptors.is_none() || self.looked.elapsed() < TICK {
+            return;
+        }
+        self.looked = Instant::now();
+        self.descriptors.iter_mut().for_each(Descriptors::pause);
+        let (account, newest) = (&self.scheduler.account, self.scheduler.account.newest());
+        let waiting = account.living().filter_map(|who| Some((who, account.waits_since(who)?)));
+        let waiting: Vec<_> = waiting.filter(|(_, since)| is_long(newest.saturating_sub(*since))).collect();
+        waiting.into_iter().for_each(|(who, _)| self.look(who));
+    }
+
+    /// What is behind the descriptor of the call in which a thread waits, or has waited.
+    fn look(&mut self, who: Who) {
+        let (Some(descriptors), account) = (&mut self.descriptors, &self.scheduler.account) else { return };
+        let Some((In::Call(call), Some(process))) =
+            account.call(who).zip(account.known(who).map(|known| known.process))
+        else {
+            return;
+        };
+        if let Some(descriptor) = self.calls.of(call.number).descriptor(&call.args) {
+            descriptors.look(process, descriptor, call.entered);
+        }
+    }
+
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>) {
         self.family.take(record);
         let Some(time) = event.key() else { return };
@@ -73,6 +126,15 @@ impl Search {
         }
         self.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
+        self.descriptors.iter_mut().for_each(|of| of.take(event, None));
+        if let Some((who, woken, signal)) = self.scheduler.account.take_signalled() {
+            self.longest.iter_mut().for_each(|found| found.signalled(who, woken, signal));
+        }
+        if let Some((_, Ran { who, left: Some(left), .. })) = ran
+            && is_long(time.saturating_sub(left.time))
+        {
+            self.look(who);
+        }
         if let Some(requests) = &mut self.requests {
             let since = requests.take(record, time);
             let who = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid));
@@ -143,6 +205,7 @@ impl Search {
     pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         let since = self.scheduler.untold(ledger);
         self.void(since);
+        self.descriptors.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
         let account = &self.scheduler.account;
         let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
         if let (None, Some((from, who))) = (&self.requests, self.executed) {
@@ -157,8 +220,15 @@ impl Search {
             waiting.sort_by_key(|(who, since)| (*since, *who));
             waiting.into_iter().for_each(|(who, since)| self.waited(who, since, end));
         }
+        if let Some(descriptors) = &self.descriptors {
+            self.longest.iter_mut().for_each(|found| found.name_files(descriptors, &mut self.calls));
+        }
         (self.longest, self.requests, self.calls, self.scheduler)
     }
+}
+
+fn is_long(nanoseconds: u64) -> bool {
+    u128::from(nanoseconds) >= LONG.as_nanos()
 }
 
 #[cfg(test)]
@@ -186,7 +256,7 @@ mod tests {
     #[test]
     fn no_path_goes_through_a_time_of_which_a_record_comes_late() {
         let Command::Why(args) = Cli::parse_from(["perfweave", "why"]).command else { unreachable!() };
-        let mut search = Search::new(Scheduler::without_sources(), Family::All, &args, None, None, None);
+        let mut search = Search::new(Scheduler::without_sources(), Family::All, &args, None, None, None, None);
         a_late_record(|event| {
             match event.key() {
                 Some(10) => [[2, 4, 6], [6, 7, 8]].into_iter().for_each(|times| waits(&mut search, times)),

@@ -39,7 +39,7 @@ impl Told {
     }
 
     fn enter(&mut self, time: u64, cpu: u32, thread: u32, number: i64) -> &mut Self {
-        self.0.calls(time, cpu, thread, In::Call(Arc::new(Call { number, args: [3, 0, 0, 0, 0, 0] })));
+        self.0.calls(time, cpu, thread, In::Call(Arc::new(Call { number, args: [3, 0, 0, 0, 0, 0], entered: time })));
         self
     }
 
@@ -150,7 +150,10 @@ fn a_path_stops_at_what_is_unknown() {
     told.wake(500, 1, BACKUP, SERVER).switch(510, 0, 0, Some(Why::Ready), SERVER);
     let (path, sums) = told.why(100, 600);
     let ready = Culprit::Idle;
-    assert_eq!(path[0].what, What::Blocked { why: Why::Asleep, call: In::Unknown, end: None, stacks: [0; 2] });
+    assert_eq!(
+        path[0].what,
+        What::Blocked { why: Why::Asleep, call: In::Unknown, end: None, signal: None, stacks: [0; 2] }
+    );
     assert_eq!(path[1].what, What::Unknown(Cause::Loss));
     assert!(sums.contains(&(Culprit::Unknown(Cause::Loss), 200)) && sums.contains(&(ready, 10)), "{sums:?}");
 }

@@ -1,0 +1,231 @@
+//! What is behind the descriptors that system calls have.
+//!
+//! The stream tells a number. `/proc/PID/fd` has the file, but only as of now, and the stream is behind that. So a name counts only for calls that
+//! were entered while nothing changed the descriptor: neither before the look, nor between the place of the stream and the look, which the
+//! stream tells later. Changes are the system calls that close or replace descriptors, `execve`, and the end of a process. After a loss
+//! nothing is known of what was before. Not seen: `io_uring` that closes, and processes that share descriptors without being one
+//! (`CLONE_FILES` without `CLONE_THREAD`).
+
+use perfweave::{Clock, Event, Item, Kind, Record, Rings};
+use perfweave_decode::{Field, Format};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Changes that are kept. If there are more, nothing is known of the time before.
+const CHANGES: usize = 1 << 16;
+/// Names that are kept.
+const NAMES: usize = 1 << 14;
+/// Looks between two pauses of the stream.
+const LOOKS: usize = 256;
+
+/// Names of descriptors, and when they were changed.
+#[derive(Debug)]
+pub struct Descriptors {
+    clock: Clock,
+    /// The tracepoints of system calls, as numbers of sources: those that are entered with their number and arguments.
+    enters: (usize, [Field; 2]),
+    returns: usize,
+    processes: HashMap<u32, Process>,
+    /// Threads in a call that changes descriptors: it does so between its two records.
+    changing: HashMap<u32, (u32, RangeInclusive<i32>)>,
+    /// How many changes and names are kept.
+    changes: usize,
+    names: usize,
+    /// Nothing is known of what was before.
+    floor: u64,
+    /// CPUs that lost records and have told nothing since.
+    silent: BTreeSet<u32>,
+    /// Of the newest event.
+    newest: u64,
+    looks: usize,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    /// The last change of all descriptors, and of each.
+    all: u64,
+    each: HashMap<i32, u64>,
+    named: HashMap<i32, Vec<Named>>,
+}
+
+/// A name, and which calls it is right for: those that were entered in this time.
+#[derive(Debug)]
+struct Named {
+    from: u64,
+    to: u64,
+    /// When it was read. It counts once the stream is there.
+    looked: u64,
+    name: Arc<str>,
+}
+
+impl Descriptors {
+    /// `None`: nothing tells of system calls, or the clock of the events cannot be read.
+    pub fn new(rings: &Rings) -> Option<Self> {
+        let place = |name| rings.sources().iter().position(|source| source.tracepoint() == Some(name));
+        let (enters, returns) = (place("raw_syscalls:sys_enter")?, place("raw_syscalls:sys_exit")?);
+        let format = Format::of(rings, enters).ok()?;
+        let enters = (enters, [format.field("id").ok()?, format.field("args").ok()?]);
+        Self::of(rings.clock(), enters, returns)
+    }
+
+    fn of(clock: Clock, enters: (usize, [Field; 2]), returns: usize) -> Option<Self> {
+        let floor = clock.now()?;
+        let (processes, changing, silent) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        Some(Self {
+            clock,
+            enters,
+            returns,
+            processes,
+            changing,
+            changes: 0,
+            names: 0,
+            floor,
+            silent,
+            newest: 0,
+            looks: 0,
+        })
+    }
+
+    /// Takes an event. `since`: nothing is known of this time on, because of it.
+    pub fn take(&mut self, event: &Event<'_>, since: Option<u64>) {
+        if let Some(since) = since {
+            self.lost(since);
+            match event.item() {
+                Item::Lost(lost) => drop(self.silent.insert(lost.cpu)),
+                Item::Damage(damage) => drop(self.silent.insert(damage.cpu)),
+                // Any CPU may have changed them, and may again.
+                _ => self.floor = u64::MAX,
+            }
+        }
+        let (Item::Record(record), Some(time)) = (event.item(), event.key()) else { return };
+        self.newest = self.newest.max(time);
+        if !self.silent.is_empty() && self.silent.remove(&record.cpu()) {
+            self.floor = self.floor.max(time);
+        }
+        self.record(&record, time);
+    }
+
+    fn record(&mut self, record: &Record<'_>, time: u64) {
+        let Some((process, tid)) = record.pid_tid() else { return };
+        match (record.kind(), record.source()) {
+            (Kind::SAMPLE, Some(source)) if source == self.enters.0 => {
+                let [number, args] = &self.enters.1;
+                let (Some(number), Some(args)) = (number.int(record), args.ints(record)) else { return };
+                let args: Vec<_> = args.map(|arg| arg as u64).take(3).collect();
+                let Some(changed) = changes(number, &args) else { return };
+                self.changed(process, changed.clone(), time);
+                self.changing.insert(tid, (process, changed));
+            }
+            (Kind::SAMPLE, Some(source)) if source == self.returns => {
+                if let Some((process, changed)) = self.changing.remove(&tid) {
+                    self.changed(process, changed, time);
+                }
+            }
+            // struct { u32 pid, ppid, tid, ptid; u64 time; }: a number may come back.
+            (Kind::FORK, _) => {
+                let [process, tid] = [0, 8].map(|at| record.body().u32(at));
+                if let Some(process) = process.filter(|_| process == tid) {
+                    self.changed(process, 0..=i32::MAX, time);
+                }
+            }
+            (Kind::EXIT, _) => drop(self.changing.remove(&tid)),
+            _ => {}
+        }
+    }
+
+    /// These descriptors were changed.
+    fn changed(&mut self, process: u32, which: RangeInclusive<i32>, time: u64) {
+        let of = self.processes.entry(process).or_default();
+        self.names -= of.end(&which, time);
+        let last = match which.start() == which.end() {
+            true => of.each.entry(*which.start()).or_insert_with(|| {
+                self.changes += 1;
+                0
+            }),
+            false => &mut of.all,
+        };
+        *last = time.max(*last);
+        if self.changes > CHANGES || self.processes.len() > CHANGES {
+            self.processes.retain(|_, process| !process.named.is_empty());
+            self.processes.values_mut().for_each(|process| process.each.clear());
+            (self.changes, self.floor) = (0, self.floor.max(time));
+        }
+    }
+
+    /// Nothing is known of this time on.
+    pub fn lost(&mut self, since: u64) {
+        self.changing.clear();
+        self.names -= self.processes.values_mut().map(|process| process.end(&(0..=i32::MAX), since)).sum::<usize>();
+    }
+
+    /// A pause of the stream.
+    pub fn pause(&mut self) {
+        self.looks = 0;
+    }
+
+    /// Learns the name of a descriptor, if it is not known, for a call that was entered at this time.
+    pub fn look(&mut self, process: u32, descriptor: i32, entered: u64) {
+        if self.looks >= LOOKS || !self.silent.is_empty() {
+            return;
+        }
+        let of = self.processes.entry(process).or_default();
+        let from = self.floor.max(of.all).max(of.each.get(&descriptor).copied().unwrap_or(0));
+        let is_open = |named: &Named| named.to == u64::MAX;
+        if entered < from || of.named.get(&descriptor).is_some_and(|all| all.last().is_some_and(is_open)) {
+            return;
+        }
+        self.looks += 1;
+        let Ok(name) = Path::new(&format!("/proc/{process}/fd/{descriptor}")).read_link() else { return };
+        // Behind the look: what changes it from here on changes nothing about the name.
+        let Some(looked) = self.clock.now() else { return };
+        if self.names >= NAMES {
+            self.processes.values_mut().for_each(|process| process.named.clear());
+            self.names = 0;
+        }
+        let name = name.to_string_lossy().into();
+        let of = self.processes.entry(process).or_default();
+        of.named.entry(descriptor).or_default().push(Named { from, to: u64::MAX, looked, name });
+        self.names += 1;
+    }
+
+    /// What is behind the descriptor of a call that was entered at this time.
+    pub fn name(&self, process: u32, descriptor: i32, entered: u64) -> Option<Arc<str>> {
+        let all = self.processes.get(&process)?.named.get(&descriptor)?;
+        let is_right = |named: &&Named| (named.from..=named.to).contains(&entered) && named.looked <= self.newest;
+        all.iter().find(is_right).map(|named| Arc::clone(&named.name))
+    }
+}
+
+impl Process {
+    /// Names end that were read before. Those that were read later may be of what came then. Gives how many these are.
+    fn end(&mut self, which: &RangeInclusive<i32>, time: u64) -> usize {
+        let mut dropped = 0;
+        let named = self.named.iter_mut().filter(|(descriptor, _)| which.contains(descriptor));
+        for (_, named) in named {
+            let before = named.len();
+            named.retain(|named| named.looked < time);
+            dropped += before - named.len();
+            named.iter_mut().for_each(|named| named.to = named.to.min(time));
+        }
+        self.named.retain(|_, named| !named.is_empty());
+        dropped
+    }
+}
+
+/// Which descriptors a system call changes, or closes.
+fn changes(number: i64, args: &[u64]) -> Option<RangeInclusive<i32>> {
+    use nix::libc;
+    let arg = |at: usize| args.get(at).map(|arg| *arg as i32);
+    match number {
+        libc::SYS_close => Some(arg(0)?..=arg(0)?),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => Some(arg(1)?..=arg(1)?),
+        libc::SYS_dup3 => Some(arg(1)?..=arg(1)?),
+        // More than a number may be: to the last one.
+        libc::SYS_close_range => Some(arg(0)?..=i32::try_from(*args.get(1)? as u32).unwrap_or(i32::MAX)),
+        libc::SYS_execve | libc::SYS_execveat | libc::SYS_exit_group | libc::SYS_unshare => Some(0..=i32::MAX),
+        _ => None,
+    }
+}
