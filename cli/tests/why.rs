@@ -4,6 +4,7 @@ mod program;
 
 use program::{perfweave, run, traced};
 use serde_json::Value;
+use std::process::{Command, Stdio};
 
 /// What the scripts share: one CPU for all, the clock, and whether another process is asleep. The CPU is never idle, because there kernels leave
 /// out samples in interrupts (docs/PLATFORMS.md).
@@ -610,6 +611,91 @@ fn known_causes_are_found() {
     if number(wakers[1], "lost") == 0 {
         perfweave_support::lacks("losses of selftest --why in rings of 64 KiB");
     }
+}
+
+/// What three threads do until they are killed: each tells of rounds how long the kernel says that it ran, and that it could run and did not.
+/// Its numbers are exact when a thread has just been switched to.
+const ROUNDS: &str = "
+def stat():
+    time.sleep(0.001)
+    at = now()
+    return (at, *map(int, open('/proc/thread-self/schedstat').read().split()[:2]))
+def rounds():
+    while True:
+        begin = stat()
+        for _ in range(10):
+            for _ in range(20000): pass
+            time.sleep(0.0005)
+        end = stat()
+        told(threading.get_native_id(), begin[0], f'{end[0]} {end[1] - begin[1]} {end[2] - begin[2]}')
+for _ in range(2): threading.Thread(target=rounds).start()
+rounds()
+";
+
+/// Of /proc/stat, in nanoseconds.
+const TICK: u64 = 10_000_000;
+
+/// The time of all CPUs that the hypervisor had, in nanoseconds: the kernel does not count it as that of a thread.
+fn steal() -> u64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let ticks: u64 = text.lines().next().unwrap().split_whitespace().nth(8).unwrap().parse().unwrap();
+    ticks * TICK
+}
+
+/// For each thread of a process: what is between its waits, and how long it was ready in them, is what the kernel counted.
+#[test]
+fn each_thread_ran_and_waited_as_the_kernel_counts() {
+    let Some(python) = program::python() else { return };
+    for _ in 0..5 {
+        let before = steal();
+        let script = format!("{COMMON}{ROUNDS}");
+        let process = Command::new(&python).args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = process.id().to_string();
+        let ran = traced(&["why", "--json", "-n", "1000000", "-p", &pid, "-d", "1", "--buffer", "16M"]);
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id() as i32), nix::sys::signal::SIGKILL).unwrap();
+        let told = process.wait_with_output().unwrap();
+        let Some(ran) = ran else { return };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let waits: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        if waits.last().unwrap()["summary"]["complete"] != true {
+            continue;
+        }
+        // Ticks are whole.
+        let stolen = steal() - before + TICK;
+        let told = String::from_utf8(told.stdout).unwrap();
+        // The last line may be cut off.
+        let rounds = told.lines().filter_map(|line| {
+            <[u64; 5]>::try_from(line.split(' ').map_while(|word| word.parse().ok()).collect::<Vec<_>>()).ok()
+        });
+        let mut threads = std::collections::HashMap::<u64, [u64; 5]>::new();
+        let begin = waits.iter().filter_map(|wait| wait["from"].as_u64()).min().unwrap_or(u64::MAX);
+        let end = waits.iter().filter_map(|wait| wait["to"].as_u64()).max().unwrap_or(0);
+        for [tid, from, to, ran, ready] in rounds.filter(|[_, from, to, ..]| *from > begin && *to < end) {
+            let of = |wait: &&Value| wait["tid"] == tid && number(wait, "from") >= from && number(wait, "to") <= to;
+            let waits: Vec<_> = waits.iter().filter(|wait| wait.get("why").is_some()).filter(of).collect();
+            let steps = waits.iter().flat_map(|wait| list(wait, "path"));
+            if steps.clone().any(|step| step["what"] == "unknown") {
+                continue;
+            }
+            let was_ready: u64 = steps.filter(|step| step["what"] == "ready").map(|step| number(step, "ns")).sum();
+            let has_run = to - from - waits.iter().map(|wait| number(wait, "ns")).sum::<u64>();
+            let sums = threads.entry(tid).or_default();
+            [to - from, has_run, ran, was_ready, ready].into_iter().zip(sums).for_each(|(one, sum)| *sum += one);
+        }
+        if threads.len() < 3 {
+            continue;
+        }
+        for (tid, [all, has_run, ran, was_ready, ready]) in threads {
+            // One in a hundred: the kernel reads another clock, a little later.
+            let is_near = |one: u64, other: u64| one.abs_diff(other) <= all / 100 + stolen;
+            assert!(
+                is_near(has_run, ran) && is_near(was_ready, ready),
+                "{tid}: of {all}, {has_run} {ran}, {was_ready} {ready}"
+            );
+        }
+        return;
+    }
+    perfweave_support::lacks("a run without losses in which three threads are known, of five");
 }
 
 /// Of one recording, `perf sched timehist` and this program say the same of each wait of which both say something. Times are printed in microseconds.
