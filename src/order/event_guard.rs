@@ -151,8 +151,9 @@ impl<'a> Iterator for Batch<'a> {
         let mut all = init;
         loop {
             let next = |all, event| ControlFlow::<Infallible, A>::Continue(each(all, event));
-            let ControlFlow::Continue(folded) = self.stream.hand_out(self.lanes, self.plain_until, all, next);
-            all = folded;
+            all = match self.stream.hand_out(self.lanes, self.plain_until, all, next) {
+                ControlFlow::Continue(all) => all,
+            };
             if !self.pick() {
                 return all;
             }
