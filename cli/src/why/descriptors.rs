@@ -112,9 +112,10 @@ impl Descriptors {
         match (record.kind(), record.source()) {
             (Kind::SAMPLE, Some(source)) if source == self.enters.0 => {
                 let [number, args] = &self.enters.1;
-                let (Some(number), Some(args)) = (number.int(record), args.ints(record)) else { return };
-                let args: Vec<_> = args.map(|arg| arg as u64).take(3).collect();
-                let Some(changed) = changes(number, &args) else { return };
+                let (Some(number), Some(values)) = (number.int(record), args.ints(record)) else { return };
+                let mut args = [0; 2];
+                args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
+                let Some(changed) = changes(number, args) else { return };
                 self.changed(process, changed.clone(), time);
                 self.changing.insert(tid, (process, changed));
             }
@@ -215,16 +216,16 @@ impl Process {
 }
 
 /// Which descriptors a system call changes, or closes.
-fn changes(number: i64, args: &[u64]) -> Option<RangeInclusive<i32>> {
+fn changes(number: i64, args: [u64; 2]) -> Option<RangeInclusive<i32>> {
     use nix::libc;
-    let arg = |at: usize| args.get(at).map(|arg| *arg as i32);
+    let [first, second] = args.map(|arg| arg as i32);
     match number {
-        libc::SYS_close => Some(arg(0)?..=arg(0)?),
+        libc::SYS_close => Some(first..=first),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => Some(arg(1)?..=arg(1)?),
-        libc::SYS_dup3 => Some(arg(1)?..=arg(1)?),
-        // More than a number may be: to the last one.
-        libc::SYS_close_range => Some(arg(0)?..=i32::try_from(*args.get(1)? as u32).unwrap_or(i32::MAX)),
+        libc::SYS_dup2 => Some(second..=second),
+        libc::SYS_dup3 => Some(second..=second),
+        // To the last one, as a rule: that is more than a descriptor may be.
+        libc::SYS_close_range => Some(first..=if second < 0 { i32::MAX } else { second }),
         libc::SYS_execve | libc::SYS_execveat | libc::SYS_exit_group | libc::SYS_unshare => Some(0..=i32::MAX),
         _ => None,
     }
