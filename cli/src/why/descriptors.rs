@@ -230,3 +230,66 @@ fn changes(number: i64, args: [u64; 2]) -> Option<RangeInclusive<i32>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    /// The names of one open file of this process, which was called with at 10 and is asked for at once. `then`: what the stream tells later.
+    fn names(then: impl Fn(&mut Descriptors, i32, u64)) -> [bool; 3] {
+        let mut descriptors = Descriptors { floor: 5, ..nobody() };
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        let (process, descriptor) = (std::process::id(), file.as_raw_fd());
+        descriptors.look(process, descriptor, 10);
+        let looked = descriptors.clock.now().unwrap();
+        descriptors.newest = looked;
+        then(&mut descriptors, descriptor, looked);
+        [4, 10, looked + 20].map(|entered| {
+            let name = descriptors.name(process, descriptor, entered);
+            assert!(name.as_ref().is_none_or(|name| name.ends_with("/stat")), "{name:?}");
+            name.is_some()
+        })
+    }
+
+    #[test]
+    fn a_name_counts_while_nothing_changes_the_descriptor() {
+        let process = std::process::id();
+        assert_eq!(names(|_, _, _| {}), [false, true, true]);
+        // The stream is not there yet.
+        assert_eq!(names(|all, _, _| all.newest = 10), [false; 3]);
+        // Before the look, behind it, and of another.
+        assert_eq!(names(|all, one, _| all.changed(process, one..=one, 15)), [false; 3]);
+        assert_eq!(names(|all, one, looked| all.changed(process, one..=one, looked + 15)), [false, true, false]);
+        assert_eq!(names(|all, one, _| all.changed(process, one + 1..=one + 1, 15)), [false, true, true]);
+        assert_eq!(names(|all, _, _| all.changed(process, 0..=i32::MAX, 15)), [false; 3]);
+        // Records are lost in which it may be.
+        assert_eq!(names(|all, _, _| all.lost(15)), [false; 3]);
+        assert_eq!(names(|all, _, looked| all.lost(looked + 15)), [false, true, false]);
+        // It is looked for again.
+        let again = |all: &mut Descriptors, one: i32, _| {
+            all.changed(process, one..=one, 15);
+            all.look(process, one, 10);
+            all.look(process, one, 18);
+            all.newest = u64::MAX;
+        };
+        assert_eq!(names(again), [false, false, true]);
+    }
+
+    #[test]
+    fn changes_are_bounded() {
+        let mut descriptors = nobody();
+        for descriptor in 0..=CHANGES as i32 {
+            descriptors.changed(7, descriptor..=descriptor, 10 + descriptor as u64);
+        }
+        assert!(descriptors.changes <= CHANGES && descriptors.floor > 10);
+    }
+
+    fn nobody() -> Descriptors {
+        let text =
+            "name: sys_enter\nID: 1\nformat:\n\tfield:long id;\toffset:8;\tsize:8;\tsigned:1;\n\nprint fmt: \"\"\n";
+        let format: Format = text.parse().unwrap();
+        let fields = ["id", "id"].map(|name| format.field(name).unwrap());
+        Descriptors { floor: 0, ..Descriptors::of(Clock::Monotonic, (0, fields), 1).unwrap() }
+    }
+}
