@@ -44,11 +44,11 @@ impl Barrier {
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.
     pub(crate) fn check(self, rings: &Rings) -> Result<(), Error> {
-        if let Some(lane) = rings.lanes.iter().find(|lane| !lane.ring.properties().reserves) {
+        if let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.ring.properties().reserves) {
             let message = format!(
                 "{} does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers alone",
-                lane.ring.properties().name,
-                lane.origin.cpu
+                cpu_ring.ring.properties().name,
+                cpu_ring.origin.cpu
             );
             return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose Hold::FENCE, or Fence::Epochs"));
         }

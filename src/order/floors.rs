@@ -2,7 +2,7 @@
 
 use crate::order::key::Keys;
 use crate::record::{Kind, Record};
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 
 /// How many bytes of a ring one entry covers.
 const EACH: u64 = 1 << 12;
@@ -13,8 +13,8 @@ pub(crate) struct Floors(Vec<Vec<(u64, u64)>>);
 
 impl Floors {
     /// Computes the key of each record.
-    pub(crate) fn of(lanes: &[Lane], keys: &Keys) -> Self {
-        Self(lanes.iter().map(|lane| floors(lane, keys)).collect())
+    pub(crate) fn of(cpu_rings: &[CpuRing], keys: &Keys) -> Self {
+        Self(cpu_rings.iter().map(|cpu_ring| floors(cpu_ring, keys)).collect())
     }
 
     /// A lower bound of the keys of all records of a ring from a position on. 0 if nothing is known.
@@ -25,7 +25,7 @@ impl Floors {
     }
 }
 
-fn floors(Lane { ring, origin, .. }: &Lane, keys: &Keys) -> Vec<(u64, u64)> {
+fn floors(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> Vec<(u64, u64)> {
     let (mut floors, mut position) = (Vec::new(), ring.tail());
     while position < ring.head() {
         let (begin, mut smallest) = (position, u64::MAX);

@@ -18,7 +18,7 @@ use crate::instrument::step;
 use crate::order::place::{Keyed, Note, Place, Tag};
 use crate::order::run::{REACH_BYTES, Run};
 use crate::ring::{LOW_POSITION, Ring};
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 
 use binary_heap_plus::{BinaryHeap, MinComparator};
@@ -316,17 +316,17 @@ impl Index {
 
     /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged and not yielded.
     #[inline]
-    pub(crate) fn publish(&mut self, lane: &mut Lane) {
+    pub(crate) fn publish(&mut self, cpu_ring: &mut CpuRing) {
         // Further, if held bytes were copied out.
         let tail = self.tail();
-        lane.ring.release(tail.max(lane.ring.tail()));
-        lane.copies.forget_before(tail);
-        self.publish_at = tail + lane.ring.size() / PUBLISH_PART;
+        cpu_ring.ring.release(tail.max(cpu_ring.ring.tail()));
+        cpu_ring.copies.forget_before(tail);
+        self.publish_at = tail + cpu_ring.ring.size() / PUBLISH_PART;
     }
 
     /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each record then.
-    pub(crate) fn catches_up(&self, lane: &Lane) -> bool {
-        lane.ring.properties().wakes_when_drained && self.run.is_empty()
+    pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
+        cpu_ring.ring.properties().wakes_when_drained && self.run.is_empty()
     }
 
     /// Everything before it is indexed.

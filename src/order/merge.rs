@@ -16,7 +16,7 @@ use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
 use std::fmt;
@@ -118,10 +118,10 @@ impl Merge {
         let complete = rings.are_complete();
         let when_full = if complete { order.when_full.for_a_recording() } else { order.when_full };
         if !complete {
-            order.mark.check(&rings.lanes)?;
+            order.mark.check(&rings.cpu_rings)?;
         }
         // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
-        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let awaits = order.hold.awaits();
         // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
         let times = !complete && (matches!(order.key, Key::Time) || matches!(awaits, Awaits::Time(_)));
@@ -131,7 +131,8 @@ impl Merge {
         if in_doubt {
             keys.distrust();
         }
-        let indexes = rings.lanes.iter().enumerate().map(|(rank, lane)| index_of(rank, lane, &keys)).collect();
+        let indexes =
+            rings.cpu_rings.iter().enumerate().map(|(rank, cpu_ring)| index_of(rank, cpu_ring, &keys)).collect();
         let sequence = dense.map(|first| Tracker::in_doubt(first, when_full.most()));
         if sequence.is_some() {
             keys.count_up();
@@ -208,8 +209,10 @@ impl Merge {
     /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught up, so the reader
     /// gives them back and then looks once more.
     fn owes_space(&self) -> bool {
-        let mut lanes = self.rings.lanes.iter().enumerate();
-        lanes.any(|(rank, lane)| lane.ring.properties().wakes_when_drained && self.stream.tail(rank) > lane.ring.tail())
+        let mut cpu_rings = self.rings.cpu_rings.iter().enumerate();
+        cpu_rings.any(|(rank, cpu_ring)| {
+            cpu_ring.ring.properties().wakes_when_drained && self.stream.tail(rank) > cpu_ring.ring.tail()
+        })
     }
 
     /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
@@ -255,8 +258,8 @@ impl Merge {
             return Some(now);
         }
         let since = *self.sighting.get_or_insert_with(|| {
-            for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
-                index.sighted = lane.ring.reserved();
+            for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
+                index.sighted = cpu_ring.ring.reserved();
             }
             now
         });
@@ -273,14 +276,15 @@ impl Merge {
 
     /// Whether a refresh may find some of these reservations committed.
     pub(crate) fn may_find_commits(&self) -> bool {
-        self.awaited().any(|lane| lane.ring.has_committed())
+        self.awaited().any(|cpu_ring| cpu_ring.ring.has_committed())
     }
 
     /// The rings with reservations for which a proof or a report waits.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = &Lane> {
-        let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let awaited = lanes.filter(|(lane, index)| lane.ring.properties().reserves && !index.is_past_reserved());
-        awaited.map(|(lane, _)| lane)
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let awaited =
+            cpu_rings.filter(|(cpu_ring, index)| cpu_ring.ring.properties().reserves && !index.is_past_reserved());
+        awaited.map(|(cpu_ring, _)| cpu_ring)
     }
 
     /// Indexes the new records of each ring.
@@ -299,10 +303,10 @@ impl Merge {
         let mut others = self.memory() + self.reserved();
         let Stream { keys, indexes, far, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
-        for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(indexes) {
             others -= index.memory() + memory_of(far);
             let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
-            if !refresh(index, lane, Indexing { keys, far, most: most.saturating_sub(others) }) {
+            if !refresh(index, cpu_ring, Indexing { keys, far, most: most.saturating_sub(others) }) {
                 let known = index.largest().unwrap_or(u64::MAX);
                 indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
             }
@@ -330,10 +334,10 @@ impl Merge {
     fn follow_cpus_up_to(&mut self, most: usize) -> Result<bool, Error> {
         let mut new = Vec::new();
         let mut failed = self.rings.arrived(&mut new);
-        let (rings, room) = (self.rings.lanes.len() + new.len(), most.saturating_sub(self.rings.lanes.len()));
-        for lane in new.drain(room.min(new.len())..) {
+        let (rings, room) = (self.rings.cpu_rings.len() + new.len(), most.saturating_sub(self.rings.cpu_rings.len()));
+        for cpu_ring in new.drain(room.min(new.len())..) {
             let now = Moment::now(self.rings.clock());
-            if self.rings.untraced.failed(lane.origin.cpu, now) {
+            if self.rings.untraced.failed(cpu_ring.origin.cpu, now) {
                 failed = Err(too_many(rings, most));
             }
         }
@@ -343,11 +347,11 @@ impl Merge {
             // The notices come before what was merged.
             self.stream.sync();
         }
-        for lane in new {
+        for cpu_ring in new {
             // After the other rings of that CPU: ranks decide between equal keys.
-            let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
-            self.stream.insert(rank, index_of(rank, &lane, &self.stream.keys));
-            self.rings.lanes.insert(rank, lane);
+            let rank = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
+            self.stream.insert(rank, index_of(rank, &cpu_ring, &self.stream.keys));
+            self.rings.cpu_rings.insert(rank, cpu_ring);
             if let Some((said, _)) = &mut self.stream.said {
                 *said += u32::from(rank as u32 <= *said);
             }
@@ -415,7 +419,7 @@ impl Merge {
     #[inline(never)]
     fn pick_anew(&mut self) -> bool {
         self.give_back();
-        self.stream.pick_anew(&self.rings.lanes)
+        self.stream.pick_anew(&self.rings.cpu_rings)
     }
 
     /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a sixteenth of a ring. No
@@ -425,11 +429,11 @@ impl Merge {
             return;
         }
         let all = std::mem::take(&mut self.stream.in_batch);
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             // The next refresh decides whether to catch up.
-            if (all || index.unpublished()) && !index.catches_up(lane) {
-                index.publish(lane);
-                self.stream.rushed |= index.fills_up(&lane.ring);
+            if (all || index.unpublished()) && !index.catches_up(cpu_ring) {
+                index.publish(cpu_ring);
+                self.stream.rushed |= index.fills_up(&cpu_ring.ring);
             }
         }
     }
@@ -461,19 +465,19 @@ impl Merge {
         if self.stream.rushed {
             return ControlFlow::Continue(all);
         }
-        let lanes = &self.rings.lanes;
+        let cpu_rings = &self.rings.cpu_rings;
         if !self.stream.is_at_hand() {
-            return each(all, self.stream.take_picked(lanes)).map_break(ControlFlow::Break);
+            return each(all, self.stream.take_picked(cpu_rings)).map_break(ControlFlow::Break);
         }
         let plain_until = self.stream.array.plain_until();
-        self.stream.hand_out(lanes, plain_until, all, each).map_break(ControlFlow::Break)
+        self.stream.hand_out(cpu_rings, plain_until, all, each).map_break(ControlFlow::Break)
     }
 
     /// Lends the event that was picked.
     #[inline(always)]
     pub(crate) fn lend(&mut self) -> EventGuard<'_> {
         let place = self.stream.array.next_plain();
-        EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream, place }
+        EventGuard { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, place }
     }
 
     /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring has filled up by a
@@ -491,7 +495,7 @@ impl Merge {
         self.give_back();
         self.stream.in_batch = true;
         let plain_until = self.stream.array.plain_until();
-        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until }
+        Batch { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, plain_until }
     }
 
     /// Gives the bytes of all yielded events back to the kernel now.
@@ -502,9 +506,9 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.stream.sync();
         self.stream.in_batch = false;
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            if !self.keep_behind || !index.catches_up(lane) {
-                index.publish(lane);
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            if !self.keep_behind || !index.catches_up(cpu_ring) {
+                index.publish(cpu_ring);
             }
         }
     }
@@ -541,14 +545,14 @@ impl Merge {
 
     /// Bytes of the smallest ring that wakes only a reader that has given everything back, if there is one.
     pub(crate) fn smallest_buffer(&self) -> Option<u64> {
-        let rings = self.rings.lanes.iter().map(|lane| &lane.ring);
+        let rings = self.rings.cpu_rings.iter().map(|cpu_ring| &cpu_ring.ring);
         rings.filter(|ring| ring.properties().wakes_when_drained).map(Ring::size).min()
     }
 
     /// Bytes that were written into all of these rings, as far as they are indexed.
     pub(crate) fn written(&self) -> u64 {
-        let all = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let unheard = all.filter(|(lane, _)| lane.ring.properties().wakes_when_drained);
+        let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let unheard = all.filter(|(cpu_ring, _)| cpu_ring.ring.properties().wakes_when_drained);
         unheard.map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
     }
 }
@@ -556,15 +560,15 @@ impl Merge {
 /// An error if the key is the kernel's time and the records of a ring have none.
 pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
     if matches!(key, Key::Time)
-        && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
+        && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {
-        let cpu = lane.origin.cpu;
-        let message = if lane.origin.layout.has_fields() {
+        let cpu = cpu_ring.origin.cpu;
+        let message = if cpu_ring.origin.layout.has_fields() {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         } else {
             let cure = "unless the program writes one: name it with Key::Payload";
-            format!("the records of {} carry no time to order by, {cure}", lane.ring.properties().name)
+            format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
         };
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
@@ -573,15 +577,15 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
 
 /// Whether these rings can be merged with these options.
 fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
-    if rings.lanes.is_empty() {
+    if rings.cpu_rings.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
     }
-    if rings.lanes.len() > RINGS {
-        return Err(too_many(rings.lanes.len(), RINGS));
+    if rings.cpu_rings.len() > RINGS {
+        return Err(too_many(rings.cpu_rings.len(), RINGS));
     }
-    for (at, lane) in rings.lanes.iter().enumerate() {
-        if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
-            let cpu = lane.origin.cpu;
+    for (at, cpu_ring) in rings.cpu_rings.iter().enumerate() {
+        if rings.cpu_rings[..at].iter().any(|other| other.ring.is_same_map(&cpu_ring.ring)) {
+            let cpu = cpu_ring.origin.cpu;
             let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
             let message =
                 format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
@@ -592,11 +596,11 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if let Some(fence) = order.hold.fence().filter(|_| !rings.are_complete()) {
         fence.check(rings)?;
     }
-    let names_none = |lane: &&Lane| {
-        lane.ring.properties().is_shared && lane.origin.cpu == ANY_CPU && lane.origin.layout.cpu().is_none()
+    let names_none = |cpu_ring: &&CpuRing| {
+        cpu_ring.ring.properties().is_shared && cpu_ring.origin.cpu == ANY_CPU && cpu_ring.origin.layout.cpu().is_none()
     };
-    if let Some(lane) = rings.lanes.iter().find(names_none).filter(|_| order.numbers.is_some()) {
-        let name = lane.ring.properties().name;
+    if let Some(cpu_ring) = rings.cpu_rings.iter().find(names_none).filter(|_| order.numbers.is_some()) {
+        let name = cpu_ring.ring.properties().name;
         let message = format!(
             "numbers of each CPU in {name} that CPUs share: its records must name their CPU, by Layout::cpu_at"
         );
@@ -610,8 +614,8 @@ fn too_many(rings: usize, most: usize) -> Error {
 }
 
 /// The index of a ring of which nothing is read yet.
-fn index_of(rank: usize, lane: &Lane, keys: &Keys) -> Index {
-    Index::new(rank, lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
+fn index_of(rank: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
+    Index::new(rank, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
 }
 
 /// How much of the rings' content was indexed.
@@ -636,8 +640,8 @@ impl Drop for Merge {
     fn drop(&mut self) {
         // In a forked child a ring stores no tail, and a lost head has none to store.
         self.stream.sync();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            index.publish(lane);
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            index.publish(cpu_ring);
         }
     }
 }

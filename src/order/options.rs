@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::order::hold::Hold;
 use crate::order::key::Key;
 use crate::rings::options::RingOptions;
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use crate::sequence::counter::Sequence;
 use std::time::Duration;
 
@@ -99,9 +99,9 @@ const MARK: u8 = 75;
 
 impl FillMark {
     /// Checks that the rest of each ring is large enough for a record.
-    pub(crate) fn check(self, lanes: &[Lane]) -> Result<(), Error> {
+    pub(crate) fn check(self, cpu_rings: &[CpuRing]) -> Result<(), Error> {
         let Some(percent) = self.0 else { return Ok(()) };
-        for Lane { ring, origin, .. } in lanes {
+        for CpuRing { ring, origin, .. } in cpu_rings {
             let (size, record) = (ring.size(), origin.layout.smallest());
             let left = size - self.of(size);
             // The kernel never writes one byte of a ring. If no record fits even then, the mark is not at fault.

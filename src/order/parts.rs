@@ -17,12 +17,13 @@ impl Merge {
     pub(super) fn is_in_parts(&mut self) -> bool {
         if self.floors.is_none() && self.rings.are_complete() {
             // This may be the first refresh, before which the heads are unknown.
-            for lane in &mut self.rings.lanes {
-                let _ = lane.ring.refresh();
+            for cpu_ring in &mut self.rings.cpu_rings {
+                let _ = cpu_ring.ring.refresh();
             }
-            let bytes: u64 = self.rings.lanes.iter().map(|lane| lane.ring.head() - lane.ring.tail()).sum();
+            let bytes: u64 =
+                self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.head() - cpu_ring.ring.tail()).sum();
             if bytes.saturating_mul(DEAREST) > self.when_full.most() as u64 {
-                self.floors = Some(Floors::of(&self.rings.lanes, &self.stream.keys));
+                self.floors = Some(Floors::of(&self.rings.cpu_rings, &self.stream.keys));
             }
         }
         self.floors.is_some()
@@ -35,9 +36,9 @@ impl Merge {
         // Another ring may need it.
         self.stream.free_spare();
         let mut all = self.memory() + self.reserved();
-        let step = (most / 2 / self.rings.lanes.len()).clamp(BLOCK, STEP);
+        let step = (most / 2 / self.rings.cpu_rings.len()).clamp(BLOCK, STEP);
         // A part of each ring: a ring without held events says nothing about its keys.
-        for rank in 0..self.rings.lanes.len() {
+        for rank in 0..self.rings.cpu_rings.len() {
             if self.stream.indexes[rank].len() == 0 {
                 self.index_further(rank, &mut all, step);
             }
@@ -54,14 +55,14 @@ impl Merge {
     /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that all rings take.
     fn index_further(&mut self, rank: usize, all: &mut usize, step: usize) -> bool {
         let Stream { keys, indexes, far, .. } = &mut self.stream;
-        let (lane, index) = (&mut self.rings.lanes[rank], &mut indexes[rank]);
+        let (cpu_ring, index) = (&mut self.rings.cpu_rings[rank], &mut indexes[rank]);
         let memory = |index: &Index, far: &Far| index.memory() + memory_of(far);
         let (cursor, others, mut more) = (index.cursor(), *all - memory(index, far), step);
         let most = self.when_full.most().saturating_sub(others);
         // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need the rest.
         loop {
             let some = most.min(memory(index, far).saturating_add(more));
-            if index.refresh(lane, Indexing { keys, far, most: some }) || index.cursor() > cursor || some == most {
+            if index.refresh(cpu_ring, Indexing { keys, far, most: some }) || index.cursor() > cursor || some == most {
                 break;
             }
             more = more.saturating_mul(2);
@@ -83,7 +84,8 @@ impl Merge {
 
     /// The rings that are not completely indexed.
     fn left(&self) -> impl Iterator<Item = (&Index, usize)> {
-        let all = self.rings.lanes.iter().zip(&self.stream.indexes).enumerate();
-        all.filter(|(_, (lane, index))| index.cursor() < lane.ring.head()).map(|(rank, (_, index))| (index, rank))
+        let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate();
+        all.filter(|(_, (cpu_ring, index))| index.cursor() < cpu_ring.ring.head())
+            .map(|(rank, (_, index))| (index, rank))
     }
 }

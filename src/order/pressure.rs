@@ -48,7 +48,7 @@ impl Merge {
     /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in
     /// a small ring the fence's own events may fill a quarter.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.rings.lanes.iter().any(|lane| lane.ring.used() > lane.ring.size() / 2)
+        self.rings.cpu_rings.iter().any(|cpu_ring| cpu_ring.ring.used() > cpu_ring.ring.size() / 2)
     }
 
     /// Whether a ring has filled up so much while events were yielded that a refresh should come before the next one.
@@ -61,18 +61,18 @@ impl Merge {
     pub(crate) fn writers(&mut self) -> impl Iterator<Item = u32> {
         // What was merged is held too.
         self.stream.sync();
-        let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let holding = lanes.filter(|(_, index)| index.len() > 0).map(|(lane, _)| lane.origin.cpu);
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let holding = cpu_rings.filter(|(_, index)| index.len() > 0).map(|(cpu_ring, _)| cpu_ring.origin.cpu);
         let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
         holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
     }
 
     /// Bytes of memory that holding takes now.
     pub(crate) fn memory(&self) -> usize {
-        let lanes = self.rings.lanes.iter().map(|lane| lane.copies.memory());
+        let cpu_rings = self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory());
         let indexes = self.stream.indexes.iter().map(Index::memory);
         let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
-        lanes.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
+        cpu_rings.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
     }
 
     /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the bound: a list that grows
@@ -91,7 +91,7 @@ impl Merge {
         let mut memory = self.memory();
         if memory > enough {
             self.stream.free_spare();
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.clear_spare());
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
             memory = self.memory();
         }
         let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
@@ -104,8 +104,8 @@ impl Merge {
         let mut crowded = false;
         self.was_crowded |= self.is_crowded();
         let is_complete = self.rings.are_complete();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            let (tail, used, size) = (lane.ring.tail(), lane.ring.used(), lane.ring.size());
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            let (tail, used, size) = (cpu_ring.ring.tail(), cpu_ring.ring.used(), cpu_ring.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
             let mark = self.mark.leaving(size, index.longest());
             // Events that may leave are not held: the consumer makes space by taking them.
@@ -117,9 +117,11 @@ impl Merge {
             let is_pressed = used > mark;
             match self.when_full {
                 WhenFull::Discard => {}
-                WhenFull::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
-                    memory += lane.copies.more(&lane.ring, index.cursor());
-                    index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
+                WhenFull::Copy { .. }
+                    if memory + reserved + cpu_ring.copies.more(&cpu_ring.ring, index.cursor()) <= most =>
+                {
+                    memory += cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
+                    index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
                 }
                 // The ring still has space.
                 WhenFull::Copy { .. } if !is_pressed => {}
@@ -148,7 +150,7 @@ impl Merge {
         self.refreshed += 1;
         if self.refreshed == WINDOW {
             self.refreshed = 0;
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
             let mut memory = self.memory();
             for index in &mut self.stream.indexes {
                 let before = index.memory();
@@ -170,8 +172,8 @@ impl Merge {
     /// The notice of an early release.
     pub(super) fn unproven(&self, memory: usize) -> EarlyRelease {
         let filled = |ring: &Ring| (ring.used() * 100 / ring.size()) as u8;
-        let fullest = self.rings.lanes.iter().max_by_key(|lane| filled(&lane.ring));
-        let (cpu, filled) = fullest.map_or((0, 0), |lane| (lane.origin.cpu, filled(&lane.ring)));
+        let fullest = self.rings.cpu_rings.iter().max_by_key(|cpu_ring| filled(&cpu_ring.ring));
+        let (cpu, filled) = fullest.map_or((0, 0), |cpu_ring| (cpu_ring.origin.cpu, filled(&cpu_ring.ring)));
         let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
         EarlyRelease { cpu, filled, memory, most, reserved: None }
     }

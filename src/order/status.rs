@@ -4,7 +4,7 @@ use crate::account::cpu::Account;
 use crate::account::status::Status;
 use crate::order::index::Index;
 use crate::order::merge::Merge;
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::CpuNumbers;
 use std::time::Duration;
@@ -30,18 +30,18 @@ impl Merge {
     /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What programs count needs no
     /// pause in the stream: no LOST record will come.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        let may_ask = |lane: &Lane, index: &Index| all || index.len() == 0 || lane.losses.are_cheap();
-        self.read_losses_of(|lane, index| index.suspect && may_ask(lane, index), false)
+        let may_ask = |cpu_ring: &CpuRing, index: &Index| all || index.len() == 0 || cpu_ring.losses.are_cheap();
+        self.read_losses_of(|cpu_ring, index| index.suspect && may_ask(cpu_ring, index), false)
     }
 
-    fn read_losses_of(&mut self, which: impl Fn(&Lane, &Index) -> bool, before_report: bool) -> bool {
+    fn read_losses_of(&mut self, which: impl Fn(&CpuRing, &Index) -> bool, before_report: bool) -> bool {
         self.stream.sync();
         let held = self.held();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            if which(lane, index)
-                && let Some(total) = lane.losses.read()
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            if which(cpu_ring, index)
+                && let Some(total) = cpu_ring.losses.read()
             {
-                index.dropped(total, lane.losses.told(), before_report);
+                index.dropped(total, cpu_ring.losses.told(), before_report);
             }
         }
         self.held() > held
@@ -79,12 +79,12 @@ impl Merge {
             numbers: self.stream.indexes.iter().any(|index| index.numbers.is_some()),
             held: self.held(),
             lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
-            next: top.map(|top| (self.rings.lanes[top.rank()].origin.cpu, top.key)),
-            reserved: self.awaited().next().map(|lane| lane.origin.cpu),
+            next: top.map(|top| (self.rings.cpu_rings[top.rank()].origin.cpu, top.key)),
+            reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
             ..self.stream.counts
         };
-        for (rank, (lane, index)) in self.rings.lanes.iter().zip(&self.stream.indexes).enumerate() {
-            status.add(self.account(rank, lane, index, asks));
+        for (rank, (cpu_ring, index)) in self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate() {
+            status.add(self.account(rank, cpu_ring, index, asks));
         }
         for (cpu, untraced) in self.rings.untraced.times() {
             status.add_untraced(cpu, untraced);
@@ -96,23 +96,23 @@ impl Merge {
     }
 
     /// The account of one ring.
-    fn account(&self, rank: usize, lane: &Lane, index: &Index, asks: bool) -> Account {
+    fn account(&self, rank: usize, cpu_ring: &CpuRing, index: &Index, asks: bool) -> Account {
         let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(rank));
-        let total = if asks { lane.losses.read() } else { None };
-        let told = lane.losses.told().saturating_add(index.foretold());
-        let lost = total.unwrap_or_else(|| if asks { 0 } else { lane.losses.known() }).max(told);
-        let unindexed = if asks { lane.records_from(index.cursor()) } else { 0 };
+        let total = if asks { cpu_ring.losses.read() } else { None };
+        let told = cpu_ring.losses.told().saturating_add(index.foretold());
+        let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(told);
+        let unindexed = if asks { cpu_ring.records_from(index.cursor()) } else { 0 };
         let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
         Account {
-            cpu: Some(lane.origin.cpu),
-            size: lane.ring.size(),
+            cpu: Some(cpu_ring.origin.cpu),
+            size: cpu_ring.ring.size(),
             most_used: counts.most_used,
             yielded,
             held: (counts.indexed - yielded).saturating_add(unindexed),
             lost,
             untold: lost.saturating_sub(counts.lost),
             // What lies after a reservation that is not committed cannot be read.
-            exact: total.is_some() && lane.ring.head() == lane.ring.reserved(),
+            exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
             damaged: counts.damaged,
             missing,
             // The last loss may have been drawn before the last record: by a writer that was interrupted.

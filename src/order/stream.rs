@@ -12,7 +12,7 @@ use crate::order::key::Keys;
 use crate::order::place::{Keyed, Place, Tag};
 use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
-use crate::rings::{Lane, Untraced};
+use crate::rings::{CpuRing, Untraced};
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::Hole;
 use crate::sequence::tracker::Tracker;
@@ -124,8 +124,8 @@ impl Stream {
 
     /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
-    pub(crate) fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
-        if self.pick_next_other() && !self.leave_out(lanes) {
+    pub(crate) fn pick_anew(&mut self, cpu_rings: &[CpuRing]) -> bool {
+        if self.pick_next_other() && !self.leave_out(cpu_rings) {
             return true;
         }
         self.last = self.last();
@@ -138,7 +138,7 @@ impl Stream {
             }
             // Behind one that was left out the run goes on.
             if self.array.next_other().is_none() {
-                self.find_plain(lanes);
+                self.find_plain(cpu_rings);
                 if self.is_at_hand() {
                     return true;
                 }
@@ -151,7 +151,7 @@ impl Stream {
             if !is_picked {
                 return false;
             }
-            if !self.leave_out(lanes) {
+            if !self.leave_out(cpu_rings) {
                 return true;
             }
         }
@@ -184,7 +184,7 @@ impl Stream {
 
     /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early; or such records of
     /// other kinds. What is about the tracer among the plain ones is left out.
-    fn find_plain(&mut self, lanes: &[Lane]) {
+    fn find_plain(&mut self, cpu_rings: &[CpuRing]) {
         let until = self.frontier.until();
         let is_plain = |place: &Place| place.is_plain() && place.key < until;
         self.array.set_plain(0);
@@ -203,15 +203,15 @@ impl Stream {
         self.array.set_plain(plain);
         self.early = false;
         if let Some(own) = &self.own {
-            let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(lanes, place)));
+            let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(cpu_rings, place)));
             self.counts.left_out += left_out as u64;
         }
     }
 
     /// Takes the picked record without yielding it, if it is about the tracer.
     #[inline(always)]
-    fn leave_out(&mut self, lanes: &[Lane]) -> bool {
-        self.own.is_some() && self.leave_out_own(lanes)
+    fn leave_out(&mut self, cpu_rings: &[CpuRing]) -> bool {
+        self.own.is_some() && self.leave_out_own(cpu_rings)
     }
 
     /// Adds the index of a new ring. Nothing is merged.
@@ -273,8 +273,8 @@ impl Stream {
 
     /// A plain place as an event.
     #[inline(always)]
-    pub(crate) fn plain_event<'a>(&self, lanes: &'a [Lane], place: Place) -> Event<'a> {
-        let item = Item::Record(plain_record(lanes, place));
+    pub(crate) fn plain_event<'a>(&self, cpu_rings: &'a [CpuRing], place: Place) -> Event<'a> {
+        let item = Item::Record(plain_record(cpu_rings, place));
         Event { key: Some(place.key), certainty: self.frontier.certainty, late_by: 0, item }
     }
 
@@ -282,7 +282,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn hand_out<'a, A, B>(
         &mut self,
-        lanes: &'a [Lane],
+        cpu_rings: &'a [CpuRing],
         plain_until: usize,
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
@@ -293,7 +293,7 @@ impl Stream {
         for &place in places {
             // Before the function, which may panic.
             *at += 1;
-            let item = Item::Record(plain_record(lanes, place));
+            let item = Item::Record(plain_record(cpu_rings, place));
             let event = Event { key: Some(place.key), certainty, late_by: 0, item };
             all = each(all, event)?;
         }
@@ -302,8 +302,8 @@ impl Stream {
 
     /// The event that was picked and is not a plain place. It is taken.
     #[cold]
-    pub(crate) fn take_picked<'a>(&mut self, lanes: &'a [Lane]) -> Event<'a> {
-        let event = self.picked_event(lanes);
+    pub(crate) fn take_picked<'a>(&mut self, cpu_rings: &'a [CpuRing]) -> Event<'a> {
+        let event = self.picked_event(cpu_rings);
         self.take_other();
         event
     }
@@ -311,12 +311,12 @@ impl Stream {
     /// In a batch, whose events may still be borrowed, nothing is published. Whether a ring of which much was yielded fills up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn heed(&mut self, lanes: &[Lane]) {
+    pub(crate) fn heed(&mut self, cpu_rings: &[CpuRing]) {
         if !self.array.is_empty() {
             return;
         }
-        for (index, lane) in self.indexes.iter_mut().zip(lanes) {
-            self.rushed |= index.fills_up(&lane.ring);
+        for (index, cpu_ring) in self.indexes.iter_mut().zip(cpu_rings) {
+            self.rushed |= index.fills_up(&cpu_ring.ring);
         }
     }
 
@@ -340,7 +340,7 @@ impl Stream {
 
 /// The record of a plain place, where it lies.
 #[inline(always)]
-pub(crate) fn plain_record(lanes: &[Lane], place: Place) -> Record<'_> {
-    let lane = &lanes[place.rank()];
-    Record::sample(lane.near(place.low(), place.size()), place.size(), &lane.origin)
+pub(crate) fn plain_record(cpu_rings: &[CpuRing], place: Place) -> Record<'_> {
+    let cpu_ring = &cpu_rings[place.rank()];
+    Record::sample(cpu_ring.near(place.low(), place.size()), place.size(), &cpu_ring.origin)
 }

@@ -4,7 +4,7 @@ use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -45,12 +45,12 @@ impl Rings {
     pub fn drain<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            let fault = lane.ring.look().err();
-            order.push((lane.ring.size() - lane.ring.used(), index, fault));
+        for (index, cpu_ring) in self.cpu_rings.iter_mut().enumerate() {
+            let fault = cpu_ring.ring.look().err();
+            order.push((cpu_ring.ring.size() - cpu_ring.ring.used(), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
-        order.into_iter().try_for_each(|(_, index, fault)| self.lanes[index].drain(fault, &mut each))
+        order.into_iter().try_for_each(|(_, index, fault)| self.cpu_rings[index].drain(fault, &mut each))
     }
 }
 
@@ -104,7 +104,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl Lane {
+impl CpuRing {
     /// Reads up to the last head seen, and skips to a head that could not be right.
     fn drain<B>(
         &mut self,

@@ -5,7 +5,7 @@ use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::recorder::recording::{Mark, Marked};
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl<'a> Frozen<'a> {
 
     fn recorded(&self, from: usize) -> Recorded<'_> {
         let Recorder { rings, marks, .. } = &*self.recorder;
-        Recorded { lanes: &rings.lanes, marks: marks[from..].iter() }
+        Recorded { cpu_rings: &rings.cpu_rings, marks: marks[from..].iter() }
     }
 
     fn thaw(&mut self) -> Result<(), Error> {
@@ -74,7 +74,7 @@ impl<'a> Frozen<'a> {
         }
         // No slice is borrowed any more (I9).
         self.recorder.marks.clear();
-        self.recorder.rings.lanes.iter_mut().for_each(|lane| lane.ring.thaw());
+        self.recorder.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.ring.thaw());
         self.recorder.rings.resume()
     }
 }
@@ -89,13 +89,13 @@ impl Drop for Frozen<'_> {
 /// Events of a [`Frozen`] recorder, oldest first.
 #[derive(Clone)]
 pub struct Recorded<'a> {
-    lanes: &'a [Lane],
+    cpu_rings: &'a [CpuRing],
     marks: std::slice::Iter<'a, Mark>,
 }
 
 impl<'a> Recorded<'a> {
     fn event(&self, mark: &Mark) -> Event<'a> {
-        let Lane { ring, origin, .. } = &self.lanes[mark.rank as usize];
+        let CpuRing { ring, origin, .. } = &self.cpu_rings[mark.rank as usize];
         ring.assert_here();
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;

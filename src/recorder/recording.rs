@@ -12,7 +12,7 @@ use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
 use crate::rings::control::Pause;
 use crate::rings::options::RingOptions;
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -107,7 +107,7 @@ impl Recorder {
     }
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
-        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         check_key(&rings, &key)?;
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());
@@ -138,8 +138,8 @@ impl Recorder {
         let failed = self.rings.arrived(&mut new);
         // `Frozen::complete_from` reports this to the program.
         self.rings.untraced.take_news().for_each(drop);
-        self.rings.lanes.append(&mut new);
-        self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        self.rings.cpu_rings.append(&mut new);
+        self.rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         failed
     }
 
@@ -161,7 +161,7 @@ impl Recorder {
         let mut frozen = Frozen::new(self);
         stopped?;
         frozen.recorder.marks.clear();
-        for rank in 0..frozen.recorder.rings.lanes.len() {
+        for rank in 0..frozen.recorder.rings.cpu_rings.len() {
             let oldest = frozen.recorder.mark(rank as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
         }
@@ -190,7 +190,7 @@ impl Recorder {
     /// skipped.
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
-        let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
+        let CpuRing { ring, origin, losses, .. } = &mut rings.cpu_rings[rank as usize];
         losses.refreshed();
         let mut told = 0;
         let overwrote = ring.refresh_backward();

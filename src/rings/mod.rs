@@ -1,13 +1,12 @@
 //! The rings of a machine: how they are opened, what writes into them, and how they are stopped.
 //!
-//! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], one lane for each CPU, with the
+//! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], the ring of each CPU, with the
 //! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
 //! pause. It does not know keys or order. `options.rs` has what a user asks for, `event_spec.rs` and `target.rs` what
-//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, and `hotplug.rs` those of the machine, also of CPUs that
+//! that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs` those of the machine, also of CPUs that
 //! come later.
 
 pub(crate) mod control;
-mod cpu_ring;
 mod event_attr;
 mod event_map;
 mod event_names;
@@ -17,6 +16,7 @@ mod foreign;
 mod format;
 mod hotplug;
 mod losses;
+mod opening;
 pub(crate) mod options;
 mod plan;
 mod recording;
@@ -57,7 +57,7 @@ use std::sync::Arc;
 /// mappings and shares the slots with its parent: there, dropping only closes.
 pub struct Rings {
     control: Arc<Control>,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) cpu_rings: Vec<CpuRing>,
     arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
     news: Option<Arc<OwnedFd>>,
@@ -78,9 +78,9 @@ pub struct Rings {
     traced_threads: Option<Vec<u32>>,
 }
 
-/// One ring, with the layout, the copies and the losses of its records.
+/// The ring of one CPU (or one that all CPUs share), with the layout, the copies and the losses of its records.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct CpuRing {
     pub(crate) ring: Ring,
     pub(crate) origin: Arc<Origin>,
     /// Bytes that were copied out of the ring to make room, and were not yielded yet.
@@ -88,7 +88,7 @@ pub(crate) struct Lane {
     pub(crate) losses: Losses,
 }
 
-impl Lane {
+impl CpuRing {
     pub(crate) fn new(ring: Ring, origin: Origin, counter: Counter) -> Self {
         Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
     }
@@ -151,7 +151,7 @@ impl Lane {
 /// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs are not
 /// traced.
 pub(crate) type Arrivals =
-    Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
+    Box<dyn FnMut(&Control, &mut [CpuRing], &mut Vec<CpuRing>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
 
 /// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Rings {
     pub fn empty(clock: Clock) -> Self {
         Self {
             control: Control::new(),
-            lanes: Vec::new(),
+            cpu_rings: Vec::new(),
             arrivals: None,
             untraced: UntracedCpus::default(),
             news: None,
@@ -190,9 +190,9 @@ impl Rings {
     }
 
     /// Adds an opened ring, whose output a gate can stop.
-    pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
-        self.control.outlets().add(lane.origin.cpu, gate, Vec::new())?;
-        self.lanes.push(lane);
+    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: Gate) -> Result<(), Error> {
+        self.control.outlets().add(cpu_ring.origin.cpu, gate, Vec::new())?;
+        self.cpu_rings.push(cpu_ring);
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl Rings {
 
     /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
     pub fn are_live(&self) -> bool {
-        !self.is_complete && self.lanes.iter().any(|lane| !lane.ring.is_simulated())
+        !self.is_complete && self.cpu_rings.iter().any(|cpu_ring| !cpu_ring.ring.is_simulated())
     }
 
     /// The threads that were traced when the rings were opened, by their numbers in this PID namespace. `None` if the rings trace a machine
@@ -283,33 +283,33 @@ impl Rings {
         // The other program may still write into its ring.
         self.is_complete = false;
         self.facts = None;
-        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
+        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
     }
 
     /// How many rings there are.
     pub fn len(&self) -> usize {
-        self.lanes.len()
+        self.cpu_rings.len()
     }
 
     /// Whether there are no rings.
     pub fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.cpu_rings.is_empty()
     }
 
     /// The CPUs that have a ring.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
-        self.lanes.iter().map(|lane| lane.origin.cpu)
+        self.cpu_rings.iter().map(|cpu_ring| cpu_ring.origin.cpu)
     }
 
     /// The layout of each ring's records, in the order of [`Rings::cpus`].
     pub fn layouts(&self) -> impl Iterator<Item = &Layout> {
-        self.lanes.iter().map(|lane| &lane.origin.layout)
+        self.cpu_rings.iter().map(|cpu_ring| &cpu_ring.origin.layout)
     }
 
     /// The ids by which records name their event (`PERF_EVENT_IOC_ID`, [`Record::id`]), each with the event's index in [`Rings::sources`]. An
     /// event has an id for each CPU. A CPU that comes online adds some.
     pub fn ids(&self) -> impl Iterator<Item = (u64, usize)> {
-        self.lanes.iter().flat_map(|lane| lane.origin.all())
+        self.cpu_rings.iter().flat_map(|cpu_ring| cpu_ring.origin.all())
     }
 
     /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
@@ -321,12 +321,12 @@ impl Rings {
 
     /// The events that own the rings, as far as they are known.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
-        self.lanes.iter().filter_map(|lane| lane.ring.fd())
+        self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.fd())
     }
 
     /// Whether there is a ring of a kind with this property.
     pub(crate) fn have(&self, property: impl Fn(&Properties) -> bool) -> bool {
-        self.lanes.iter().any(|lane| property(lane.ring.properties()))
+        self.cpu_rings.iter().any(|cpu_ring| property(cpu_ring.ring.properties()))
     }
 
     /// Sets the clock that stamps the records, if it is not known: simulated rings have none.
@@ -351,7 +351,7 @@ impl Rings {
     /// kernel wrote the records (`setup_pebs_time`, `arch/x86/events/intel/ds.c`; with any other clock it draws none).
     pub(crate) fn have_one_clock(&self) -> bool {
         let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
-        let mut told = self.lanes.iter().filter_map(|lane| lane.ring.has_user_time());
+        let mut told = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
         self.clock != Clock::Perf || !self.sources.iter().any(is_drawn_before) && told.all(machine::perf_clock_agrees)
     }
 
@@ -398,9 +398,11 @@ impl Rings {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         self.control.check()?;
-        let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };
-        let (head, tail) = lane.ring.words();
-        Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail })
+        let Some(cpu_ring) = self.cpu_rings.iter().find(|cpu_ring| cpu_ring.origin.cpu == cpu) else {
+            return Err(self.absent(cpu));
+        };
+        let (head, tail) = cpu_ring.ring.words();
+        Ok(RawRing { base: cpu_ring.ring.page(), size: cpu_ring.ring.size() as usize, head, tail })
     }
 
     /// Why a CPU has no ring.
@@ -417,12 +419,12 @@ impl Rings {
         &self.control
     }
 
-    /// Finds CPUs that came online. Adds their new rings to `new`, for `lanes`.
-    pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
+    /// Finds CPUs that came online. Adds their new rings to `new`, for [`Rings`].
+    pub(crate) fn arrived(&mut self, new: &mut Vec<CpuRing>) -> Result<(), Error> {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
         match &mut self.arrivals {
-            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new, &mut self.untraced),
+            Some(arrivals) => arrivals(&self.control, &mut self.cpu_rings, new, &mut self.untraced),
             None => Ok(()),
         }
     }
@@ -444,14 +446,14 @@ impl Drop for Rings {
         }
         // First nobody writes into the rings, then they are unmapped, then events are closed.
         let events = self.control.retire();
-        self.lanes.clear();
+        self.cpu_rings.clear();
         drop(events);
     }
 }
 
 impl fmt::Debug for Rings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rings").field("lanes", &self.lanes).field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("Rings").field("rings", &self.cpu_rings).field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 

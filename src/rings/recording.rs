@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Sources};
 use crate::ring::{KernelHalf, Ring};
-use crate::rings::{Counter, Lane, Rings, Source};
+use crate::rings::{Counter, CpuRing, Rings, Source};
 use crate::sys::{machine, memory, perf};
 use std::any::Any;
 use std::io;
@@ -210,7 +210,7 @@ impl Recording {
                 1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
                 _ => Origin::new(cpu, layout, ids).asked(),
             };
-            rings.lanes.push(Lane::new(ring, origin, Counter::Unknown));
+            rings.cpu_rings.push(CpuRing::new(ring, origin, Counter::Unknown));
         }
         rings
     }

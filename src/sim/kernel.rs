@@ -11,7 +11,7 @@ use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::untraced::UntracedCpus;
-use crate::rings::{Counter, Lane, Rings};
+use crate::rings::{Counter, CpuRing, Rings};
 use crate::sim::Grace;
 use crate::sim::cpu::{Cpu, Output, Writer};
 use crate::sim::sections::Sections;
@@ -49,7 +49,7 @@ type SharedCpu = Arc<Mutex<Cpu>>;
 struct Consumer {
     /// Whether the rings were taken. Rings of CPUs that came later are picked up one by one.
     taken: bool,
-    waiting: Vec<(Lane, SharedCpu)>,
+    waiting: Vec<(CpuRing, SharedCpu)>,
 }
 
 /// The id of the first CPU's event. The ids of the others follow.
@@ -122,8 +122,8 @@ impl Kernel {
         let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
         let counted = Arc::clone(&shared);
         let losses = Counter::Simulated(Box::new(move || lock(&counted).dropped));
-        let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
-        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((lane, Arc::clone(&shared)));
+        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
+        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((cpu_ring, Arc::clone(&shared)));
         cpus.push((cpu, shared));
     }
 
@@ -146,16 +146,16 @@ impl Kernel {
         let mut rings = Rings::empty(clock);
         let mut consumer = self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!std::mem::replace(&mut consumer.taken, true), "the rings were taken already");
-        for (lane, cpu) in consumer.waiting.drain(..) {
-            let opened = rings.open_lane(lane, gate(cpu));
+        for (cpu_ring, cpu) in consumer.waiting.drain(..) {
+            let opened = rings.add_ring(cpu_ring, gate(cpu));
             debug_assert!(opened.is_ok(), "a simulated gate does not fail");
         }
         drop(consumer);
         let machine = Arc::clone(&self.machine);
-        let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>, _: &mut UntracedCpus| {
-            for (lane, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
-                control.outlets().add(lane.origin.cpu, gate(cpu), Vec::new())?;
-                new.push(lane);
+        let arrivals = move |control: &Control, _: &mut [CpuRing], new: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
+            for (cpu_ring, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
+                control.outlets().add(cpu_ring.origin.cpu, gate(cpu), Vec::new())?;
+                new.push(cpu_ring);
             }
             Ok(())
         };

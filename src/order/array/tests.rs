@@ -40,7 +40,7 @@ impl Rings {
     fn write(&mut self, ring: usize, key: u64) {
         let head = self.kernel.head(ring as u32);
         // No loss, which would come with a record of its own.
-        if head - self.rings.lanes[ring].ring.tail() < 4000 {
+        if head - self.rings.cpu_rings[ring].ring.tail() < 4000 {
             assert!(self.kernel.emit(ring as u32, key, b""));
             self.held.push((key, ring, head));
         }
@@ -52,9 +52,9 @@ impl Rings {
 
     fn refresh(&mut self) {
         self.put_back();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.indexes) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.indexes) {
             let with = Indexing { keys: &mut self.keys, far: &mut self.far, most: usize::MAX };
-            assert!(index.refresh(lane, with));
+            assert!(index.refresh(cpu_ring, with));
         }
         self.held.sort_unstable();
     }

@@ -85,7 +85,7 @@ impl Cpu {
 struct Reading {
     cpus: [Arc<Cpu>; 2],
     /// The rings that are known: the first so many.
-    lanes: usize,
+    cpu_rings: usize,
     frontier: Frontier,
     fences: Fences,
     taken: [bool; 2],
@@ -96,13 +96,13 @@ struct Reading {
 impl Reading {
     /// A ring is started and known from then on: `Watch::open`.
     fn arrive(&mut self) {
-        self.cpus[self.lanes].started.store(true, Ordering::Relaxed);
-        self.lanes += 1;
+        self.cpus[self.cpu_rings].started.store(true, Ordering::Relaxed);
+        self.cpu_rings += 1;
     }
 
     fn refresh(&mut self) {
         let mut largest = None;
-        for (cpu, taken) in self.cpus[..self.lanes].iter().zip(&mut self.taken) {
+        for (cpu, taken) in self.cpus[..self.cpu_rings].iter().zip(&mut self.taken) {
             if !*taken && cpu.head.load(Ordering::Acquire) == 1 {
                 *taken = true;
                 self.held.push(cpu.key.load(Ordering::Relaxed));
@@ -151,7 +151,7 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
             };
             let mut reading = Reading {
                 cpus: cpus.clone(),
-                lanes: 0,
+                cpu_rings: 0,
                 frontier: Frontier::new(&Hold::FENCE),
                 fences,
                 taken: [false; 2],

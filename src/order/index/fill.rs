@@ -6,7 +6,7 @@ use crate::order::place::{Note, Place, SPAN, Tag};
 use crate::order::run::{REACH, REACH_BYTES, SLOTS};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Framing, LOW_POSITION, Ring, prefetch, with_framing};
-use crate::rings::{Lane, Losses};
+use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::Said;
 use std::sync::Arc;
 
@@ -24,27 +24,27 @@ pub(crate) struct Indexing<'a> {
 impl Index {
     /// Publishes the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the key function
     /// panics.
-    pub(crate) fn refresh(&mut self, lane: &mut Lane, with: Indexing<'_>) -> bool {
-        self.publish(lane);
-        self.look(lane, with)
+    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+        self.publish(cpu_ring);
+        self.look(cpu_ring, with)
     }
 
     /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and publishes the tail only if there
     /// is more to yield.
-    pub(crate) fn refresh_behind(&mut self, lane: &mut Lane, with: Indexing<'_>) -> bool {
-        if !self.catches_up(lane) {
-            return self.refresh(lane, with);
+    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+        if !self.catches_up(cpu_ring) {
+            return self.refresh(cpu_ring, with);
         }
-        let is_whole = self.look(lane, with);
-        if !self.catches_up(lane) {
-            self.publish(lane);
+        let is_whole = self.look(cpu_ring, with);
+        if !self.catches_up(cpu_ring) {
+            self.publish(cpu_ring);
         }
         is_whole
     }
 
     /// Loads the head and indexes new records.
-    fn look(&mut self, lane: &mut Lane, mut with: Indexing<'_>) -> bool {
-        let Lane { ring, origin, losses, .. } = lane;
+    fn look(&mut self, cpu_ring: &mut CpuRing, mut with: Indexing<'_>) -> bool {
+        let CpuRing { ring, origin, losses, .. } = cpu_ring;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {

@@ -28,9 +28,9 @@ impl Alone {
         self.array.put_back(slice::from_mut(&mut self.index), &mut self.far);
     }
 
-    fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+    fn refresh(&mut self, cpu_ring: &mut CpuRing, keys: &mut Keys, most: usize) -> bool {
         self.sync();
-        self.index.refresh(lane, Indexing { keys, far: &mut self.far, most })
+        self.index.refresh(cpu_ring, Indexing { keys, far: &mut self.far, most })
     }
 
     fn front(&mut self) -> Option<Place> {
@@ -66,7 +66,7 @@ impl Alone {
 fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Alone) {
     let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
-    let lane = &mut rings.lanes[0];
+    let cpu_ring = &mut rings.cpu_rings[0];
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut most = 0;
@@ -77,7 +77,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
         }
         assert!(kernel.emit(0, time, &number.to_ne_bytes()));
         if n % each_look == each_look - 1 {
-            let (steps, whole) = instrument::count(|| alone.refresh(lane, &mut keys, usize::MAX));
+            let (steps, whole) = instrument::count(|| alone.refresh(cpu_ring, &mut keys, usize::MAX));
             assert!(whole);
             most = most.max(steps / each_look);
         }
@@ -343,7 +343,7 @@ fn an_index_is_what_lists_say() {
         let key = keys[course as usize % 3];
         let mut said = Said::new(key);
         let mut rings = said.kernel.take_rings();
-        let lane = &mut rings.lanes[0];
+        let cpu_ring = &mut rings.cpu_rings[0];
         let mut keys = Keys::new(key(), None, None, None);
         let mut alone = Alone::new(None);
         let mut state = course + 1;
@@ -366,7 +366,7 @@ fn an_index_is_what_lists_say() {
             let (before, was_empty) = (alone.memory(), alone.held() == 0);
             let used = said.head - alone.index.looked_tail;
             alone.index.suspect = false;
-            let whole = alone.refresh(lane, &mut keys, most);
+            let whole = alone.refresh(cpu_ring, &mut keys, most);
             said.refresh(alone.index.cursor());
             let index = &alone.index;
             let dropped = std::mem::take(&mut said.dropped_since_look);
@@ -383,7 +383,7 @@ fn an_index_is_what_lists_say() {
         }
         while alone.held() > 0 || alone.index.cursor() < said.head {
             take(&mut alone, &mut said, 10_000);
-            alone.refresh(lane, &mut keys, usize::MAX);
+            alone.refresh(cpu_ring, &mut keys, usize::MAX);
             said.refresh(alone.index.cursor());
         }
         said.compare(&mut alone);
@@ -399,7 +399,7 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
     let mut alone = Alone::new(None);
     let mut refresh = |alone: &mut Alone, records: u64, most| {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
-        alone.refresh(&mut rings.lanes[0], &mut keys, most)
+        alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
     };
     while alone.index.run.free() > 1 {
         assert!(refresh(&mut alone, 1, usize::MAX));
@@ -421,7 +421,7 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
-        alone.refresh(&mut rings.lanes[0], &mut keys, most)
+        alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
     };
     assert!(refresh(&mut alone, |n| 1_000_000 - n, usize::MAX));
     assert!(refresh(&mut alone, |n| 1_000_000 + n, usize::MAX));
@@ -450,7 +450,7 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
     let (buffer, ring) = RingBuffer::new(4096);
     let mut rings = Rings::empty(Clock::Perf);
     rings.add(0, ring, Layout::RING_BUFFER);
-    let lane = &mut rings.lanes[0];
+    let cpu_ring = &mut rings.cpu_rings[0];
     let mut keys = Keys::new(Key::Payload(0), None, None, None);
     let mut alone = Alone::new(None);
     let mut taken = Vec::new();
@@ -462,7 +462,7 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
             }
             alone.sync();
             let Alone { index, far, .. } = &mut alone;
-            assert!(index.refresh_behind(lane, Indexing { keys: &mut keys, far, most: usize::MAX }));
+            assert!(index.refresh_behind(cpu_ring, Indexing { keys: &mut keys, far, most: usize::MAX }));
             while let Some(front) = alone.front() {
                 taken.push((front.key, alone.index.note(front).is_some()));
                 alone.take();

@@ -5,7 +5,7 @@ use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
 use crate::order::place::{Keyed, Note, Place};
 use crate::record::Record;
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::sequence::tracker::{Step, Tracker};
 
 impl Stream {
@@ -21,9 +21,9 @@ impl Stream {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn leave_out_own(&mut self, lanes: &[Lane]) -> bool {
+    pub(super) fn leave_out_own(&mut self, cpu_rings: &[CpuRing]) -> bool {
         let ours = self
-            .picked_record(lanes)
+            .picked_record(cpu_rings)
             .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
         if ours {
             self.counts.left_out += 1;
@@ -146,11 +146,11 @@ impl Stream {
     }
 
     /// The picked record, if the picked event is one.
-    pub(crate) fn picked_record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
+    pub(crate) fn picked_record<'a>(&self, cpu_rings: &'a [CpuRing]) -> Option<Record<'a>> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
+        let (index, cpu_ring) = (&self.indexes[place.rank()], &cpu_rings[place.rank()]);
         let is_record = notice.is_none() && index.note(place).is_none_or(|note| note.is_of_a_record());
-        is_record.then(|| Record::again(lane.bytes(index.position(place), index.len_of(place)), &lane.origin))
+        is_record.then(|| Record::again(cpu_ring.bytes(index.position(place), index.len_of(place)), &cpu_ring.origin))
     }
 
     /// The key of the picked event.
@@ -167,29 +167,29 @@ impl Stream {
 
     /// The picked event.
     #[cold]
-    pub(crate) fn picked_event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+    pub(crate) fn picked_event<'a>(&self, cpu_rings: &'a [CpuRing]) -> Event<'a> {
         let Pick { late_by, certainty, .. } = self.picked;
-        let item = self.picked_record(lanes).map_or_else(|| self.other(lanes), Item::Record);
+        let item = self.picked_record(cpu_rings).map_or_else(|| self.other(cpu_rings), Item::Record);
         Event { key: self.picked_key(), certainty, late_by, item }
     }
 
     /// The picked event, if it is not a record.
     #[cold]
     #[inline(never)]
-    fn other<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
+    fn other<'a>(&self, cpu_rings: &'a [CpuRing]) -> Item<'a> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
-        let cpu = lane.origin.cpu;
+        let (index, cpu_ring) = (&self.indexes[place.rank()], &cpu_rings[place.rank()]);
+        let cpu = cpu_ring.origin.cpu;
         if let Some(notice) = notice {
             return self.told(&notice, cpu);
         }
         match index.note(place) {
             Some(Note::Lost { id, count, after }) => {
                 let (after, until) = (after, self.picked_key());
-                Item::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until })
+                Item::Lost(Lost { cpu, count, id, source: cpu_ring.origin.source(id), after, until })
             }
             Some(Note::Fault { fault, len }) => {
-                Item::Damage(Damage { cpu, fault, bytes: lane.bytes(index.position(place), len.into()) })
+                Item::Damage(Damage { cpu, fault, bytes: cpu_ring.bytes(index.position(place), len.into()) })
             }
             _ => unreachable!("all others are records, or passed over"),
         }

@@ -5,7 +5,7 @@ use crate::order::event::{Event, Item};
 use crate::order::fence::Fence;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -137,9 +137,9 @@ fn who_has_taken_much_rests_before_the_next_look() {
         let (_kernel, mut reader) = with_found(hold, found, held);
         let rest = reader.engine.rest();
         assert_eq!(rest, if rests { Duration::from_millis(5) } else { Duration::ZERO }, "{found} found, {held} held");
-        let lane = &reader.rings().lanes[0];
+        let cpu_ring = &reader.rings().cpu_rings[0];
         assert!(
-            !rests || held > 0 || lane.ring.words() == (lane.ring.head(), lane.ring.head()),
+            !rests || held > 0 || cpu_ring.ring.words() == (cpu_ring.ring.head(), cpu_ring.ring.head()),
             "given back before it sleeps"
         );
         reader.engine.sleeps(Duration::ZERO);
@@ -191,7 +191,7 @@ fn nobody_rests_whom_rings_do_not_wake() {
     let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     assert!(!reader.engine.rest().is_zero());
-    reader.engine.merge.rings.lanes[0].ring.forget_fd();
+    reader.engine.merge.rings.cpu_rings[0].ring.forget_fd();
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
@@ -228,7 +228,7 @@ fn is_woken(reader: &Reader) -> bool {
 #[test]
 fn nothing_wakes_a_reader_that_gathers() {
     let (buffer, mut reader) = fast_buffer(1 << 16);
-    let behind = |reader: &Reader| buffer.produced() - reader.rings().lanes[0].ring.tail();
+    let behind = |reader: &Reader| buffer.produced() - reader.rings().cpu_rings[0].ring.tail();
     assert_eq!(reader.engine.rest(), FLOOR, "for the time in which a writer fills a sixteenth");
     assert!(buffer.output(&2u64.to_ne_bytes()));
     assert!(!is_woken(&reader));
@@ -405,8 +405,8 @@ fn a_task_that_rests_looks_when_it_has() {
         let rests = std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await;
         drop(next);
         assert!(rests);
-        let lane = &reader.rings().lanes[0];
-        assert_eq!(lane.ring.words(), (lane.ring.head(), lane.ring.head()));
+        let cpu_ring = &reader.rings().cpu_rings[0];
+        assert_eq!(cpu_ring.ring.words(), (cpu_ring.ring.head(), cpu_ring.ring.head()));
         assert!(kernel.emit(0, much + 1, b""));
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much + 1));
         reader.engine.since_sleep = 64;
@@ -431,7 +431,7 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     news.write(1).unwrap();
     let socket = Arc::new(news.as_fd().try_clone_to_owned().unwrap());
     let (writer, mut noticed) = (kernel.clone(), 0);
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, _: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
         noticed += 1;
         if noticed == MESSAGES {
             writer.emit(0, 1, b"");
@@ -589,7 +589,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     let mut rings = kernel.rings();
     let clock = rings.clock();
     let mut checks = 0;
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, untraced: &mut UntracedCpus| {
         checks += 1;
         match checks {
             1 if untraced.failed(3, Moment::now(clock)) => Err(Error::no_events()),
@@ -668,7 +668,7 @@ fn a_report_comes_after_a_look_for_cpus() {
     let mut rings = kernel.rings();
     let (clock, comes) = (rings.clock(), Arc::new(AtomicBool::new(false)));
     let (came, well) = (Arc::clone(&comes), Moment::now(clock));
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, untraced: &mut UntracedCpus| {
         if came.swap(false, Ordering::Relaxed) {
             untraced.was_late(1, well, Moment::now(clock));
         }

@@ -7,7 +7,7 @@ use crate::rings::control::{Outlet, Slot};
 use crate::rings::event_spec::RingEvent;
 use crate::rings::plan::Plan;
 use crate::rings::target::{self, Target};
-use crate::rings::{Counter, Lane, event_attr, filter, refusal};
+use crate::rings::{Counter, CpuRing, event_attr, filter, refusal};
 use crate::sys::perf::Pid;
 use crate::sys::pidfd::Task;
 use crate::sys::{machine, perf};
@@ -18,9 +18,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// A CPU's ring and all that writes into it, opened and not yet started.
-pub(super) struct CpuRing {
+pub(super) struct OpenedRing {
     // In the order in which they are dropped.
-    pub(super) lane: Lane,
+    pub(super) cpu_ring: CpuRing,
     /// The event that owns the ring.
     pub(super) owner: Arc<OwnedFd>,
     pub(super) outlets: Vec<Outlet>,
@@ -32,7 +32,7 @@ type OpenEvents = Vec<(usize, Arc<OwnedFd>)>;
 /// How often threads are listed again if they come and go while their events are opened.
 const TRIES: usize = 200;
 
-impl CpuRing {
+impl OpenedRing {
     /// Opens and maps the ring of one CPU; `None` if it is offline.
     pub(super) fn open(plan: &Plan, cpu: u32) -> Result<Option<Self>, Error> {
         let Some((events, owner)) = open_events(plan, cpu)? else { return Ok(None) };
@@ -43,8 +43,8 @@ impl CpuRing {
         } else {
             Counter::Unknown
         };
-        let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), counter);
-        Ok(Some(Self { lane, owner, outlets }))
+        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, plan.layout, sources), counter);
+        Ok(Some(Self { cpu_ring, owner, outlets }))
     }
 }
 
