@@ -54,7 +54,7 @@ pub(crate) struct Array {
 #[repr(align(64))]
 struct Source<'a> {
     pieces: Pieces<'a>,
-    rank: usize,
+    ring_index: usize,
     /// A bound of its keys. `None` for one that stands for no ring.
     largest: Option<u64>,
     /// Bytes of the places that were taken.
@@ -64,7 +64,7 @@ struct Source<'a> {
 /// What a merge leaves of a run.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    rank: usize,
+    ring_index: usize,
     places: usize,
     bytes: u64,
 }
@@ -184,7 +184,7 @@ impl Array {
         while let Some(place) =
             left_out.next_if(|out| left.peek().is_none_or(|place| place < out)).or_else(|| left.next())
         {
-            indexes[place.rank()].put_back(*place, far);
+            indexes[place.ring_index()].put_back(*place, far);
         }
         self.out.clear();
         (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
@@ -194,18 +194,19 @@ impl Array {
     /// Merges the next places with keys up to `until` into the array, which is empty. Returns whether there are any.
     #[inline(never)]
     pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, until: u64) -> bool {
-        let changes = self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].rank() != pair[1].rank());
+        let changes =
+            self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].ring_index() != pair[1].ring_index());
         let in_stretches = changes.count() < self.end.min(SAMPLE) / 4;
         (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
         self.out.clear();
         self.gather_far(indexes, heap, until);
         let mut sources = anew(std::mem::take(&mut self.sources));
-        for (rank, index) in indexes.iter_mut().enumerate() {
+        for (ring_index, index) in indexes.iter_mut().enumerate() {
             index.tidy();
             // The heap comes after the run of its ring.
             if index.front().is_some() || index.loose().is_some() {
                 let pieces = index.run().pieces(index.part());
-                sources.push(Source { pieces, rank, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
+                sources.push(Source { pieces, ring_index, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
             }
         }
         let out = &mut self.places[..];
@@ -218,8 +219,8 @@ impl Array {
         self.left.clear();
         self.left.extend(sources.iter().take_while(|source| source.largest.is_some()).map(Source::left));
         self.sources = anew(sources);
-        for Left { rank, places, bytes } in &self.left {
-            indexes[*rank].merged(*places, *bytes);
+        for Left { ring_index, places, bytes } in &self.left {
+            indexes[*ring_index].merged(*places, *bytes);
         }
         if !self.far.is_empty() {
             self.return_far(merged.far, indexes, heap);
@@ -248,7 +249,7 @@ impl Array {
                 continue;
             }
             if at < merged {
-                indexes[place.rank()].far_merged(*place);
+                indexes[place.ring_index()].far_merged(*place);
             } else {
                 heap.push(*place);
             }
@@ -274,11 +275,11 @@ struct Merged {
 
 impl Source<'_> {
     fn none() -> Self {
-        Self { pieces: Pieces::none(), rank: 0, largest: None, bytes: 0 }
+        Self { pieces: Pieces::none(), ring_index: 0, largest: None, bytes: 0 }
     }
 
     fn left(&self) -> Left {
-        Left { rank: self.rank, places: self.pieces.len(), bytes: self.bytes }
+        Left { ring_index: self.ring_index, places: self.pieces.len(), bytes: self.bytes }
     }
 
     /// Copies places with keys up to `until`, if there is no other source.
@@ -528,7 +529,7 @@ impl Source<'_> {
 /// The player of the heap: between equal keys it comes right after the run of its ring.
 #[cold]
 fn player_of_heap(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
-    let at = sources.partition_point(|source| source.rank <= place.rank());
+    let at = sources.partition_point(|source| source.ring_index <= place.ring_index());
     // Its ring is among the sources.
     player(base, place.key, tie(at.saturating_sub(1)) | 1)
 }

@@ -79,7 +79,7 @@ impl<'a> EventGuard<'a> {
             Some(place) => (place, place.size()),
             None => (self.stream.picked.place, self.stream.picked_len()),
         };
-        self.stream.unread(place.rank()) - len
+        self.stream.unread(place.ring_index()) - len
     }
 
     /// See [`Event::to_owned`].

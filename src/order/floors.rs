@@ -18,8 +18,8 @@ impl Floors {
     }
 
     /// A lower bound of the keys of all records of a ring from a position on. 0 if nothing is known.
-    pub(crate) fn behind(&self, rank: usize, position: u64) -> u64 {
-        let floors = &self.0[rank];
+    pub(crate) fn behind(&self, ring_index: usize, position: u64) -> u64 {
+        let floors = &self.0[ring_index];
         let after = floors.partition_point(|(begin, _)| *begin <= position);
         after.checked_sub(1).map_or(0, |at| floors[at].1)
     }

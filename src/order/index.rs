@@ -92,8 +92,8 @@ pub(crate) struct Counts {
 pub(crate) struct Index {
     /// INVARIANT: sorted. Each place that comes before another and lies behind it in the ring was shifted over it.
     run: Run,
-    /// The rank of the ring.
-    rank: u32,
+    /// The index of the ring among all.
+    ring_index: u32,
     /// The key of the last place of the run, if there is any.
     back: u64,
     /// How many of its places are in the heap, and a bound above their keys. INVARIANT: each lies behind a place of the run that is yielded
@@ -155,10 +155,10 @@ pub(crate) struct Index {
 // All counts say what is in the index: what the merge has taken out and not yielded yet is the array's.
 impl Index {
     /// An index from this position on. Earlier records were read by another consumer.
-    pub(crate) fn new(rank: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
+    pub(crate) fn new(ring_index: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
             run: Run::new(),
-            rank: rank as u32,
+            ring_index: ring_index as u32,
             back: 0,
             far: 0,
             far_until: 0,
@@ -466,7 +466,7 @@ impl Index {
         match &mut self.loose {
             Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
             None if new > 0 => {
-                let place = Place::new(self.before.unwrap_or(0), self.rank, self.cursor, 0, Tag::LOOSE);
+                let place = Place::new(self.before.unwrap_or(0), self.ring_index, self.cursor, 0, Tag::LOOSE);
                 self.loose = Some(Loose { place, count: new, after: self.before, stays });
             }
             None => {}
@@ -496,9 +496,9 @@ impl Index {
     }
 
     /// A ring came before this one.
-    pub(crate) fn move_rank(&mut self) {
-        self.rank += 1;
-        self.run.move_ranks();
+    pub(crate) fn move_ring_index(&mut self) {
+        self.ring_index += 1;
+        self.run.move_ring_index();
         self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
     }
 }

@@ -120,7 +120,7 @@ impl Merge {
         if !complete {
             order.mark.check(&rings.cpu_rings)?;
         }
-        // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
+        // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let awaits = order.hold.awaits();
         // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
@@ -131,8 +131,12 @@ impl Merge {
         if in_doubt {
             keys.distrust();
         }
-        let indexes =
-            rings.cpu_rings.iter().enumerate().map(|(rank, cpu_ring)| index_of(rank, cpu_ring, &keys)).collect();
+        let indexes = rings
+            .cpu_rings
+            .iter()
+            .enumerate()
+            .map(|(ring_index, cpu_ring)| index_of(ring_index, cpu_ring, &keys))
+            .collect();
         let sequence = dense.map(|first| Tracker::in_doubt(first, when_full.most()));
         if sequence.is_some() {
             keys.count_up();
@@ -210,8 +214,8 @@ impl Merge {
     /// gives them back and then looks once more.
     fn owes_space(&self) -> bool {
         let mut cpu_rings = self.rings.cpu_rings.iter().enumerate();
-        cpu_rings.any(|(rank, cpu_ring)| {
-            cpu_ring.ring.properties().wakes_when_drained && self.stream.tail(rank) > cpu_ring.ring.tail()
+        cpu_rings.any(|(ring_index, cpu_ring)| {
+            cpu_ring.ring.properties().wakes_when_drained && self.stream.tail(ring_index) > cpu_ring.ring.tail()
         })
     }
 
@@ -348,12 +352,12 @@ impl Merge {
             self.stream.sync();
         }
         for cpu_ring in new {
-            // After the other rings of that CPU: ranks decide between equal keys.
-            let rank = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
-            self.stream.insert(rank, index_of(rank, &cpu_ring, &self.stream.keys));
-            self.rings.cpu_rings.insert(rank, cpu_ring);
+            // After the other rings of that CPU: ring indexes decide between equal keys.
+            let ring_index = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
+            self.stream.insert(ring_index, index_of(ring_index, &cpu_ring, &self.stream.keys));
+            self.rings.cpu_rings.insert(ring_index, cpu_ring);
             if let Some((said, _)) = &mut self.stream.said {
-                *said += u32::from(rank as u32 <= *said);
+                *said += u32::from(ring_index as u32 <= *said);
             }
         }
         failed.map(|()| any)
@@ -614,8 +618,8 @@ fn too_many(rings: usize, most: usize) -> Error {
 }
 
 /// The index of a ring of which nothing is read yet.
-fn index_of(rank: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
-    Index::new(rank, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
+fn index_of(ring_index: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
+    Index::new(ring_index, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
 }
 
 /// How much of the rings' content was indexed.

@@ -38,13 +38,13 @@ impl Merge {
         let mut all = self.memory() + self.reserved();
         let step = (most / 2 / self.rings.cpu_rings.len()).clamp(BLOCK, STEP);
         // A part of each ring: a ring without held events says nothing about its keys.
-        for rank in 0..self.rings.cpu_rings.len() {
-            if self.stream.indexes[rank].len() == 0 {
-                self.index_further(rank, &mut all, step);
+        for ring_index in 0..self.rings.cpu_rings.len() {
+            if self.stream.indexes[ring_index].len() == 0 {
+                self.index_further(ring_index, &mut all, step);
             }
         }
-        while let Some((floor, rank)) = self.lowest() {
-            if !self.index_further(rank, &mut all, step) {
+        while let Some((floor, ring_index)) = self.lowest() {
+            if !self.index_further(ring_index, &mut all, step) {
                 self.stream.frontier.prove_below(floor);
                 return Indexed::UpTo(self.left().filter_map(|(index, _)| index.largest()).min().unwrap_or(u64::MAX));
             }
@@ -53,9 +53,9 @@ impl Merge {
     }
 
     /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that all rings take.
-    fn index_further(&mut self, rank: usize, all: &mut usize, step: usize) -> bool {
+    fn index_further(&mut self, ring_index: usize, all: &mut usize, step: usize) -> bool {
         let Stream { keys, indexes, far, .. } = &mut self.stream;
-        let (cpu_ring, index) = (&mut self.rings.cpu_rings[rank], &mut indexes[rank]);
+        let (cpu_ring, index) = (&mut self.rings.cpu_rings[ring_index], &mut indexes[ring_index]);
         let memory = |index: &Index, far: &Far| index.memory() + memory_of(far);
         let (cursor, others, mut more) = (index.cursor(), *all - memory(index, far), step);
         let most = self.when_full.most().saturating_sub(others);
@@ -74,18 +74,18 @@ impl Merge {
     /// Of the rings that are not completely indexed, the one with the smallest keys left, and a lower bound of those keys.
     fn lowest(&self) -> Option<(u64, usize)> {
         let floors = self.floors.as_ref()?;
-        let floor = |(index, rank): (&Index, usize)| {
+        let floor = |(index, ring_index): (&Index, usize)| {
             // An event without a key of its own has the key of the record before it.
-            let floor = floors.behind(rank, index.cursor()).min(index.before().unwrap_or(0));
-            (floor, index.largest(), rank)
+            let floor = floors.behind(ring_index, index.cursor()).min(index.before().unwrap_or(0));
+            (floor, index.largest(), ring_index)
         };
-        self.left().map(floor).min().map(|(floor, _, rank)| (floor, rank))
+        self.left().map(floor).min().map(|(floor, _, ring_index)| (floor, ring_index))
     }
 
     /// The rings that are not completely indexed.
     fn left(&self) -> impl Iterator<Item = (&Index, usize)> {
         let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate();
         all.filter(|(_, (cpu_ring, index))| index.cursor() < cpu_ring.ring.head())
-            .map(|(rank, (_, index))| (index, rank))
+            .map(|(ring_index, (_, index))| (index, ring_index))
     }
 }

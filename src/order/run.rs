@@ -206,7 +206,7 @@ impl Run {
     }
 
     /// Counts the ring of each place anew.
-    pub(crate) fn move_ranks(&mut self) {
+    pub(crate) fn move_ring_index(&mut self) {
         for at in self.taken..self.end {
             let place = &mut self.blocks[at / SLOTS][at % SLOTS];
             *place = place.moved(1);

@@ -79,12 +79,12 @@ impl Merge {
             numbers: self.stream.indexes.iter().any(|index| index.numbers.is_some()),
             held: self.held(),
             lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
-            next: top.map(|top| (self.rings.cpu_rings[top.rank()].origin.cpu, top.key)),
+            next: top.map(|top| (self.rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
             reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
             ..self.stream.counts
         };
-        for (rank, (cpu_ring, index)) in self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate() {
-            status.add(self.account(rank, cpu_ring, index, asks));
+        for (ring_index, (cpu_ring, index)) in self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate() {
+            status.add(self.account(ring_index, cpu_ring, index, asks));
         }
         for (cpu, untraced) in self.rings.untraced.times() {
             status.add_untraced(cpu, untraced);
@@ -96,8 +96,8 @@ impl Merge {
     }
 
     /// The account of one ring.
-    fn account(&self, rank: usize, cpu_ring: &CpuRing, index: &Index, asks: bool) -> Account {
-        let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(rank));
+    fn account(&self, ring_index: usize, cpu_ring: &CpuRing, index: &Index, asks: bool) -> Account {
+        let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(ring_index));
         let total = if asks { cpu_ring.losses.read() } else { None };
         let told = cpu_ring.losses.told().saturating_add(index.foretold());
         let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(told);

@@ -215,13 +215,13 @@ impl Stream {
     }
 
     /// Adds the index of a new ring. Nothing is merged.
-    pub(crate) fn insert(&mut self, rank: usize, index: Index) {
-        self.indexes[rank..].iter_mut().for_each(Index::move_rank);
-        let moved = |place: Place| if place.rank() >= rank { place.moved(1) } else { place };
+    pub(crate) fn insert(&mut self, ring_index: usize, index: Index) {
+        self.indexes[ring_index..].iter_mut().for_each(Index::move_ring_index);
+        let moved = |place: Place| if place.ring_index() >= ring_index { place.moved(1) } else { place };
         // The order stays the same.
         let far: Vec<_> = self.far.drain().map(moved).collect();
         self.far.extend(far);
-        self.indexes.insert(rank, index);
+        self.indexes.insert(ring_index, index);
         self.array.resize(self.indexes.len());
     }
 
@@ -238,24 +238,28 @@ impl Stream {
     }
 
     /// Places of a ring that were merged and not yielded, with their bytes. A loss in no ring is not among them.
-    pub(crate) fn in_array(&self, rank: usize) -> impl Iterator<Item = Place> {
-        self.array.left().iter().copied().filter(move |place| place.rank() == rank && place.tag() != Tag::LOOSE)
+    pub(crate) fn in_array(&self, ring_index: usize) -> impl Iterator<Item = Place> {
+        self.array
+            .left()
+            .iter()
+            .copied()
+            .filter(move |place| place.ring_index() == ring_index && place.tag() != Tag::LOOSE)
     }
 
     /// The position before which everything of a ring is yielded, or was discarded.
-    pub(crate) fn tail(&self, rank: usize) -> u64 {
-        let index = &self.indexes[rank];
-        self.in_array(rank).map(|place| index.position(place)).fold(index.tail(), u64::min)
+    pub(crate) fn tail(&self, ring_index: usize) -> u64 {
+        let index = &self.indexes[ring_index];
+        self.in_array(ring_index).map(|place| index.position(place)).fold(index.tail(), u64::min)
     }
 
     /// Records of a ring that were yielded.
-    pub(crate) fn records(&self, rank: usize) -> u64 {
-        self.indexes[rank].records_taken() - self.in_array(rank).count() as u64
+    pub(crate) fn records(&self, ring_index: usize) -> u64 {
+        self.indexes[ring_index].records_taken() - self.in_array(ring_index).count() as u64
     }
 
     /// Bytes of a ring that were seen and not yielded.
-    pub(crate) fn unread(&self, rank: usize) -> u64 {
-        self.indexes[rank].unread() + self.in_array(rank).map(Place::size).sum::<u64>()
+    pub(crate) fn unread(&self, ring_index: usize) -> u64 {
+        self.indexes[ring_index].unread() + self.in_array(ring_index).map(Place::size).sum::<u64>()
     }
 
     /// The certainty of an admitted key.
@@ -327,12 +331,12 @@ impl Stream {
     }
 
     fn keyed(&self, place: Place) -> Keyed {
-        self.indexes[place.rank()].keyed(place)
+        self.indexes[place.ring_index()].keyed(place)
     }
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = self.indexes[self.picked.place.rank()].counts_mut();
+        let counts = self.indexes[self.picked.place.ring_index()].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
@@ -341,6 +345,6 @@ impl Stream {
 /// The record of a plain place, where it lies.
 #[inline(always)]
 pub(crate) fn plain_record(cpu_rings: &[CpuRing], place: Place) -> Record<'_> {
-    let cpu_ring = &cpu_rings[place.rank()];
+    let cpu_ring = &cpu_rings[place.ring_index()];
     Record::sample(cpu_ring.near(place.low(), place.size()), place.size(), &cpu_ring.origin)
 }

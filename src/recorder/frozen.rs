@@ -95,7 +95,7 @@ pub struct Recorded<'a> {
 
 impl<'a> Recorded<'a> {
     fn event(&self, mark: &Mark) -> Event<'a> {
-        let CpuRing { ring, origin, .. } = &self.cpu_rings[mark.rank as usize];
+        let CpuRing { ring, origin, .. } = &self.cpu_rings[mark.ring_index as usize];
         ring.assert_here();
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;

@@ -77,7 +77,7 @@ pub(super) struct Mark {
     pub(super) key: Option<u64>,
     /// From the newest record back, in bytes.
     pub(super) position: u64,
-    pub(super) rank: u32,
+    pub(super) ring_index: u32,
     pub(super) len: u32,
     pub(super) certainty: Certainty,
     pub(super) what: Marked,
@@ -161,8 +161,8 @@ impl Recorder {
         let mut frozen = Frozen::new(self);
         stopped?;
         frozen.recorder.marks.clear();
-        for rank in 0..frozen.recorder.rings.cpu_rings.len() {
-            let oldest = frozen.recorder.mark(rank as u32);
+        for ring_index in 0..frozen.recorder.rings.cpu_rings.len() {
+            let oldest = frozen.recorder.mark(ring_index as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
         }
         // Keys that are no times do not show which records came after that.
@@ -188,9 +188,9 @@ impl Recorder {
 
     /// Marks everything in a ring, oldest first. Returns the key from which on the ring is complete, if anything was overwritten or
     /// skipped.
-    fn mark(&mut self, rank: u32) -> Option<u64> {
+    fn mark(&mut self, ring_index: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
-        let CpuRing { ring, origin, losses, .. } = &mut rings.cpu_rings[rank as usize];
+        let CpuRing { ring, origin, losses, .. } = &mut rings.cpu_rings[ring_index as usize];
         losses.refreshed();
         let mut told = 0;
         let overwrote = ring.refresh_backward();
@@ -229,7 +229,7 @@ impl Recorder {
                 }
             };
             let len = (end - position) as u32;
-            marks.push(Mark { order: 0, key, position, rank, len, certainty: Certainty::Assumed, what });
+            marks.push(Mark { order: 0, key, position, ring_index, len, certainty: Certainty::Assumed, what });
             position = end;
         }
         let marks = &mut marks[first..];

@@ -29,7 +29,7 @@ impl Rings {
         Self {
             rings: taken,
             keys: Keys::new(Key::Time, None, None, None),
-            indexes: (0..rings as usize).map(|rank| Index::new(rank, 0, None)).collect(),
+            indexes: (0..rings as usize).map(|ring_index| Index::new(ring_index, 0, None)).collect(),
             far: Far::with_capacity_min(ROOM),
             array: Array::new(rings as usize),
             held: Vec::new(),
@@ -67,7 +67,7 @@ impl Rings {
             }
             let place = self.array.left()[0];
             let (key, ring, position) = self.held.remove(0);
-            assert_eq!((place.key, place.rank(), self.indexes[ring].position(place)), (key, ring, position));
+            assert_eq!((place.key, place.ring_index(), self.indexes[ring].position(place)), (key, ring, position));
             assert!(key <= until);
             self.array.pass();
             self.indexes[ring].take(place);
@@ -166,13 +166,13 @@ fn a_long_record_makes_no_merge_of_each_event() {
     let mut merges = 0;
     while all.array.merge(&mut all.indexes, &mut all.far, u64::MAX) {
         merges += 1;
-        for rank in 0..8 {
-            let taken = all.array.left().iter().filter(|place| place.rank() == rank);
+        for ring_index in 0..8 {
+            let taken = all.array.left().iter().filter(|place| place.ring_index() == ring_index);
             assert!(taken.map(|place| place.size()).sum::<u64>() <= (size / 16 + long + 64) as u64);
         }
         while let Some(place) = all.array.left().first().copied() {
             all.array.pass();
-            all.indexes[place.rank()].take(place);
+            all.indexes[place.ring_index()].take(place);
         }
     }
     assert!(merges < 100, "{merges} merges of 8,008 events");

@@ -165,7 +165,7 @@ impl Index {
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
         let back = if self.run.is_empty() { 0 } else { self.back };
-        let word = Place::word(self.rank, self.cursor);
+        let word = Place::word(self.ring_index, self.cursor);
         if self.far == 0 {
             self.far_until = 0;
         }
@@ -262,7 +262,7 @@ impl Index {
         if note.is_some() {
             self.notes.push_back((position, note));
         }
-        let place = Place::new(key, self.rank, position, size, if note.is_some() { tag.noted() } else { tag });
+        let place = Place::new(key, self.ring_index, position, size, if note.is_some() { tag.noted() } else { tag });
         self.made += 1;
         if self.run.is_empty() || key >= self.back {
             self.back = key;

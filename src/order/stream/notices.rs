@@ -36,7 +36,7 @@ impl Stream {
     #[inline(never)]
     pub(super) fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
-        let note = self.indexes[place.rank()].note(place);
+        let note = self.indexes[place.ring_index()].note(place);
         if matches!(note, Some(Note::Told)) {
             self.pass(place);
             return None;
@@ -99,9 +99,9 @@ impl Stream {
 
     /// Certainty and lateness of the record before a place that has its key.
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
-        match self.indexes[place.rank()].yielded {
+        match self.indexes[place.ring_index()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.rank()].unproven => {
+            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.ring_index()].unproven => {
                 (Certainty::Assumed, 0)
             }
             // It was a plain one.
@@ -125,7 +125,7 @@ impl Stream {
 
     /// The ring and the position of a place.
     fn name_of(&self, place: Place) -> (u32, u64) {
-        (place.rank() as u32, self.indexes[place.rank()].position(place))
+        (place.ring_index() as u32, self.indexes[place.ring_index()].position(place))
     }
 
     /// The notice about numbers of the record's CPU.
@@ -133,7 +133,7 @@ impl Stream {
         let place = self.picked.place;
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
-                let gap = self.indexes[place.rank()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
+                let gap = self.indexes[place.ring_index()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
                 let own = self.keyed(place) == Keyed::Own;
                 self.picked.certainty = if own { self.certainty(place.key) } else { Certainty::Assumed };
@@ -148,7 +148,7 @@ impl Stream {
     /// The picked record, if the picked event is one.
     pub(crate) fn picked_record<'a>(&self, cpu_rings: &'a [CpuRing]) -> Option<Record<'a>> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, cpu_ring) = (&self.indexes[place.rank()], &cpu_rings[place.rank()]);
+        let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
         let is_record = notice.is_none() && index.note(place).is_none_or(|note| note.is_of_a_record());
         is_record.then(|| Record::again(cpu_ring.bytes(index.position(place), index.len_of(place)), &cpu_ring.origin))
     }
@@ -162,7 +162,7 @@ impl Stream {
     /// Bytes of the picked event in its ring.
     pub(crate) fn picked_len(&self) -> u64 {
         let Pick { place, notice, .. } = self.picked;
-        if notice.is_some() { 0 } else { self.indexes[place.rank()].len_of(place) }
+        if notice.is_some() { 0 } else { self.indexes[place.ring_index()].len_of(place) }
     }
 
     /// The picked event.
@@ -178,7 +178,7 @@ impl Stream {
     #[inline(never)]
     fn other<'a>(&self, cpu_rings: &'a [CpuRing]) -> Item<'a> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, cpu_ring) = (&self.indexes[place.rank()], &cpu_rings[place.rank()]);
+        let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
         let cpu = cpu_ring.origin.cpu;
         if let Some(notice) = notice {
             return self.told(&notice, cpu);
@@ -210,14 +210,14 @@ impl Stream {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
             }
             Notice::Gap { first, last } => {
-                let any = (0..self.indexes.len()).any(|rank| self.records(rank) > 0);
+                let any = (0..self.indexes.len()).any(|ring_index| self.records(ring_index) > 0);
                 let after = any.then_some(self.last);
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first, last, count, after, until: own() })
             }
             Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
-                let numbers = self.indexes[place.rank()].numbers.as_ref().and_then(|all| all.of(cpu));
+                let numbers = self.indexes[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after, until: own() })
             }
@@ -233,7 +233,7 @@ impl Stream {
         }
         let keyed = self.keyed(place);
         let early = self.is_early();
-        let index = &mut self.indexes[place.rank()];
+        let index = &mut self.indexes[place.ring_index()];
         match index.note(place) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
             Some(Note::Fault { .. }) => index.counts_mut().damaged += 1,
@@ -261,7 +261,7 @@ impl Stream {
     /// Passes the next place of the array.
     fn pass(&mut self, place: Place) {
         self.array.pass();
-        self.indexes[place.rank()].take(place);
+        self.indexes[place.ring_index()].take(place);
     }
 
     /// Advances a dense sequence past a record that is taken.
@@ -281,7 +281,7 @@ impl Stream {
     /// Marks the notice of the picked event as yielded.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
         let Pick { place, certainty, .. } = self.picked;
-        let rank = place.rank();
+        let ring_index = place.ring_index();
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
             Notice::EarlyRelease(_) => {
@@ -305,11 +305,11 @@ impl Stream {
                 self.said = Some(self.name_of(place));
             }
             Notice::OwnGap { cpu, gap, .. } => {
-                if let Some(numbers) = self.indexes[rank].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
+                if let Some(numbers) = self.indexes[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.indexes[rank].told(place),
+            Notice::OwnAnomaly { .. } => self.indexes[ring_index].told(place),
         }
     }
 }
