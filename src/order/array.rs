@@ -9,7 +9,7 @@ mod tests;
 
 use crate::order::index::{Far, Index};
 use crate::order::place::{Place, Tag};
-use crate::order::run::{After, Pieces};
+use crate::order::queue::{After, Pieces};
 
 /// How many places are merged at a time, if there are few rings; and for each ring, if there are many.
 const BLOCK: usize = 256;
@@ -49,7 +49,7 @@ pub(crate) struct Array {
     out: Vec<Place>,
 }
 
-/// A run that is merged. Aligned so that one is found by a shift.
+/// A queue that is merged. Aligned so that one is found by a shift.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Source<'a> {
@@ -61,7 +61,7 @@ struct Source<'a> {
     bytes: u64,
 }
 
-/// What a merge leaves of a run.
+/// What a merge leaves of a queue.
 #[derive(Debug, Clone, Copy)]
 struct Left {
     ring_index: usize,
@@ -203,9 +203,9 @@ impl Array {
         let mut sources = anew(std::mem::take(&mut self.sources));
         for (ring_index, index) in indexes.iter_mut().enumerate() {
             index.tidy();
-            // The heap comes after the run of its ring.
+            // The heap comes after the queue of its ring.
             if index.front().is_some() || index.loose().is_some() {
-                let pieces = index.run().pieces(index.part());
+                let pieces = index.queue().pieces(index.part());
                 sources.push(Source { pieces, ring_index, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
             }
         }
@@ -315,8 +315,8 @@ struct Tournament<'a, 'b> {
     base: u64,
     /// Players from here on wait.
     limit: u64,
-    /// How many sources are runs. Behind them are empty ones, one for each leaf.
-    runs: usize,
+    /// How many sources are queues. Behind them are empty ones, one for each leaf.
+    queues: usize,
     /// Whether all keys are near the smallest, and none is in the heap.
     is_plain: bool,
 }
@@ -334,7 +334,7 @@ fn near_player(base: u64, key: u64, tie: u64) -> u64 {
     key.wrapping_sub(base) << DISTANCE_AT | tie
 }
 
-/// What decides between equal keys of runs. That of the heap is odd.
+/// What decides between equal keys of queues. That of the heap is odd.
 #[inline(always)]
 fn tie(source: usize) -> u64 {
     (source as u64) << 1
@@ -368,10 +368,10 @@ impl<'a, 'b> Tournament<'a, 'b> {
             tree[at] = tree[2 * at].max(tree[2 * at + 1]);
         }
         tree.truncate(leaves);
-        let (runs, largest) = (sources.len(), sources.iter().filter_map(|source| source.largest).max());
+        let (queues, largest) = (sources.len(), sources.iter().filter_map(|source| source.largest).max());
         sources.resize_with(leaves, Source::none);
         let is_plain = far.is_empty() && largest.is_none_or(|largest| largest - base < AHEAD);
-        Some(Self { sources, far, tree, winner, base, limit, runs, is_plain })
+        Some(Self { sources, far, tree, winner, base, limit, queues, is_plain })
     }
 
     /// Merges place by place.
@@ -397,7 +397,7 @@ impl<'a, 'b> Tournament<'a, 'b> {
     /// Merges place by place, with so many leaves. `ANY`: keys may be far away, or in the heap.
     #[inline(never)]
     fn play<const LEAVES: usize, const ANY: bool>(self, out: &mut [Place]) -> Merged {
-        let Self { sources, far, tree, mut winner, base, mut limit, runs, .. } = self;
+        let Self { sources, far, tree, mut winner, base, mut limit, queues, .. } = self;
         let none = Merged::default();
         let (Some(sources), Some(tree)) = (sources.first_chunk_mut(), tree.first_chunk_mut()) else { return none };
         let (sources, tree): (&mut [Source<'_>; LEAVES], &mut [u64; LEAVES]) = (sources, tree);
@@ -411,7 +411,7 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 let Some(place) = left.next() else { break };
                 *to = *place;
                 let next = left.as_slice().first();
-                (runs, next.map_or(NOBODY, |next| player_of_heap(&sources[..runs], base, next)))
+                (queues, next.map_or(NOBODY, |next| player_of_heap(&sources[..queues], base, next)))
             } else {
                 // The remainder changes nothing. It shows the compiler that there is such a source.
                 let at = source_of(winner) % LEAVES;
@@ -439,12 +439,12 @@ impl<'a, 'b> Tournament<'a, 'b> {
     /// Merges stretches: as many places of a source as come before all others.
     #[inline(never)]
     fn merge_stretches(self, out: &mut [Place]) -> Merged {
-        let Self { sources, far, tree, mut winner, base, mut limit, runs, .. } = self;
+        let Self { sources, far, tree, mut winner, base, mut limit, queues, .. } = self;
         let leaves = tree.len();
         let (mut places, mut words, mut taken) = (0, 0, 0);
         while winner < limit && places < out.len() {
             let is_far = winner & 1 == 1;
-            let at = if is_far { runs } else { source_of(winner) };
+            let at = if is_far { queues } else { source_of(winner) };
             let mut rival = limit;
             let mut node = (leaves + at) / 2;
             while node > 0 {
@@ -455,7 +455,7 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 out[places] = far[taken];
                 words |= far[taken].bits();
                 (places, taken) = (places + 1, taken + 1);
-                winner = far.get(taken).map_or(NOBODY, |next| player_of_heap(&sources[..runs], base, next));
+                winner = far.get(taken).map_or(NOBODY, |next| player_of_heap(&sources[..queues], base, next));
             } else {
                 let source = &mut sources[at];
                 let stretch = source.stretch(&mut out[places..], base, rival, tie(at), &mut limit);
@@ -526,7 +526,7 @@ impl Source<'_> {
     }
 }
 
-/// The player of the heap: between equal keys it comes right after the run of its ring.
+/// The player of the heap: between equal keys it comes right after the queue of its ring.
 #[cold]
 fn player_of_heap(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
     let at = sources.partition_point(|source| source.ring_index <= place.ring_index());

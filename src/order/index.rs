@@ -4,9 +4,9 @@
 //! interrupt's record, which has a larger key. So the index covers everything between the tail and the last head seen, and a ring offers
 //! its smallest unyielded key instead of its oldest record.
 //!
-//! The index is a run of places in the order of keys. A record whose key is not smaller than those before it is appended. Any other record
+//! The index is a queue of places in the order of keys. A record whose key is not smaller than those before it is appended. Any other record
 //! is *displaced*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
-//! share. So the first places of the run lie near the tail, and what is in the heap lies behind a place of the run that is yielded later.
+//! share. So the first places of the queue lie near the tail, and what is in the heap lies behind a place of the queue that is yielded later.
 
 use crate::order::certainty::Certainty;
 mod fill;
@@ -16,7 +16,7 @@ mod tests;
 
 use crate::instrument::step;
 use crate::order::place::{Keyed, Note, Place, Tag};
-use crate::order::run::{REACH_BYTES, Run};
+use crate::order::queue::{Queue, REACH_BYTES};
 use crate::ring::{LOW_POSITION, Ring};
 use crate::rings::CpuRing;
 use crate::sequence::numbers::{CpuNumbers, NumberCounts};
@@ -26,7 +26,7 @@ pub(crate) use fill::Indexing;
 pub(crate) use memory::{memory_of, shrink};
 use std::collections::VecDeque;
 
-/// Displaced records of all rings whose places in their runs are far away.
+/// Displaced records of all rings whose places in their queues are far away.
 pub(crate) type Far = BinaryHeap<Place, MinComparator>;
 
 /// A LOST record before its key is known.
@@ -91,12 +91,12 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Index {
     /// INVARIANT: sorted. Each place that comes before another and lies behind it in the ring was shifted over it.
-    run: Run,
+    queue: Queue,
     /// The index of the ring among all.
     ring_index: u32,
-    /// The key of the last place of the run, if there is any.
+    /// The key of the last place of the queue, if there is any.
     back: u64,
-    /// How many of its places are in the heap, and a bound above their keys. INVARIANT: each lies behind a place of the run that is yielded
+    /// How many of its places are in the heap, and a bound above their keys. INVARIANT: each lies behind a place of the queue that is yielded
     /// later.
     far: usize,
     far_until: u64,
@@ -157,7 +157,7 @@ impl Index {
     /// An index from this position on. Earlier records were read by another consumer.
     pub(crate) fn new(ring_index: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
-            run: Run::new(),
+            queue: Queue::new(),
             ring_index: ring_index as u32,
             back: 0,
             far: 0,
@@ -191,22 +191,22 @@ impl Index {
         }
     }
 
-    /// The run, to be merged.
+    /// The queue, to be merged.
     #[inline]
-    pub(crate) fn run(&self) -> &Run {
-        &self.run
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Prepares for a merge: what was merged before is yielded.
     #[inline]
     pub(crate) fn tidy(&mut self) {
-        self.run.tidy();
+        self.queue.tidy();
     }
 
-    /// Records what a merge took out of the run, and what it left.
+    /// Records what a merge took out of the queue, and what it left.
     #[inline]
     pub(crate) fn merged(&mut self, left: usize, bytes: u64) {
-        self.run.leave(left);
+        self.queue.leave(left);
         self.done += bytes;
     }
 
@@ -222,7 +222,7 @@ impl Index {
             return;
         }
         self.done -= place.size();
-        if !self.run.put_back(place) {
+        if !self.queue.put_back(place) {
             far.push(place);
             self.far += 1;
         }
@@ -240,7 +240,7 @@ impl Index {
     #[cold]
     fn counted_part(&self) -> usize {
         let mut bytes = 0;
-        let part = self.run.iter().take(FEW).take_while(|place| {
+        let part = self.queue.iter().take(FEW).take_while(|place| {
             step();
             // A place without a length is one of a record that is too long for it, or of bytes that were skipped.
             bytes += if place.size() > 0 { place.size() } else { self.share };
@@ -254,10 +254,10 @@ impl Index {
         self.loose.map(|loose| loose.place)
     }
 
-    /// The smallest place of the run.
+    /// The smallest place of the queue.
     #[inline]
     pub(crate) fn front(&self) -> Option<Place> {
-        self.run.front().copied()
+        self.queue.front().copied()
     }
 
     /// The counts of the ring's records so far.
@@ -284,7 +284,7 @@ impl Index {
 
     #[inline]
     fn places(&self) -> usize {
-        self.run.len() + self.far
+        self.queue.len() + self.far
     }
 
     /// Records that are not in it any more.
@@ -326,7 +326,7 @@ impl Index {
 
     /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each record then.
     pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
-        cpu_ring.ring.properties().wakes_when_drained && self.run.is_empty()
+        cpu_ring.ring.properties().wakes_when_drained && self.queue.is_empty()
     }
 
     /// Everything before it is indexed.
@@ -343,10 +343,10 @@ impl Index {
     /// The position before which everything has left the index.
     ///
     /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies further behind the
-    /// smallest position, no smaller one follows. What is in the heap lies behind a place of the run.
+    /// smallest position, no smaller one follows. What is in the heap lies behind a place of the queue.
     pub(crate) fn tail(&self) -> u64 {
         let mut tail = self.cursor;
-        for place in self.run.iter() {
+        for place in self.queue.iter() {
             let position = self.position(*place);
             if position > tail.saturating_add(REACH_BYTES as u64) {
                 break;
@@ -481,24 +481,24 @@ impl Index {
     /// The largest key of the places before a position.
     pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
         // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap has a smaller key.
-        let near = self.run.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
+        let near = self.queue.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
         near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
     }
 
     /// The largest key that the index has. `None` if it is empty.
     pub(crate) fn back(&self) -> Option<u64> {
-        (!self.run.is_empty()).then_some(self.back)
+        (!self.queue.is_empty()).then_some(self.back)
     }
 
     /// Keys that divide the places into pieces of about the same length, the largest key included.
     pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
-        self.run.firsts().map(|place| place.key).chain(self.back())
+        self.queue.firsts().map(|place| place.key).chain(self.back())
     }
 
     /// A ring came before this one.
     pub(crate) fn move_ring_index(&mut self) {
         self.ring_index += 1;
-        self.run.move_ring_index();
+        self.queue.move_ring_index();
         self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
     }
 }

@@ -9,9 +9,9 @@
 //!
 //! | step | file | what it does |
 //! | --- | --- | --- |
-//! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's run (run.rs). A displaced one is shifted in, or goes into a heap |
+//! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's queue (queue.rs). A displaced one is shifted in, or goes into a heap |
 //! | frontier | frontier.rs | moves the key up to which events may leave, by the hold rule (rules/) |
-//! | merge | array.rs | merges the runs up to the frontier into an array of places, a block at a time |
+//! | merge | array.rs | merges the queues up to the frontier into an array of places, a block at a time |
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
@@ -40,9 +40,9 @@ mod parts;
 mod place;
 mod pressure;
 pub(crate) mod proof;
+mod queue;
 pub(crate) mod rcu;
 pub(crate) mod rules;
-mod run;
 mod self_filter;
 mod status;
 mod stream;

@@ -3,7 +3,7 @@
 use crate::order::floors::Floors;
 use crate::order::index::{Far, Index, Indexing, memory_of};
 use crate::order::merge::{Indexed, Merge};
-use crate::order::run::BLOCK;
+use crate::order::queue::BLOCK;
 use crate::order::stream::Stream;
 
 /// The most bytes of memory that a byte of a ring takes: a record of 8 bytes that is out of order and has a note, while its lists grow.

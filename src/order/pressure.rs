@@ -4,7 +4,7 @@ use crate::order::WhenFull;
 use crate::order::event::EarlyRelease;
 use crate::order::index::{Index, memory_of, shrink};
 use crate::order::merge::{Indexed, Merge};
-use crate::order::run::SLOTS;
+use crate::order::queue::SLOTS;
 use crate::ring::{ANY_CPU, Ring};
 use crate::sequence::tracker::Tracker;
 use crate::sys::{machine, memory};

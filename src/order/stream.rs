@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
     pub(crate) indexes: Vec<Index>,
-    /// Displaced records whose places in their runs are far away.
+    /// Displaced records whose places in their queues are far away.
     pub(crate) far: Far,
     /// The next places, taken out of the indexes in order.
     pub(crate) array: Array,
@@ -136,7 +136,7 @@ impl Stream {
             if self.array.is_empty() && !self.merge() {
                 return false;
             }
-            // Behind one that was left out the run goes on.
+            // Behind one that was left out the others go on.
             if self.array.next_other().is_none() {
                 self.find_plain(cpu_rings);
                 if self.is_at_hand() {

@@ -3,7 +3,7 @@
 use super::{FORGOTTEN, Far, Index, LONGEST, PUBLISH_PART, Waiting};
 use crate::order::key::{Keys, Plain};
 use crate::order::place::{Note, Place, SPAN, Tag};
-use crate::order::run::{REACH, REACH_BYTES, SLOTS};
+use crate::order::queue::{REACH, REACH_BYTES, SLOTS};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Framing, LOW_POSITION, Ring, prefetch, with_framing};
 use crate::rings::{CpuRing, Losses};
@@ -149,7 +149,7 @@ impl Index {
             with.keys.distrust();
         }
         self.counts.indexed += 1;
-        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
+        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.queue.is_empty());
         let tag = if record.kind() == Kind::SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
         self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
         self.before = own.or(self.before);
@@ -164,12 +164,12 @@ impl Index {
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
-        let back = if self.run.is_empty() { 0 } else { self.back };
+        let back = if self.queue.is_empty() { 0 } else { self.back };
         let word = Place::word(self.ring_index, self.cursor);
         if self.far == 0 {
             self.far_until = 0;
         }
-        let (block, begin, floor) = self.run.unfilled();
+        let (block, begin, floor) = self.queue.unfilled();
         let (far_until, longest) = (self.far_until, self.longest);
         let mut walk = Walk { left: bytes, word, back, longest, floor, far_until, last: 0, repaired: 0 };
         let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
@@ -178,7 +178,7 @@ impl Index {
         if new == 0 {
             return false;
         }
-        self.run.filled(new);
+        self.queue.filled(new);
         self.room = self.room.saturating_sub(new);
         self.made += new as u64;
         self.counts.indexed += new as u64;
@@ -264,12 +264,12 @@ impl Index {
         }
         let place = Place::new(key, self.ring_index, position, size, if note.is_some() { tag.noted() } else { tag });
         self.made += 1;
-        if self.run.is_empty() || key >= self.back {
+        if self.queue.is_empty() || key >= self.back {
             self.back = key;
-            return self.run.push(place);
+            return self.queue.push(place);
         }
         // Of equal keys in a ring the heap's come first.
-        if (self.far > 0 && key < self.far_until) || !self.run.shift_in(place) {
+        if (self.far > 0 && key < self.far_until) || !self.queue.shift_in(place) {
             self.far_until = key.saturating_add(1).max(if self.far > 0 { self.far_until } else { 0 });
             self.far += 1;
             far.push(place);

@@ -4,7 +4,7 @@ use super::*;
 use crate::instrument;
 use crate::order::array::Array;
 use crate::order::key::{Key, Keys};
-use crate::order::run::{BLOCK, SLOTS};
+use crate::order::queue::{BLOCK, SLOTS};
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::rings::Rings;
@@ -148,7 +148,7 @@ fn nothing_is_kept_of_what_was_taken() {
         let (_, Alone { mut index, mut far, .. }) = dearest(2_000, 100, load);
         (0..2).for_each(|_| index.shrink(usize::MAX));
         shrink(&mut far, usize::MAX);
-        assert_eq!((index.len(), index.run.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
+        assert_eq!((index.len(), index.queue.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
         assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.memory())), Some((0, 0)), "{name}");
         assert_eq!((index.memory(), memory_of(&far), index.unread()), (0, 0, 0), "{name}");
         assert_eq!(index.tail(), index.cursor, "{name}");
@@ -300,7 +300,7 @@ impl Said {
         let back = self.held.iter().map(|held| key(*held)).max();
         assert_eq!((index.back(), index.largest()), (back, self.largest));
         let marks: Vec<_> = index.marks().collect();
-        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.run.len() / SLOTS);
+        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.queue.len() / SLOTS);
         // By the first place, which lies near the tail.
         let taken = index.tail() - self.published[1];
         assert!(!index.unpublished() || taken + REACH_BYTES as u64 >= SIZE / PUBLISH_PART);
@@ -401,11 +401,11 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
         alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
     };
-    while alone.index.run.free() > 1 {
+    while alone.index.queue.free() > 1 {
         assert!(refresh(&mut alone, 1, usize::MAX));
     }
     // Room for two: the second would be in another block.
-    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.run.free() == 0);
+    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.queue.free() == 0);
     let before = alone.memory();
     assert!(!refresh(&mut alone, 1, before));
     assert_eq!(alone.memory(), before);
