@@ -1,8 +1,8 @@
 //! The next places of all rings in order, merged ahead of their events.
 //!
-//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1): the heap of the smallest keys, played as a tournament. A player
-//! is one number: the distance of its key from the smallest of all, and below it its source. So a match is a minimum and a maximum, ties
-//! are decided by the source, and no branch depends on who wins. A key that is too far from the smallest waits for the next block.
+//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1) of the smallest keys. An entry is one number: the distance of its
+//! key from the smallest of all, and below it its source. So a comparison is a minimum and a maximum, ties are decided by the source, and no
+//! branch depends on which is smaller. A key that is too far from the smallest waits for the next block.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -15,14 +15,14 @@ use crate::order::queue::{After, Pieces};
 const BLOCK: usize = 256;
 const BLOCK_EACH: usize = 16;
 
-/// Where the distance of a key begins in a player. Below it are the number of the source and a bit for the heap.
+/// Where the distance of a key begins in an entry. Below it are the number of the source and a bit for the heap.
 const DISTANCE_AT: u32 = 16;
 
 /// A distance that is too far.
 const AHEAD: u64 = (1 << (u64::BITS - DISTANCE_AT)) - 1;
 
-/// Whoever has nothing left.
-const NOBODY: u64 = u64::MAX;
+/// The entry of a source that has nothing left.
+const EXHAUSTED: u64 = u64::MAX;
 
 /// How many places of the last block say how the next block is merged.
 const SAMPLE: usize = 32;
@@ -35,9 +35,9 @@ pub(crate) struct Array {
     at: usize,
     end: usize,
     /// Where plain places end that may be yielded without another look at them: at most `end`.
-    plain_until: usize,
+    plain_end: usize,
     /// The same for records of other kinds, which are picked one by one.
-    others_until: usize,
+    others_end: usize,
     /// The bits of all places together.
     bits: u64,
     /// Reused by each merge.
@@ -71,9 +71,9 @@ struct Left {
 
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
-        let (at, end, plain_until, others_until, bits) = Default::default();
+        let (at, end, plain_end, others_end, bits) = Default::default();
         let (places, tree, far, sources, left, out) = Default::default();
-        let mut array = Self { places, at, end, plain_until, others_until, bits, tree, far, sources, left, out };
+        let mut array = Self { places, at, end, plain_end, others_end, bits, tree, far, sources, left, out };
         array.resize(rings);
         array
     }
@@ -109,13 +109,13 @@ impl Array {
     /// The next place, if it may be yielded without another look at it.
     #[inline(always)]
     pub(crate) fn next_plain(&self) -> Option<Place> {
-        self.next_before(self.plain_until)
+        self.next_before(self.plain_end)
     }
 
-    /// The plain places before an end, as [`Array::plain_until`] gave it, and the number of those that were yielded, to be counted up.
+    /// The plain places before an end, as [`Array::plain_end`] gave it, and the number of those that were yielded, to be counted up.
     #[inline(always)]
-    pub(crate) fn walk(&mut self, plain_until: usize) -> (&[Place], &mut usize) {
-        (self.places.get(self.at..plain_until).unwrap_or_default(), &mut self.at)
+    pub(crate) fn walk(&mut self, plain_end: usize) -> (&[Place], &mut usize) {
+        (self.places.get(self.at..plain_end).unwrap_or_default(), &mut self.at)
     }
 
     /// Takes the next place as yielded.
@@ -126,13 +126,13 @@ impl Array {
 
     /// Says that so many of the next places are plain and may be yielded without another look at them.
     pub(crate) fn set_plain(&mut self, places: usize) {
-        (self.plain_until, self.others_until) = (self.at + places, 0);
+        (self.plain_end, self.others_end) = (self.at + places, 0);
     }
 
-    /// The next place, if it lies before the end of plain ones, as [`Array::plain_until`] gave it.
+    /// The next place, if it lies before the end of plain ones, as [`Array::plain_end`] gave it.
     #[inline(always)]
-    pub(crate) fn next_before(&self, plain_until: usize) -> Option<Place> {
-        if self.at < plain_until { self.places.get(self.at).copied() } else { None }
+    pub(crate) fn next_before(&self, plain_end: usize) -> Option<Place> {
+        if self.at < plain_end { self.places.get(self.at).copied() } else { None }
     }
 
     /// Whether all places are plain.
@@ -142,18 +142,18 @@ impl Array {
 
     /// Says that so many of the next places are records of other kinds that may be yielded without another look at them.
     pub(crate) fn set_others(&mut self, places: usize) {
-        self.others_until = self.at + places;
+        self.others_end = self.at + places;
     }
 
     /// The next place, if it is one of those.
     pub(crate) fn next_other(&self) -> Option<Place> {
-        self.next_before(self.others_until)
+        self.next_before(self.others_end)
     }
 
     /// Where plain places end.
     #[inline]
-    pub(crate) fn plain_until(&self) -> usize {
-        self.plain_until
+    pub(crate) fn plain_end(&self) -> usize {
+        self.plain_end
     }
 
     /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are
@@ -163,7 +163,7 @@ impl Array {
         let mut kept = self.at;
         for at in self.at..self.end {
             let place = self.places[at];
-            if at >= self.plain_until || !is_left_out(place) {
+            if at >= self.plain_end || !is_left_out(place) {
                 self.places[kept] = place;
                 kept += 1;
             } else {
@@ -171,7 +171,7 @@ impl Array {
             }
         }
         let left_out = self.end - kept;
-        (self.end, self.plain_until) = (kept, self.plain_until - left_out);
+        (self.end, self.plain_end) = (kept, self.plain_end - left_out);
         left_out
     }
 
@@ -187,19 +187,19 @@ impl Array {
             indexes[place.ring_index()].put_back(*place, far);
         }
         self.out.clear();
-        (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
+        (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         out
     }
 
-    /// Merges the next places with keys up to `until` into the array, which is empty. Returns whether there are any.
+    /// Merges the next places with keys up to `frontier` into the array, which is empty. Returns whether there are any.
     #[inline(never)]
-    pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, until: u64) -> bool {
+    pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, frontier: u64) -> bool {
         let changes =
             self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].ring_index() != pair[1].ring_index());
-        let in_stretches = changes.count() < self.end.min(SAMPLE) / 4;
-        (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
+        let in_runs = changes.count() < self.end.min(SAMPLE) / 4;
+        (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         self.out.clear();
-        self.gather_far(indexes, heap, until);
+        self.gather_far(indexes, heap, frontier);
         let mut sources = anew(std::mem::take(&mut self.sources));
         for (ring_index, index) in indexes.iter_mut().enumerate() {
             index.tidy();
@@ -211,9 +211,9 @@ impl Array {
         }
         let out = &mut self.places[..];
         let merged = match &mut sources[..] {
-            [one] if self.far.is_empty() => one.merge(until, out),
-            _ => Tournament::of(&mut sources, &self.far, &mut self.tree, until)
-                .map_or(Merged::default(), |all| if in_stretches { all.merge_stretches(out) } else { all.merge(out) }),
+            [one] if self.far.is_empty() => one.merge(frontier, out),
+            _ => LoserTree::of(&mut sources, &self.far, &mut self.tree, frontier)
+                .map_or(Merged::default(), |all| if in_runs { all.merge_runs(out) } else { all.merge(out) }),
         };
         (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();
@@ -228,15 +228,15 @@ impl Array {
         self.end > 0
     }
 
-    /// Takes the smallest displaced places out of the heap, and the losses that lie in no ring.
-    fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, until: u64) {
+    /// Takes the smallest places out of the heap, and the losses that lie in no ring.
+    fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, frontier: u64) {
         self.far.clear();
-        while self.far.len() < self.places.len() && heap.peek().is_some_and(|place| place.key <= until) {
+        while self.far.len() < self.places.len() && heap.peek().is_some_and(|place| place.key <= frontier) {
             self.far.extend(heap.pop());
         }
-        let displaced = self.far.len();
-        self.far.extend(indexes.iter().filter_map(Index::loose).filter(|place| place.key <= until));
-        if self.far.len() > displaced {
+        let from_heap = self.far.len();
+        self.far.extend(indexes.iter().filter_map(Index::loose).filter(|place| place.key <= frontier));
+        if self.far.len() > from_heap {
             self.far.sort_unstable();
         }
     }
@@ -282,19 +282,19 @@ impl Source<'_> {
         Left { ring_index: self.ring_index, places: self.pieces.len(), bytes: self.bytes }
     }
 
-    /// Copies places with keys up to `until`, if there is no other source.
-    fn merge(&mut self, until: u64, out: &mut [Place]) -> Merged {
+    /// Copies places with keys up to `frontier`, if there is no other source.
+    fn merge(&mut self, frontier: u64, out: &mut [Place]) -> Merged {
         let (mut places, mut bits) = (0, 0);
         while places < out.len() {
-            let front = self.pieces.front.as_slice();
-            let some = &front[..front.len().min(out.len() - places)];
-            let some = &some[..some.partition_point(|place| place.key <= until)];
+            let piece = self.pieces.piece.as_slice();
+            let some = &piece[..piece.len().min(out.len() - places)];
+            let some = &some[..some.partition_point(|place| place.key <= frontier)];
             out[places..places + some.len()].copy_from_slice(some);
             bits |= some.iter().fold(0, |bits, place| bits | place.bits());
             self.bytes += some.iter().map(|place| place.size()).sum::<u64>();
             places += some.len();
-            let is_whole = some.len() == front.len();
-            self.pieces.front = front[some.len()..].iter();
+            let is_whole = some.len() == piece.len();
+            self.pieces.piece = piece[some.len()..].iter();
             if !is_whole || !matches!(self.pieces.refill(), After::Piece(_)) {
                 break;
             }
@@ -303,17 +303,17 @@ impl Source<'_> {
     }
 }
 
-/// The smallest keys of all sources, in a tournament.
-struct Tournament<'a, 'b> {
+/// The smallest keys of all sources, as a loser tree.
+struct LoserTree<'a, 'b> {
     sources: &'a mut [Source<'b>],
     far: &'a [Place],
-    /// The loser of each match from 1 on. The winner of match n comes from 2n and 2n + 1. The sources come after all matches, and the heap
-    /// after them.
+    /// The larger entry of each node from 1 on, the loser. The smaller one of node n, the winner, comes from 2n and 2n + 1. The sources are
+    /// the leaves, after all nodes, and the heap comes after them.
     tree: &'a mut [u64],
     winner: u64,
     /// The smallest key at first.
     base: u64,
-    /// Players from here on wait.
+    /// Entries from here on wait: those above the frontier, and those after the last piece that is to be taken.
     limit: u64,
     /// How many sources are queues. Behind them are empty ones, one for each leaf.
     queues: usize,
@@ -321,16 +321,16 @@ struct Tournament<'a, 'b> {
     is_plain: bool,
 }
 
-/// A player.
+/// The entry of a key.
 #[inline(always)]
-fn player(base: u64, key: u64, tie: u64) -> u64 {
+fn entry(base: u64, key: u64, tie: u64) -> u64 {
     // No key is smaller than the smallest.
     key.wrapping_sub(base).min(AHEAD) << DISTANCE_AT | tie
 }
 
-/// The player of a key that is near the smallest.
+/// The entry of a key that is near the smallest.
 #[inline(always)]
-fn near_player(base: u64, key: u64, tie: u64) -> u64 {
+fn near_entry(base: u64, key: u64, tie: u64) -> u64 {
     key.wrapping_sub(base) << DISTANCE_AT | tie
 }
 
@@ -340,26 +340,26 @@ fn tie(source: usize) -> u64 {
     (source as u64) << 1
 }
 
-/// The source of a player that is not the heap's.
+/// The source of an entry that is not the heap's.
 #[inline(always)]
-fn source_of(player: u64) -> usize {
-    usize::from(player as u16 >> 1)
+fn source_of(entry: u64) -> usize {
+    usize::from(entry as u16 >> 1)
 }
 
-impl<'a, 'b> Tournament<'a, 'b> {
-    /// Plays all matches once. `None` if no key may leave.
-    fn of(sources: &'a mut Vec<Source<'b>>, far: &'a [Place], tree: &'a mut Vec<u64>, until: u64) -> Option<Self> {
-        let first = |source: &Source<'_>| source.pieces.front.as_slice().first().map(|place| place.key);
+impl<'a, 'b> LoserTree<'a, 'b> {
+    /// Builds the tree. `None` if no key may leave.
+    fn of(sources: &'a mut Vec<Source<'b>>, far: &'a [Place], tree: &'a mut Vec<u64>, frontier: u64) -> Option<Self> {
+        let first = |source: &Source<'_>| source.pieces.piece.as_slice().first().map(|place| place.key);
         let base = sources.iter().filter_map(first).chain(far.first().map(|place| place.key)).min()?;
-        let limit = until.checked_sub(base)?.saturating_add(1).min(AHEAD) << DISTANCE_AT;
+        let limit = frontier.checked_sub(base)?.saturating_add(1).min(AHEAD) << DISTANCE_AT;
         let leaves = (sources.len() + usize::from(!far.is_empty())).next_power_of_two();
         tree.clear();
-        tree.resize(leaves, NOBODY);
-        let player_of = |(at, source)| first(source).map_or(NOBODY, |key| player(base, key, tie(at)));
-        tree.extend(sources.iter().enumerate().map(player_of));
-        tree.extend(far.first().map(|place| player_of_heap(sources, base, place)));
-        tree.resize(2 * leaves, NOBODY);
-        // Each match first has its winner. Its loser stays once the winner has moved up.
+        tree.resize(leaves, EXHAUSTED);
+        let entry_of = |(at, source)| first(source).map_or(EXHAUSTED, |key| entry(base, key, tie(at)));
+        tree.extend(sources.iter().enumerate().map(entry_of));
+        tree.extend(far.first().map(|place| far_entry(sources, base, place)));
+        tree.resize(2 * leaves, EXHAUSTED);
+        // Each node first has its winner. Its loser stays once the winner has moved up.
         for at in (1..leaves).rev() {
             tree[at] = tree[2 * at].min(tree[2 * at + 1]);
         }
@@ -376,32 +376,32 @@ impl<'a, 'b> Tournament<'a, 'b> {
 
     /// Merges place by place.
     fn merge(self, out: &mut [Place]) -> Merged {
-        if self.is_plain { self.play_with::<false>(out) } else { self.play_with::<true>(out) }
+        if self.is_plain { self.merge_sized::<false>(out) } else { self.merge_sized::<true>(out) }
     }
 
-    /// The number of matches that a source plays is known to the compiler, up to that of a large machine.
-    fn play_with<const ANY: bool>(self, out: &mut [Place]) -> Merged {
+    /// The depth of the tree is known to the compiler, up to that of a large machine.
+    fn merge_sized<const ANY: bool>(self, out: &mut [Place]) -> Merged {
         match self.tree.len() {
-            2 => self.play::<2, ANY>(out),
-            4 => self.play::<4, ANY>(out),
-            8 => self.play::<8, ANY>(out),
-            16 => self.play::<16, ANY>(out),
-            32 => self.play::<32, ANY>(out),
-            64 => self.play::<64, ANY>(out),
-            128 => self.play::<128, ANY>(out),
-            256 => self.play::<256, ANY>(out),
-            _ => self.merge_stretches(out),
+            2 => self.merge_leaves::<2, ANY>(out),
+            4 => self.merge_leaves::<4, ANY>(out),
+            8 => self.merge_leaves::<8, ANY>(out),
+            16 => self.merge_leaves::<16, ANY>(out),
+            32 => self.merge_leaves::<32, ANY>(out),
+            64 => self.merge_leaves::<64, ANY>(out),
+            128 => self.merge_leaves::<128, ANY>(out),
+            256 => self.merge_leaves::<256, ANY>(out),
+            _ => self.merge_runs(out),
         }
     }
 
     /// Merges place by place, with so many leaves. `ANY`: keys may be far away, or in the heap.
     #[inline(never)]
-    fn play<const LEAVES: usize, const ANY: bool>(self, out: &mut [Place]) -> Merged {
+    fn merge_leaves<const LEAVES: usize, const ANY: bool>(self, out: &mut [Place]) -> Merged {
         let Self { sources, far, tree, mut winner, base, mut limit, queues, .. } = self;
         let none = Merged::default();
         let (Some(sources), Some(tree)) = (sources.first_chunk_mut(), tree.first_chunk_mut()) else { return none };
         let (sources, tree): (&mut [Source<'_>; LEAVES], &mut [u64; LEAVES]) = (sources, tree);
-        let player = |key, tie| if ANY { player(base, key, tie) } else { near_player(base, key, tie) };
+        let entry = |key, tie| if ANY { entry(base, key, tie) } else { near_entry(base, key, tie) };
         let (most, mut words, mut left) = (out.len(), 0, far.iter());
         let mut out = out.iter_mut();
         while winner < limit
@@ -411,16 +411,16 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 let Some(place) = left.next() else { break };
                 *to = *place;
                 let next = left.as_slice().first();
-                (queues, next.map_or(NOBODY, |next| player_of_heap(&sources[..queues], base, next)))
+                (queues, next.map_or(EXHAUSTED, |next| far_entry(&sources[..queues], base, next)))
             } else {
                 // The remainder changes nothing. It shows the compiler that there is such a source.
                 let at = source_of(winner) % LEAVES;
                 let source = &mut sources[at];
-                let Some(place) = source.pieces.front.next() else { break };
+                let Some(place) = source.pieces.piece.next() else { break };
                 *to = *place;
                 source.bytes += place.size();
-                let next = match source.pieces.front.as_slice().first() {
-                    Some(next) => player(next.key, tie(at)),
+                let next = match source.pieces.piece.as_slice().first() {
+                    Some(next) => entry(next.key, tie(at)),
                     None => source.refill(base, tie(at), &mut limit),
                 };
                 (at, next)
@@ -436,9 +436,9 @@ impl<'a, 'b> Tournament<'a, 'b> {
         Merged { places, far, bits: words }
     }
 
-    /// Merges stretches: as many places of a source as come before all others.
+    /// Merges runs: as many places of a source as come before all others.
     #[inline(never)]
-    fn merge_stretches(self, out: &mut [Place]) -> Merged {
+    fn merge_runs(self, out: &mut [Place]) -> Merged {
         let Self { sources, far, tree, mut winner, base, mut limit, queues, .. } = self;
         let leaves = tree.len();
         let (mut places, mut words, mut taken) = (0, 0, 0);
@@ -455,11 +455,11 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 out[places] = far[taken];
                 words |= far[taken].bits();
                 (places, taken) = (places + 1, taken + 1);
-                winner = far.get(taken).map_or(NOBODY, |next| player_of_heap(&sources[..queues], base, next));
+                winner = far.get(taken).map_or(EXHAUSTED, |next| far_entry(&sources[..queues], base, next));
             } else {
                 let source = &mut sources[at];
-                let stretch = source.stretch(&mut out[places..], base, rival, tie(at), &mut limit);
-                (places, words, winner) = (places + stretch.places, words | stretch.words, stretch.next);
+                let run = source.take_run(&mut out[places..], base, rival, tie(at), &mut limit);
+                (places, words, winner) = (places + run.places, words | run.words, run.next);
             }
             winner = replay(tree, (leaves + at) / 2, winner);
         }
@@ -467,42 +467,42 @@ impl<'a, 'b> Tournament<'a, 'b> {
     }
 }
 
-/// A stretch of a source.
-struct Stretch {
+/// A run: places of one source that come before all others.
+struct Run {
     places: usize,
     words: u64,
-    /// The source's next player.
+    /// The source's next entry.
     next: u64,
 }
 
 impl Source<'_> {
-    /// The next player after a piece. One of which no more is to be taken ends the merge when it is next.
+    /// The next entry after a piece. One of which no more is to be taken ends the merge when it is next.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, base: u64, tie: u64, limit: &mut u64) -> u64 {
         match self.pieces.refill() {
-            After::Piece(place) => player(base, place.key, tie),
+            After::Piece(place) => entry(base, place.key, tie),
             After::Enough(place) => {
-                let player = player(base, place.key, tie);
-                *limit = player.min(*limit);
-                player
+                let entry = entry(base, place.key, tie);
+                *limit = entry.min(*limit);
+                entry
             }
-            After::Nothing => NOBODY,
+            After::Nothing => EXHAUSTED,
         }
     }
 
-    /// Copies the places whose players are smaller than another.
+    /// Copies the places whose entries are smaller than another: a run.
     #[inline]
-    fn stretch(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64, limit: &mut u64) -> Stretch {
+    fn take_run(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64, limit: &mut u64) -> Run {
         // Of equal keys the smaller tie comes first. A distance that is too far says nothing.
         let distance = rival >> DISTANCE_AT;
         let comes_first = distance < AHEAD && tie < rival & ((1 << DISTANCE_AT) - 1);
         let largest = base.saturating_add(distance - u64::from(!comes_first));
         let (mut places, mut words, mut bytes) = (0, 0, 0);
         let next = loop {
-            let front = self.pieces.front.as_slice();
+            let piece = self.pieces.piece.as_slice();
             let mut some = 0;
-            for (to, place) in out[places..].iter_mut().zip(front) {
+            for (to, place) in out[places..].iter_mut().zip(piece) {
                 if place.key > largest {
                     break;
                 }
@@ -512,9 +512,9 @@ impl Source<'_> {
                 some += 1;
             }
             places += some;
-            self.pieces.front = front[some..].iter();
-            if let Some(place) = front.get(some) {
-                break player(base, place.key, tie);
+            self.pieces.piece = piece[some..].iter();
+            if let Some(place) = piece.get(some) {
+                break entry(base, place.key, tie);
             }
             let next = self.refill(base, tie, limit);
             if next >= rival.min(*limit) || places == out.len() {
@@ -522,22 +522,22 @@ impl Source<'_> {
             }
         };
         self.bytes += bytes;
-        Stretch { places, words, next }
+        Run { places, words, next }
     }
 }
 
-/// The player of the heap: between equal keys it comes right after the queue of its ring.
+/// The entry of the heap: between equal keys it comes right after the queue of its ring.
 #[cold]
-fn player_of_heap(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
+fn far_entry(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
     let at = sources.partition_point(|source| source.ring_index <= place.ring_index());
     // Its ring is among the sources.
-    player(base, place.key, tie(at.saturating_sub(1)) | 1)
+    entry(base, place.key, tie(at.saturating_sub(1)) | 1)
 }
 
-/// Plays the matches of a source again from its first one on. Returns the winner.
+/// Compares the next entry of a source again in each node, from its first one on. Returns the winner.
 #[inline(always)]
-fn replay(tree: &mut [u64], first: usize, player: u64) -> u64 {
-    let (mut winner, mut node) = (player, first);
+fn replay(tree: &mut [u64], first: usize, entry: u64) -> u64 {
+    let (mut winner, mut node) = (entry, first);
     while let Some(loser) = tree.get_mut(node) {
         (winner, *loser) = (winner.min(*loser), winner.max(*loser));
         node /= 2;

@@ -112,7 +112,7 @@ pub struct Batch<'a> {
     pub(crate) cpu_rings: &'a [CpuRing],
     pub(crate) stream: &'a mut Stream,
     /// Where the plain places of the array end that may be yielded.
-    pub(crate) plain_until: usize,
+    pub(crate) plain_end: usize,
 }
 
 impl<'a> Batch<'a> {
@@ -120,7 +120,7 @@ impl<'a> Batch<'a> {
     fn pick(&mut self) -> bool {
         self.stream.heed(self.cpu_rings);
         let picked = !self.stream.rushed && self.stream.pick_anew(self.cpu_rings);
-        self.plain_until = self.stream.array.plain_until();
+        self.plain_end = self.stream.array.plain_end();
         picked
     }
 }
@@ -130,12 +130,12 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
-        let mut place = self.stream.array.next_before(self.plain_until);
+        let mut place = self.stream.array.next_before(self.plain_end);
         if place.is_none() {
             if !self.pick() {
                 return None;
             }
-            place = self.stream.array.next_before(self.plain_until);
+            place = self.stream.array.next_before(self.plain_end);
         }
         Some(match place {
             Some(place) => {
@@ -151,12 +151,12 @@ impl<'a> Iterator for Batch<'a> {
         let mut all = init;
         loop {
             let next = |all, event| ControlFlow::<Infallible, A>::Continue(each(all, event));
-            let ControlFlow::Continue(folded) = self.stream.hand_out(self.cpu_rings, self.plain_until, all, next);
+            let ControlFlow::Continue(folded) = self.stream.hand_out(self.cpu_rings, self.plain_end, all, next);
             all = folded;
             if !self.pick() {
                 return all;
             }
-            if self.stream.array.next_before(self.plain_until).is_none() {
+            if self.stream.array.next_before(self.plain_end).is_none() {
                 all = each(all, self.stream.take_picked(self.cpu_rings));
             }
         }

@@ -5,7 +5,7 @@
 //! its smallest unyielded key instead of its oldest record.
 //!
 //! The index is a queue of places in the order of keys. A record whose key is not smaller than those before it is appended. Any other record
-//! is *displaced*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
+//! is *out of order*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
 //! share. So the first places of the queue lie near the tail, and what is in the heap lies behind a place of the queue that is yielded later.
 
 use crate::order::certainty::Certainty;
@@ -26,7 +26,7 @@ pub(crate) use fill::Indexing;
 pub(crate) use memory::{memory_of, shrink};
 use std::collections::VecDeque;
 
-/// Displaced records of all rings whose places in their queues are far away.
+/// Records of all rings that are out of order, and whose places in their queues are far away.
 pub(crate) type Far = BinaryHeap<Place, MinComparator>;
 
 /// A LOST record before its key is known.

@@ -473,8 +473,8 @@ impl Merge {
         if !self.stream.is_at_hand() {
             return each(all, self.stream.take_picked(cpu_rings)).map_break(ControlFlow::Break);
         }
-        let plain_until = self.stream.array.plain_until();
-        self.stream.hand_out(cpu_rings, plain_until, all, each).map_break(ControlFlow::Break)
+        let plain_end = self.stream.array.plain_end();
+        self.stream.hand_out(cpu_rings, plain_end, all, each).map_break(ControlFlow::Break)
     }
 
     /// Lends the event that was picked.
@@ -498,8 +498,8 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.give_back();
         self.stream.in_batch = true;
-        let plain_until = self.stream.array.plain_until();
-        Batch { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, plain_until }
+        let plain_end = self.stream.array.plain_end();
+        Batch { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, plain_end }
     }
 
     /// Gives the bytes of all yielded events back to the kernel now.

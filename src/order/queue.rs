@@ -189,7 +189,7 @@ impl Queue {
     /// The places in order, piece by piece. `most`: how many, at least one.
     #[inline]
     pub(crate) fn pieces(&self, most: usize) -> Pieces<'_> {
-        let mut pieces = Pieces { front: [].iter(), queue: Some(self), end: self.taken, most };
+        let mut pieces = Pieces { piece: [].iter(), queue: Some(self), end: self.taken, most };
         pieces.advance(self);
         pieces
     }
@@ -218,7 +218,7 @@ impl Queue {
 #[derive(Debug, Clone)]
 pub(crate) struct Pieces<'a> {
     /// The rest of a block.
-    pub(crate) front: slice::Iter<'a, Place>,
+    pub(crate) piece: slice::Iter<'a, Place>,
     queue: Option<&'a Queue>,
     /// Where that rest ends in the queue.
     end: usize,
@@ -238,7 +238,7 @@ pub(crate) enum After<'a> {
 impl<'a> Pieces<'a> {
     /// Those of no queue.
     pub(crate) fn none() -> Self {
-        Self { front: [].iter(), queue: None, end: 0, most: 0 }
+        Self { piece: [].iter(), queue: None, end: 0, most: 0 }
     }
 
     /// The next piece, after this one is used up.
@@ -250,7 +250,7 @@ impl<'a> Pieces<'a> {
             Some(queue) if self.most == 0 => After::Enough(queue.at(self.end)),
             Some(queue) => {
                 self.advance(queue);
-                self.front.as_slice().first().map_or(After::Nothing, After::Piece)
+                self.piece.as_slice().first().map_or(After::Nothing, After::Piece)
             }
         }
     }
@@ -260,13 +260,13 @@ impl<'a> Pieces<'a> {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
         let places = self.most.min(SLOTS - at).min(queue.end - self.end);
         if places > 0 {
-            self.front = queue.blocks[block][at..at + places].iter();
+            self.piece = queue.blocks[block][at..at + places].iter();
         }
         (self.end, self.most) = (self.end + places, self.most - places);
     }
 
     /// How many places are left.
     pub(crate) fn len(&self) -> usize {
-        self.front.len() + self.queue.map_or(0, |queue| queue.end - self.end)
+        self.piece.len() + self.queue.map_or(0, |queue| queue.end - self.end)
     }
 }

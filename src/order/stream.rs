@@ -287,13 +287,13 @@ impl Stream {
     pub(crate) fn hand_out<'a, A, B>(
         &mut self,
         cpu_rings: &'a [CpuRing],
-        plain_until: usize,
+        plain_end: usize,
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
     ) -> ControlFlow<B, A> {
         let Self { array, frontier, .. } = self;
         let certainty = frontier.certainty;
-        let (places, at) = array.walk(plain_until);
+        let (places, at) = array.walk(plain_end);
         for &place in places {
             // Before the function, which may panic.
             *at += 1;

@@ -58,7 +58,7 @@ impl Rings {
 const AHEAD: usize = 4096;
 
 /// How many bytes are looked through for busy reservations before they are read: what the nearest cache holds.
-const STRETCH: u64 = 8192;
+const PART: u64 = 8192;
 
 /// How far a ring was read. The bytes are given back to the kernel on drop, even after a panic.
 struct Reading<'a> {
@@ -118,7 +118,7 @@ impl CpuRing {
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         loop {
             if reading.position == reading.ring.head() && head.is_none() {
-                head = reading.ring.pass_committed(STRETCH).err();
+                head = reading.ring.pass_committed(PART).err();
             }
             if reading.position == reading.ring.head() {
                 break;

@@ -60,22 +60,22 @@ impl Rings {
     }
 
     /// Yields so many places with keys up to a bound, each of which must be the smallest.
-    fn take(&mut self, many: usize, until: u64) {
+    fn take(&mut self, many: usize, frontier: u64) {
         for _ in 0..many {
-            if self.array.is_empty() && !self.array.merge(&mut self.indexes, &mut self.far, until) {
-                return assert!(self.held.first().is_none_or(|(key, ..)| *key > until), "{:?}", self.held[0]);
+            if self.array.is_empty() && !self.array.merge(&mut self.indexes, &mut self.far, frontier) {
+                return assert!(self.held.first().is_none_or(|(key, ..)| *key > frontier), "{:?}", self.held[0]);
             }
             let place = self.array.left()[0];
             let (key, ring, position) = self.held.remove(0);
             assert_eq!((place.key, place.ring_index(), self.indexes[ring].position(place)), (key, ring, position));
-            assert!(key <= until);
+            assert!(key <= frontier);
             self.array.pass();
             self.indexes[ring].take(place);
         }
     }
 }
 
-/// Whatever is written, merged, put back and yielded, all comes in the order of a sort: with one ring and more than a tournament of a known
+/// Whatever is written, merged, put back and yielded, all comes in the order of a sort: with one ring and more than a loser tree of a known
 /// size has, with keys that are equal, far from each other, the largest there are, and much out of order.
 #[test]
 fn places_come_in_the_order_of_a_sort() {
@@ -89,10 +89,10 @@ fn places_come_in_the_order_of_a_sort() {
             let mut all = Rings::new(rings);
             let mut time = 1;
             for _ in 0..30 {
-                let stretch = 1 + random(20);
+                let run = 1 + random(20);
                 let mut ring = 0;
                 for n in 0..random(400) {
-                    if n % stretch == 0 {
+                    if n % run == 0 {
                         ring = random(rings.into()) as usize;
                     }
                     time += random(2);
@@ -107,12 +107,12 @@ fn places_come_in_the_order_of_a_sort() {
                     all.write(ring, key);
                 }
                 all.refresh();
-                let until = if random(2) == 0 {
+                let frontier = if random(2) == 0 {
                     u64::MAX
                 } else {
                     all.held.get(random(500) as usize).map_or(time, |held| held.0)
                 };
-                all.take(random(900) as usize, until);
+                all.take(random(900) as usize, frontier);
                 if random(3) == 0 {
                     all.put_back();
                     assert_eq!(all.indexes.iter().map(Index::len).sum::<usize>(), all.held.len());
@@ -140,7 +140,7 @@ fn what_is_left_out_is_put_back_behind_what_is_not_yielded() {
     all.array.set_plain(merged);
     let out = all.array.leave_out(|place| place.key % 2 == 1);
     assert_eq!(
-        (out, all.array.left().len(), all.array.plain_until()),
+        (out, all.array.left().len(), all.array.plain_end()),
         (merged / 2, merged - merged / 2, merged - merged / 2)
     );
     (0..5).for_each(|_| all.array.pass());

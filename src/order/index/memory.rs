@@ -5,7 +5,7 @@ use crate::order::place::{Note, Place};
 use crate::order::queue::{self, SLOTS};
 use crate::sequence::numbers::CpuNumbers;
 
-/// Bytes that the heap of displaced records takes, beyond its initial memory.
+/// Bytes that the heap of records out of order takes, beyond its initial memory.
 pub(crate) fn memory_of(far: &Far) -> usize {
     list_of(far).memory()
 }
@@ -19,10 +19,10 @@ impl Index {
     #[cold]
     pub(super) fn make_room(&mut self, far: &mut Far, most: usize) -> bool {
         let new_block = self.queue.free() < PAIR;
-        let (displaced, notes) = (list_of(far), self.list_of_notes());
+        let (heap_list, notes) = (list_of(far), self.list_of_notes());
         // While a list grows, both the old and the new one exist.
         let growing =
-            [displaced, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
+            [heap_list, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
         let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
         let heap = memory_of(far);
@@ -39,7 +39,7 @@ impl Index {
         self.notes.reserve_exact(notes.grown() - notes.len);
         let free = if new_block { SLOTS } else { self.queue.free() };
         if is_within {
-            far.reserve_exact(displaced.grown() - displaced.len);
+            far.reserve_exact(heap_list.grown() - heap_list.len);
             let room = [list_of(far), self.list_of_notes()]
                 .map(|list| list.capacity - list.len)
                 .into_iter()

@@ -155,7 +155,7 @@ fn nothing_is_kept_of_what_was_taken() {
     }
 }
 
-/// A stretch of a ring, said without an index.
+/// A part of a ring, described without an index.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     position: u64,

@@ -474,7 +474,7 @@ fn rings_are_looked_at_while_much_is_taken() {
     {
         // Records that may be the reader's own are taken one by one.
         for (meanwhile, one_by_one) in [(0, false), (31, false), (32, false), (32, true)] {
-            // 32 bytes each: 128 fill a ring. Both rings take turns, so that no stretch has more than one record.
+            // 32 bytes each: 128 fill a ring. Both rings take turns, so that no run has more than one record.
             let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
             let fence = Fence::custom(|| Ok(()));
             let order = Order::new().hold(Hold::Fence(fence)).latency(HOUR);
@@ -582,7 +582,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     assert!(engine.status().total().copied > 0 && under_way);
 }
 
-/// `Item::Untraced` comes once, before all held events, also inside a stretch, for every way to take events; and nothing else changes.
+/// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing else changes.
 #[test]
 fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -647,7 +647,7 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     for (way, take) in take.into_iter().enumerate() {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(TID | 4 | 1024, true, 0));
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
-        // Simulated records name the thread whose number is that of the process. One in eight names another: each begins a stretch.
+        // Simulated records name the thread whose number is that of the process. One in eight names another: each begins a run.
         reader.engine.merge.leave_out(std::process::id());
         for time in 0..48u64 {
             let cpu = (time / 8 % 2) as u32;
