@@ -118,7 +118,7 @@ pub struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there is an event.
     fn pick(&mut self) -> bool {
-        self.stream.heed(self.cpu_rings);
+        self.stream.check_fill(self.cpu_rings);
         let picked = !self.stream.rushed && self.stream.pick_anew(self.cpu_rings);
         self.plain_end = self.stream.array.plain_end();
         picked

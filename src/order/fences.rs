@@ -99,7 +99,7 @@ impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
-        let (told, answer) = mpsc::sync_channel(1);
+        let (sender, answer) = mpsc::sync_channel(1);
         let body = {
             let shared = Arc::clone(&shared);
             let fence = fence.clone();
@@ -107,10 +107,10 @@ impl Fences {
                 // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters it.
                 match Way::open(&fence) {
                     Ok(mut way) => {
-                        let _ = told.send(Ok((way.name(), machine::thread())));
+                        let _ = sender.send(Ok((way.name(), machine::thread())));
                         serve(&shared, &mut way);
                     }
-                    Err(tried) => drop(told.send(Err(tried))),
+                    Err(tried) => drop(sender.send(Err(tried))),
                 }
             }
         };

@@ -45,7 +45,7 @@ struct Loose {
     count: u64,
     /// The key of the record before it.
     after: Option<u64>,
-    /// A report waits for it. So it is told as it is, also if a LOST record comes that counts the same records.
+    /// A report waits for it. So it is reported as it is, also if a LOST record comes that counts the same records.
     stays: bool,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Index {
     cursor: u64,
     /// The tail from which on yielded bytes are published, and that from which on the ring may have filled up.
     publish_at: u64,
-    heed_at: u64,
+    check_fill_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
     /// Places that were made. Those of losses and damage among them that were yielded.
@@ -126,7 +126,7 @@ pub(crate) struct Index {
     /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
     /// Losses that events have reported beyond LOST records, because the kernel counts them.
-    foretold: u64,
+    reported_ahead: u64,
     /// Losses that LOST records have reported since the last record with a number.
     skipped: u64,
     /// Whether, since the kernel was last asked, the ring was so full at a refresh that records may have been dropped.
@@ -169,13 +169,13 @@ impl Index {
             largest: None,
             cursor: tail,
             publish_at: tail,
-            heed_at: tail,
+            check_fill_at: tail,
             room: 0,
             made: 0,
             others: 0,
             done: tail,
             lost_head: false,
-            foretold: 0,
+            reported_ahead: 0,
             skipped: 0,
             suspect: false,
             marked: tail,
@@ -307,9 +307,9 @@ impl Index {
     /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
     pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
         let position = self.front().map_or(self.cursor, |front| self.position(front));
-        let asks = position >= self.heed_at;
+        let asks = position >= self.check_fill_at;
         if asks {
-            self.heed_at = position + 2 * ring.size() / PUBLISH_PART;
+            self.check_fill_at = position + 2 * ring.size() / PUBLISH_PART;
         }
         asks && ring.fills_up()
     }
@@ -419,15 +419,15 @@ impl Index {
             if place.size() == 0 {
                 self.done += self.len_of(place);
             }
-            // What a notice told before the record is forgotten already.
+            // What a notice reported before the record is forgotten already.
             self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
             self.forget(self.position(place));
         }
     }
 
-    /// Marks the anomaly that a note tells as yielded. The length of its record stays.
+    /// Marks the anomaly of a note as yielded. The length of its record stays.
     #[cold]
-    pub(crate) fn told(&mut self, place: Place) {
+    pub(crate) fn mark_reported(&mut self, place: Place) {
         let position = self.position(place);
         match (self.note(place).map_or(0, |note| note.len()), self.note_at(position)) {
             (len @ 1.., Some(at)) => self.notes[at].1 = Some(Note::Long { len: len as u32 }),
@@ -459,10 +459,10 @@ impl Index {
 
     /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The losses that no event
     /// has reported yet become one loss after all held records. Call it after a refresh. `stays`: a report waits for that loss.
-    pub(crate) fn dropped(&mut self, total: u64, told: u64, stays: bool) {
+    pub(crate) fn dropped(&mut self, total: u64, reported: u64, stays: bool) {
         self.suspect = false;
-        let new = total.saturating_sub(told.saturating_add(self.foretold));
-        self.foretold += new;
+        let new = total.saturating_sub(reported.saturating_add(self.reported_ahead));
+        self.reported_ahead += new;
         match &mut self.loose {
             Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
             None if new > 0 => {
@@ -474,8 +474,8 @@ impl Index {
     }
 
     /// Losses that events have reported beyond LOST records, or will report.
-    pub(crate) fn foretold(&self) -> u64 {
-        self.foretold
+    pub(crate) fn reported_ahead(&self) -> u64 {
+        self.reported_ahead
     }
 
     /// The largest key of the places before a position.

@@ -669,7 +669,7 @@ mod tests {
 
     /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The others are traced.
     #[test]
-    fn cpus_beyond_the_most_rings_are_told() {
+    fn cpus_beyond_the_most_rings_are_reported() {
         assert_eq!(RINGS, 16_384, "as documented");
         let kernel = sim::Kernel::new(&[0, 1]);
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
@@ -677,13 +677,13 @@ mod tests {
         let error = merge.follow_cpus_up_to(3).unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, "5 rings: at most 3".into()));
         assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), [0, 1, 2]);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(event) = merge.next() {
             if let Item::Untraced(untraced) = event.event().item() {
-                told.push((untraced.cpu, untraced.lasted));
+                reported.push((untraced.cpu, untraced.lasted));
             }
         }
-        assert_eq!(told, [(3, None), (4, None)]);
+        assert_eq!(reported, [(3, None), (4, None)]);
         assert!(!merge.follow_cpus_up_to(3).unwrap(), "once");
     }
 }

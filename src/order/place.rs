@@ -195,7 +195,7 @@ pub(crate) enum Note {
     /// losses that the kernel counts and no LOST record has reported yet.
     Lost { id: u64, count: u64, after: Option<u64> },
     /// For a LOST record: its count was reported before, or is zero.
-    Told,
+    Reported,
     /// For damage: the fault, and its bytes.
     Fault { fault: Fault, len: u32 },
     /// For a record of 64 KiB or more: its bytes.
@@ -210,7 +210,7 @@ impl Note {
     /// The length of its place, if that is not in the place itself.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Self::Lost { .. } | Self::Told => 0,
+            Self::Lost { .. } | Self::Reported => 0,
             Self::Fault { len, .. } | Self::Long { len } | Self::Anomaly { len, .. } | Self::Hole { len, .. } => {
                 (*len).into()
             }
@@ -219,6 +219,6 @@ impl Note {
 
     /// Whether its place is a record.
     pub(crate) fn is_of_a_record(&self) -> bool {
-        !matches!(self, Self::Lost { .. } | Self::Told | Self::Fault { .. })
+        !matches!(self, Self::Lost { .. } | Self::Reported | Self::Fault { .. })
     }
 }

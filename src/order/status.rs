@@ -41,7 +41,7 @@ impl Merge {
             if which(cpu_ring, index)
                 && let Some(total) = cpu_ring.losses.read()
             {
-                index.dropped(total, cpu_ring.losses.told(), before_report);
+                index.dropped(total, cpu_ring.losses.reported(), before_report);
             }
         }
         self.held() > held
@@ -53,7 +53,7 @@ impl Merge {
     }
 
     /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call, lacks the losses that
-    /// nothing has told of yet, and lacks records that the last refresh left unindexed.
+    /// nothing has reported yet, and lacks records that the last refresh left unindexed.
     pub fn status(&self) -> Status {
         let mut status = Status::default();
         self.fill_status(&mut status, false);
@@ -99,8 +99,8 @@ impl Merge {
     fn account(&self, ring_index: usize, cpu_ring: &CpuRing, index: &Index, asks: bool) -> Account {
         let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(ring_index));
         let total = if asks { cpu_ring.losses.read() } else { None };
-        let told = cpu_ring.losses.told().saturating_add(index.foretold());
-        let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(told);
+        let reported = cpu_ring.losses.reported().saturating_add(index.reported_ahead());
+        let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(reported);
         let unindexed = if asks { cpu_ring.records_from(index.cursor()) } else { 0 };
         let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
         Account {

@@ -315,7 +315,7 @@ impl Stream {
     /// In a batch, whose events may still be borrowed, nothing is published. Whether a ring of which much was yielded fills up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn heed(&mut self, cpu_rings: &[CpuRing]) {
+    pub(crate) fn check_fill(&mut self, cpu_rings: &[CpuRing]) {
         if !self.array.is_empty() {
             return;
         }

@@ -174,15 +174,15 @@ mod tests {
 
     #[test]
     fn a_visit_is_made_on_its_cpu() {
-        let (told, seen) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let cpus = allowed();
         let turns = cpus.clone();
         std::thread::spawn(move || {
             turns.into_iter().for_each(|cpu| {
                 move_to(cpu);
-                told.send(sched_getcpu().unwrap() as u32).unwrap();
+                sender.send(sched_getcpu().unwrap() as u32).unwrap();
             });
         });
-        assert_eq!(seen.iter().collect::<Vec<_>>(), cpus);
+        assert_eq!(receiver.iter().collect::<Vec<_>>(), cpus);
     }
 }

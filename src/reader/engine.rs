@@ -319,7 +319,7 @@ impl Engine {
         self.merge.lift_cap();
     }
 
-    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are told before it.
+    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are reported before it.
     fn report_after_refresh(&mut self, report: Report) {
         self.cpus_changed();
         self.refresh();
@@ -358,7 +358,7 @@ impl Engine {
                 self.failures.well();
                 self.refresh();
                 self.attend()?;
-                self.tell_stuck()
+                self.report_stuck()
             }
             Some(Err(errno)) => self.fence_failed(errno),
         }
@@ -383,7 +383,7 @@ impl Engine {
     }
 
     /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits for it.
-    fn tell_stuck(&mut self) -> Result<(), Error> {
+    fn report_stuck(&mut self) -> Result<(), Error> {
         let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(|watch| watch.returned.take());
         let Some((cpu, waited)) = returned else { return Ok(()) };
         let times = self.stuck.failed(self.report.is_some());
@@ -424,7 +424,7 @@ impl Engine {
         self.watch_reserved(now);
         self.forgo_reserved(now);
         self.prove(now);
-        self.control.tell(|seen| self.fill_status(seen, false));
+        self.control.update_status(|status| self.fill_status(status, false));
     }
 
     /// Learns the thread that refreshes, and those of fences.
@@ -548,8 +548,8 @@ impl Engine {
         if now < self.check_cpus {
             return Ok(());
         }
-        let told = self.merge.rings().news().is_some();
-        self.check_cpus = now + if told { LIST_CPUS } else { Self::TICK };
+        let has_news = self.merge.rings().news().is_some();
+        self.check_cpus = now + if has_news { LIST_CPUS } else { Self::TICK };
         self.merge.follow_cpus().map(drop)
     }
 }

@@ -135,7 +135,7 @@ impl CpuRing {
                         continue;
                     }
                     match record.lost() {
-                        Some((id, count)) if record.kind() == Kind::LOST => match losses.tell(count) {
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.add_reported(count) {
                             Ok(()) if count == 0 => continue,
                             Ok(()) => {
                                 Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })

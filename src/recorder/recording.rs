@@ -192,7 +192,7 @@ impl Recorder {
         let Self { rings, keys, marks, .. } = self;
         let CpuRing { ring, origin, losses, .. } = &mut rings.cpu_rings[ring_index as usize];
         losses.refreshed();
-        let mut told = 0;
+        let mut reported = 0;
         let overwrote = ring.refresh_backward();
         let mut whole = !overwrote;
         let first = marks.len();
@@ -210,13 +210,13 @@ impl Recorder {
                     let end = position + record.as_bytes().len() as u64;
                     match record.lost() {
                         // Its key is that of the record after it.
-                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(told, count) {
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(reported, count) {
                             Ok(_) if count == 0 => {
                                 position = end;
                                 continue;
                             }
                             Ok(sum) => {
-                                told = sum;
+                                reported = sum;
                                 (Marked::Lost { id, count, after: None }, None, end)
                             }
                             Err(fault) => (Marked::Damage(fault), None, end),

@@ -101,7 +101,7 @@ impl Handle {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[doc(alias = "metrics")]
     pub fn status(&self) -> Result<Status, Error> {
-        self.0.seen(Status::clone)
+        self.0.read_status(Status::clone)
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
@@ -166,8 +166,8 @@ pub(crate) struct Control {
     /// Whether output has gone on after a pause, which may have dropped records.
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
-    /// As of a recent refresh of the reader.
-    seen: Mutex<Status>,
+    /// The status as of a recent refresh of the reader.
+    status: Mutex<Status>,
 }
 
 /// A report between earlier and later events.
@@ -184,8 +184,8 @@ pub(crate) struct Signals(u64);
 
 impl Control {
     pub(crate) fn new() -> Arc<Self> {
-        let mut seen = Status::default();
-        seen.is_not_exact();
+        let mut status = Status::default();
+        status.is_not_exact();
         Arc::new(Self {
             word: ForkWord::new(ALIVE),
             wake: OnceLock::new(),
@@ -193,23 +193,23 @@ impl Control {
             begun: Instant::now(),
             lossy: AtomicBool::new(false),
             outlets: Mutex::default(),
-            seen: Mutex::new(seen),
+            status: Mutex::new(status),
         })
     }
 
-    /// What the reader saw at a recent refresh.
-    fn seen<T>(&self, what: impl FnOnce(&Status) -> T) -> Result<T, Error> {
+    /// The status that the reader left at a recent refresh.
+    fn read_status<T>(&self, what: impl FnOnce(&Status) -> T) -> Result<T, Error> {
         // A child may have been forked while the lock was taken.
         self.check()?;
-        Ok(what(&self.seen.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(what(&self.status.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Tells handles what the reader sees. It does not wait: a handle that asks at this moment gets what was seen before.
-    pub(crate) fn tell(&self, update: impl FnOnce(&mut Status)) {
-        match self.seen.try_lock() {
-            Ok(mut seen) => update(&mut seen),
+    /// Leaves the status of the reader for handles. It does not wait: a handle that asks at this moment gets the one before.
+    pub(crate) fn update_status(&self, update: impl FnOnce(&mut Status)) {
+        match self.status.try_lock() {
+            Ok(mut status) => update(&mut status),
             // A thread panicked while it had the lock. An update writes all of it.
-            Err(TryLockError::Poisoned(seen)) => update(&mut seen.into_inner()),
+            Err(TryLockError::Poisoned(status)) => update(&mut status.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
     }

@@ -178,7 +178,7 @@ impl Hotplug {
             }
         }
         if is_listed {
-            self.tell_short_stays(control, untraced, well);
+            self.report_short_stays(control, untraced, well);
         }
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
         // Nothing happens on a CPU that is offline.
@@ -191,8 +191,8 @@ impl Hotplug {
         failed
     }
 
-    /// Tells of CPUs that were online for some time, and gone before anything could be opened.
-    fn tell_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
+    /// Reports CPUs that were online for some time, and gone before anything could be opened.
+    fn report_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
         let now = Moment::now(self.plan.clock);
         let mut came = std::mem::take(&mut self.came);
         came.sort_unstable();
@@ -305,7 +305,7 @@ impl WatchedCpu {
     /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.
     fn has_died(&self, plan: &Plan) -> bool {
         // The events of a control group also pause while none of its processes runs. There only the kernel's message tells.
-        let tells = plan.target.is_machine() && plan.tells_running();
+        let tells = plan.target.is_machine() && plan.reads_running();
         let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if tells { stands_still() } else { !plan.target.is_machine() }
     }

@@ -351,8 +351,9 @@ impl Rings {
     /// kernel wrote the records (`setup_pebs_time`, `arch/x86/events/intel/ds.c`; with any other clock it draws none).
     pub(crate) fn have_one_clock(&self) -> bool {
         let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
-        let mut told = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
-        self.clock != Clock::Perf || !self.sources.iter().any(is_drawn_before) && told.all(machine::perf_clock_agrees)
+        let mut user_times = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
+        self.clock != Clock::Perf
+            || !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
     }
 
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a

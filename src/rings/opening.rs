@@ -38,7 +38,7 @@ impl OpenedRing {
         let Some((events, owner)) = open_events(plan, cpu)? else { return Ok(None) };
         let ring = map(plan, cpu, Arc::clone(&owner))?;
         let (outlets, sources) = join(plan, cpu, events, &owner)?;
-        let counter = if plan.tells_losses() {
+        let counter = if plan.reads_losses() {
             Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 }
         } else {
             Counter::Unknown

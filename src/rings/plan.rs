@@ -111,7 +111,7 @@ impl Plan {
     fn leave_out_losses(&mut self) {
         let read_format = self.events.first().map_or(0, |event| event.attr.read_format);
         let harmless = perf_event_attr { read_format, ..event_attr::harmless() };
-        if self.tells_losses()
+        if self.reads_losses()
             && perf::open_own(&harmless).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
         {
             for RingEvent { attr, .. } in &mut self.events {
@@ -121,14 +121,14 @@ impl Plan {
     }
 
     /// Whether read(2) of an event returns its running time and perhaps its lost records, and nothing else.
-    pub(super) fn tells_running(&self) -> bool {
+    pub(super) fn reads_running(&self) -> bool {
         self.layout.sample_type() & u64::from(bindings::PERF_SAMPLE_READ) == 0
     }
 
     /// Whether read(2) of an event returns its running time and its lost records, and nothing else.
-    pub(super) fn tells_losses(&self) -> bool {
+    pub(super) fn reads_losses(&self) -> bool {
         let lost = |event: &RingEvent| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
-        self.tells_running() && self.events.iter().all(lost)
+        self.reads_running() && self.events.iter().all(lost)
     }
 
     /// Whether a CPU is to have a ring.

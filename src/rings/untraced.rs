@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_when_they_begin_and_when_they_are_over_and_add_up() {
+    fn times_are_reported_when_they_begin_and_when_they_are_over_and_add_up() {
         let begin = Instant::now();
         let at = |seconds: u64| Moment { key: Some(seconds), instant: begin + Duration::from_secs(seconds) };
         let mut all = UntracedCpus::default();
@@ -143,11 +143,11 @@ mod tests {
         let said: Vec<_> = (1..=10).filter(|_| all.failed(3, at(5))).collect();
         assert_eq!(said, [1, 10]);
         assert_eq!(all.until(), Some(u64::MAX));
-        let told =
+        let reported =
             |all: &mut UntracedCpus| all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect::<Vec<_>>();
-        assert_eq!(told(&mut all), [(3, Some(5), None)]);
+        assert_eq!(reported(&mut all), [(3, Some(5), None)]);
         all.well(at(8), |cpu| cpu == 1);
-        assert!(all.until() == Some(u64::MAX) && told(&mut all).is_empty());
+        assert!(all.until() == Some(u64::MAX) && reported(&mut all).is_empty());
         all.well(at(8), |cpu| cpu == 3);
         assert_eq!(all.until(), Some(8));
         assert!(all.failed(3, at(20)), "another time, and another reason");
@@ -161,14 +161,14 @@ mod tests {
             (3, Some(20), seconds(5)),
             (1, Some(21), seconds(4)),
         ];
-        assert_eq!(told(&mut all), expected);
+        assert_eq!(reported(&mut all), expected);
         let times: Vec<_> = all.times().collect();
         assert_eq!(times, [(3, Duration::from_secs(8)), (1, Duration::from_secs(4))]);
         assert_eq!(all.until(), Some(25));
     }
 
     #[test]
-    fn a_cpu_that_was_noticed_late_is_told_once() {
+    fn a_cpu_that_was_noticed_late_is_reported_once() {
         let begin = Instant::now();
         let at = |seconds: u64| Moment { key: Some(seconds), instant: begin + Duration::from_secs(seconds) };
         let mut all = UntracedCpus::default();
@@ -176,9 +176,9 @@ mod tests {
         // Its events could not be opened before: that time goes on.
         assert!(all.failed(4, at(5)));
         all.was_late(4, at(7), at(8));
-        let told: Vec<_> = all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect();
+        let reported: Vec<_> = all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(told, [(2, Some(3), seconds(2)), (4, Some(5), None), (4, Some(5), seconds(3))]);
+        assert_eq!(reported, [(2, Some(3), seconds(2)), (4, Some(5), None), (4, Some(5), seconds(3))]);
         assert_eq!(all.times().collect::<Vec<_>>(), [(2, Duration::from_secs(2)), (4, Duration::from_secs(3))]);
         assert_eq!(all.until(), Some(8));
     }

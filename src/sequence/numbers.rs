@@ -229,7 +229,7 @@ impl Numbers {
             return self.begin_anew(written, kind);
         }
         self.counts.missing -= u64::from(self.tracker.found(number));
-        self.tell(kind)
+        self.report(kind)
     }
 
     /// Numbers are missing so far.
@@ -242,7 +242,7 @@ impl Numbers {
     /// Counting goes on from a number, as it was written, that is not the next. Numbers missing before stay missing.
     #[cold]
     fn begin_anew(&mut self, written: u64, kind: AnomalyKind) -> Said {
-        let said = self.tell(kind);
+        let said = self.report(kind);
         let ahead = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
         if !self.unwrap.shift(written, ahead) {
             // Near the end of all numbers. Missing numbers are no longer reported, but counted.
@@ -258,11 +258,11 @@ impl Numbers {
     }
 
     /// Counts an anomaly, and reports it unless one was reported recently.
-    fn tell(&mut self, kind: AnomalyKind) -> Said {
+    fn report(&mut self, kind: AnomalyKind) -> Said {
         self.counts.anomalies[kind as usize] += 1;
         let expected = self.unwrap.wrap(self.tracker.next().unwrap_or(MIDDLE));
-        let may = self.tracker.may_tell(kind);
-        self.tracker.told(kind);
+        let may = self.tracker.may_report(kind);
+        self.tracker.reported(kind);
         if may { Said::Anomaly(kind, expected) } else { Said::Well }
     }
 

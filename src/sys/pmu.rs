@@ -73,10 +73,10 @@ fn config_in(unit: &Path, terms: &str, config: &mut Config, names: bool) -> io::
             "config" | "config1" | "config2" => format!("{name}:0-63"),
             name => read(&unit.join("format").join(name))?,
         };
-        let told = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{term}: {what} {format}"));
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{term}: {what} {format}"));
         match spread(&format, value) {
-            None => return Err(told("the kernel's format is not understood:")),
-            Some((_, _, left)) if left != 0 => return Err(told("the value is too large for")),
+            None => return Err(invalid("the kernel's format is not understood:")),
+            Some((_, _, left)) if left != 0 => return Err(invalid("the value is too large for")),
             Some((word, bits, _)) => config.0[word] |= bits,
         }
     }

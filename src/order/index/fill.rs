@@ -66,7 +66,7 @@ impl Index {
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         self.share = ring.size() / PUBLISH_PART;
         let whole = self.index_all(ring, origin, losses, head, &mut with);
-        self.heed_at = self.publish_at + ring.size() / PUBLISH_PART;
+        self.check_fill_at = self.publish_at + ring.size() / PUBLISH_PART;
         whole
     }
 
@@ -212,7 +212,7 @@ impl Index {
         let size = record.len();
         let end = self.cursor + size;
         let (id, count) = record.lost().unwrap_or_default();
-        if let Err(fault) = losses.tell(count) {
+        if let Err(fault) = losses.add_reported(count) {
             return self.damage(fault, end, far);
         }
         self.skipped = self.skipped.saturating_add(count);
@@ -224,21 +224,22 @@ impl Index {
     #[inline]
     fn settle_lost(&mut self, key: Option<u64>, far: &mut Far) {
         if let Some(Waiting { position, size, id, count }) = self.lost.take() {
-            let untold = self.untold(count);
-            let note = if untold == 0 { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
+            let unreported = self.unreported(count);
+            let note =
+                if unreported == 0 { Note::Reported } else { Note::Lost { id, count: unreported, after: self.before } };
             self.insert(position, size, key, Tag::OTHER, Some(note), far);
         }
     }
 
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
-    fn untold(&mut self, count: u64) -> u64 {
+    fn unreported(&mut self, count: u64) -> u64 {
         // The loss that waits to be reported is reported now, with a place between two records, unless a report comes before this record.
         if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
-            self.foretold -= loose.count;
+            self.reported_ahead -= loose.count;
         }
-        let covered = count.min(self.foretold);
-        self.foretold -= covered;
+        let covered = count.min(self.reported_ahead);
+        self.reported_ahead -= covered;
         count - covered
     }
 

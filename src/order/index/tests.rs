@@ -175,8 +175,8 @@ struct Said {
     /// What was written and not indexed yet, and up to where.
     written: VecDeque<Held>,
     head: u64,
-    /// What the kernel dropped since it told last.
-    untold: u64,
+    /// What the kernel dropped since it reported last.
+    unreported: u64,
     dropped_since_look: bool,
     held: Vec<Held>,
     cursor: u64,
@@ -195,14 +195,14 @@ impl Said {
     fn new(key: fn() -> Key) -> Self {
         let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
         let (written, held) = Default::default();
-        let (head, untold, cursor, repaired, longest, most_used) = Default::default();
+        let (head, unreported, cursor, repaired, longest, most_used) = Default::default();
         let (before, largest, records, published, dropped_since_look) = Default::default();
         Self {
             kernel,
             key,
             written,
             head,
-            untold,
+            unreported,
             dropped_since_look,
             held,
             cursor,
@@ -227,20 +227,20 @@ impl Said {
         let time = if is_time { key.unwrap_or(0) } else { 7 };
         let key = if is_time { Some(time) } else { key };
         if !self.kernel.emit(0, time, &payload) {
-            self.untold += 1;
+            self.unreported += 1;
             self.dropped_since_look = true;
             return;
         }
-        if self.untold > 0 {
+        if self.unreported > 0 {
             self.written.push_back(Held {
                 position: self.head,
                 len: 32,
                 key,
-                lost: Some((self.untold, None)),
+                lost: Some((self.unreported, None)),
                 plain: false,
             });
             self.head += 32;
-            self.untold = 0;
+            self.unreported = 0;
         }
         let len = 16 + (payload.len() as u64 + 4).next_multiple_of(8);
         self.written.push_back(Held { position: self.head, len, key, lost: None, plain: false });
@@ -359,7 +359,7 @@ fn an_index_is_what_lists_say() {
                 said.write(own, [0, 1, if turn < 25 { 30 } else { 2 }][random(3) as usize]);
                 if random(20) == 0 {
                     said.kernel.lose(0, 3);
-                    said.untold += 3;
+                    said.unreported += 3;
                 }
             }
             let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };

@@ -37,7 +37,7 @@ impl Stream {
     pub(super) fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
         let note = self.indexes[place.ring_index()].note(place);
-        if matches!(note, Some(Note::Told)) {
+        if matches!(note, Some(Note::Reported)) {
             self.pass(place);
             return None;
         }
@@ -119,7 +119,7 @@ impl Stream {
             return None;
         }
         let sequence = self.sequence.as_ref()?;
-        let kind = sequence.to_tell(place.key)?;
+        let kind = sequence.to_report(place.key)?;
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 
@@ -141,7 +141,7 @@ impl Stream {
                 Some(Notice::OwnGap { cpu, gap, after })
             }
             Note::Anomaly { cpu, kind, expected, found, .. } => Some(Notice::OwnAnomaly { cpu, kind, expected, found }),
-            Note::Lost { .. } | Note::Told | Note::Fault { .. } | Note::Long { .. } => None,
+            Note::Lost { .. } | Note::Reported | Note::Fault { .. } | Note::Long { .. } => None,
         }
     }
 
@@ -181,7 +181,7 @@ impl Stream {
         let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
         let cpu = cpu_ring.origin.cpu;
         if let Some(notice) = notice {
-            return self.told(&notice, cpu);
+            return self.notice_item(&notice, cpu);
         }
         match index.note(place) {
             Some(Note::Lost { id, count, after }) => {
@@ -196,7 +196,7 @@ impl Stream {
     }
 
     /// A notice before the picked event, as an item.
-    pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
+    pub(super) fn notice_item(&self, notice: &Notice, cpu: u32) -> Item<'static> {
         let place = self.picked.place;
         let own = || (self.keyed(place) == Keyed::Own).then_some(place.key);
         match *notice {
@@ -300,7 +300,7 @@ impl Stream {
             }
             Notice::Anomaly { kind, .. } => {
                 if let Some(sequence) = &mut self.sequence {
-                    sequence.told(kind);
+                    sequence.reported(kind);
                 }
                 self.said = Some(self.name_of(place));
             }
@@ -309,7 +309,7 @@ impl Stream {
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.indexes[ring_index].told(place),
+            Notice::OwnAnomaly { .. } => self.indexes[ring_index].mark_reported(place),
         }
     }
 }

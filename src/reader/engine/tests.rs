@@ -584,7 +584,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
 
 /// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing else changes.
 #[test]
-fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
+fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
     let kernel = sim::Kernel::new(&[0, 1]);
     let mut rings = kernel.rings();
     let clock = rings.clock();
@@ -609,7 +609,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     assert_eq!([key(&mut merge), key(&mut merge)], [Some(1), Some(2)]);
 
     assert!(merge.follow_cpus().unwrap_err().to_string().contains("nothing to open"));
-    let told = |event: Event<'_>| match event.item() {
+    let reported = |event: Event<'_>| match event.item() {
         Item::Untraced(untraced) => {
             assert_eq!((event.key(), event.cpu(), untraced.cpu), (None, Some(3), 3));
             untraced.lasted.is_some()
@@ -617,10 +617,10 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
         other => panic!("{other:?}"),
     };
     let lent = merge.next().unwrap();
-    assert!(!told(lent.event()) && !told(lent.to_owned().as_event()) && lent.remaining() > 0);
+    assert!(!reported(lent.event()) && !reported(lent.to_owned().as_event()) && lent.remaining() > 0);
     // It comes again after `mem::forget`.
     std::mem::forget(lent);
-    assert!(!told(merge.next().unwrap().event()));
+    assert!(!reported(merge.next().unwrap().event()));
     assert_eq!([key(&mut merge), key(&mut merge)], [Some(3), Some(4)]);
 
     assert!(!merge.follow_cpus().unwrap());
@@ -628,7 +628,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     assert!(!ledger.is_complete() && !ledger.total().untraced.is_zero(), "{ledger}");
     assert_eq!(ledger.accounts.iter().map(|account| account.cpu).collect::<Vec<_>>(), [Some(0), Some(1), Some(3)]);
     let mut batch = merge.batch();
-    assert!(told(batch.next().unwrap()));
+    assert!(reported(batch.next().unwrap()));
     assert_eq!(batch.fold(Vec::new(), |keys, event| [keys, vec![event.key().unwrap()]].concat()), [5, 6, 7]);
     assert!(merge.next().is_none() && merge.status().total().late == 0);
 }
@@ -679,26 +679,26 @@ fn a_report_comes_after_a_look_for_cpus() {
     rings.set_arrivals(Box::new(arrivals), Some(Arc::new(silent.into())), None);
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
-    let told = |reader: &mut Reader| {
-        let mut told = false;
+    let reported = |reader: &mut Reader| {
+        let mut reported = false;
         while let Some(event) = reader.next().unwrap() {
             match event.item() {
-                Item::Untraced(_) => told = true,
+                Item::Untraced(_) => reported = true,
                 Item::Flushed => break,
                 other => panic!("{other:?}"),
             }
         }
-        told
+        reported
     };
     let mut seen = Vec::new();
     for comes_now in [false, true, false, true] {
         comes.store(comes_now, Ordering::Relaxed);
         handle.flush().unwrap();
-        seen.push(told(&mut reader));
+        seen.push(reported(&mut reader));
     }
     comes.store(true, Ordering::Relaxed);
     handle.set_deadline(Some(Instant::now())).unwrap();
-    seen.push(told(&mut reader));
+    seen.push(reported(&mut reader));
     assert_eq!(seen, [false, true, false, true, true]);
     assert!(!reader.ledger().unwrap().is_complete());
 }

@@ -61,10 +61,10 @@ fn a_slot_that_cannot_be_set_or_emptied_is_an_error() {
 
 /// A closure that panics while a handle reads does not freeze the counts.
 #[test]
-fn what_a_reader_tells_outlives_a_panic() {
+fn what_a_reader_reports_outlives_a_panic() {
     let control = Control::new();
     let asked = Arc::clone(&control);
-    assert!(std::thread::spawn(move || asked.seen(|_| panic!("as it reads"))).join().is_err());
-    control.tell(|seen| seen.refreshes = 7);
-    assert_eq!(control.seen(|seen| seen.refreshes).unwrap(), 7);
+    assert!(std::thread::spawn(move || asked.read_status(|_| panic!("as it reads"))).join().is_err());
+    control.update_status(|status| status.refreshes = 7);
+    assert_eq!(control.read_status(|status| status.refreshes).unwrap(), 7);
 }
