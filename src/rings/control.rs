@@ -165,7 +165,7 @@ pub(crate) struct Control {
     begun: Instant,
     /// Whether output has gone on after a pause, which may have dropped records.
     lossy: AtomicBool,
-    outlets: Mutex<Outlets>,
+    producers: Mutex<Producers>,
     /// The status as of a recent refresh of the reader.
     status: Mutex<Status>,
 }
@@ -192,7 +192,7 @@ impl Control {
             deadline: AtomicU64::new(u64::MAX),
             begun: Instant::now(),
             lossy: AtomicBool::new(false),
-            outlets: Mutex::default(),
+            producers: Mutex::default(),
             status: Mutex::new(status),
         })
     }
@@ -288,15 +288,15 @@ impl Control {
     /// Keeps output from all rings.
     pub(crate) fn pause(&self, how: Pause) -> Result<(), Error> {
         self.check()?;
-        self.outlets().turn(how, true)
+        self.producers().turn(how, true)
     }
 
     /// Lets all output in again.
     pub(crate) fn resume(&self) -> Result<(), Error> {
         self.check()?;
         // Rings that were paused one by one go on too.
-        let mut outlets = self.outlets();
-        let resumed = outlets.turn(Pause::Output, false).and(outlets.turn(Pause::Slots, false));
+        let mut producers = self.producers();
+        let resumed = producers.turn(Pause::Output, false).and(producers.turn(Pause::Slots, false));
         self.lossy.store(true, Ordering::Relaxed);
         resumed
     }
@@ -304,21 +304,21 @@ impl Control {
     /// Stops or restarts the output of one CPU; whether it has any.
     pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
         self.check()?;
-        let turned = self.outlets().turn_output(cpu, paused);
+        let turned = self.producers().turn_output(cpu, paused);
         self.lossy.store(true, Ordering::Relaxed);
         turned
     }
 
-    pub(crate) fn outlets(&self) -> MutexGuard<'_, Outlets> {
-        self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn producers(&self) -> MutexGuard<'_, Producers> {
+        self.producers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the stream and stops all output for good. Returns the events, to be closed after their rings are unmapped.
-    pub(crate) fn retire(&self) -> Vec<Outlet> {
+    pub(crate) fn retire(&self) -> Vec<Producer> {
         // Release pairs with the Acquire load in `Control::signals`.
         self.word.get().fetch_or(CLOSED, Ordering::Release);
         self.wake();
-        self.outlets().retire()
+        self.producers().retire()
     }
 }
 
@@ -344,8 +344,8 @@ impl Signals {
     }
 }
 
-/// Stops and restarts the output into a ring.
-pub(crate) enum Gate {
+/// The gate of one ring: it stops all producers of that ring at once and lets them in again. The producers themselves stay as they are.
+pub(crate) enum ProducerGate {
     /// The event that owns the ring.
     Event(Arc<OwnedFd>),
     /// Nothing stops it but what writes there. With what messages call such a ring.
@@ -354,9 +354,9 @@ pub(crate) enum Gate {
     Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
 }
 
-/// An event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
+/// A producer: an event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct Producer {
     pub(crate) cpu: u32,
     /// The event's name, for messages.
     pub(crate) name: Arc<str>,
@@ -376,20 +376,20 @@ pub(crate) struct Slot {
     pub(crate) index: u32,
 }
 
-/// Everything that writes into the rings, and how it is paused.
+/// All producers, which write into the rings, and the gates of the rings.
 #[derive(Debug, Default)]
-pub(crate) struct Outlets {
-    gates: Vec<(u32, Gate)>,
-    events: Vec<Outlet>,
+pub(crate) struct Producers {
+    gates: Vec<(u32, ProducerGate)>,
+    events: Vec<Producer>,
     output_paused: bool,
     slots_paused: bool,
     /// Everything was stopped for good.
     retired: bool,
 }
 
-impl Outlets {
+impl Producers {
     /// Adds a ring, paused if the others are, and starts its events. Does nothing once all are stopped for good.
-    pub(crate) fn add(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, cpu: u32, gate: ProducerGate, events: Vec<Producer>) -> Result<(), Error> {
         if self.retired {
             return Ok(());
         }
@@ -406,8 +406,8 @@ impl Outlets {
     /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when its thread has ended,
     /// and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
     pub(crate) fn have_ended(&self) -> bool {
-        let has_hung_up = |outlet: &Outlet| {
-            let mut polled = [PollFd::new(outlet.event.as_fd(), PollFlags::empty())];
+        let has_hung_up = |producer: &Producer| {
+            let mut polled = [PollFd::new(producer.event.as_fd(), PollFlags::empty())];
             let is_polled = nix::poll::poll(&mut polled, PollTimeout::ZERO).is_ok();
             is_polled && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
         };
@@ -415,41 +415,41 @@ impl Outlets {
     }
 
     /// All that writes into the rings. Nothing once it was stopped for good.
-    pub(crate) fn events(&self) -> &[Outlet] {
+    pub(crate) fn events(&self) -> &[Producer] {
         &self.events
     }
 
     /// Adds a ring without pausing it.
-    pub(crate) fn push_gate(&mut self, cpu: u32, gate: Gate) {
+    pub(crate) fn push_gate(&mut self, cpu: u32, gate: ProducerGate) {
         self.gates.push((cpu, gate));
     }
 
     /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
     /// slots stay empty. If one fails, all are stopped again. Does nothing once all are stopped for good.
-    pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
+    pub(crate) fn start(&mut self, mut events: Vec<Producer>) -> Result<(), Error> {
         if self.retired {
             return Ok(());
         }
         let paused = self.slots_paused;
         let mut start = || {
             let (mut slotted, mut others): (Vec<_>, Vec<_>) =
-                events.iter_mut().partition(|outlet| outlet.slot.is_some());
-            slotted.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))?;
-            slotted.iter().try_for_each(|outlet| outlet.enable(true))?;
-            others.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))
+                events.iter_mut().partition(|producer| producer.slot.is_some());
+            slotted.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))?;
+            slotted.iter().try_for_each(|producer| producer.enable(true))?;
+            others.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))
         };
         let started = start();
         match started {
             Ok(()) => self.events.append(&mut events),
-            Err(_) => events.iter_mut().for_each(Outlet::stop),
+            Err(_) => events.iter_mut().for_each(Producer::stop),
         }
         started
     }
 
     /// Stops a CPU's events for good: they stopped with the CPU, or seem to have.
     pub(crate) fn stop(&mut self, cpu: u32) {
-        self.events.iter_mut().filter(|outlet| outlet.cpu == cpu).for_each(Outlet::stop);
-        self.events.retain(|outlet| outlet.cpu != cpu);
+        self.events.iter_mut().filter(|producer| producer.cpu == cpu).for_each(Producer::stop);
+        self.events.retain(|producer| producer.cpu != cpu);
     }
 
     /// Stops or restarts the output into the rings of one CPU; whether it has any, or all are stopped for good.
@@ -473,16 +473,16 @@ impl Outlets {
             turned = turned.and(gate.turn(*cpu, how, paused));
         }
         if how == Pause::Slots {
-            for outlet in &mut self.events {
-                turned = turned.and(outlet.set(!paused));
+            for producer in &mut self.events {
+                turned = turned.and(producer.set(!paused));
             }
         }
         turned
     }
 
-    fn retire(&mut self) -> Vec<Outlet> {
+    fn retire(&mut self) -> Vec<Producer> {
         self.retired = true;
-        self.events.iter_mut().for_each(Outlet::stop);
+        self.events.iter_mut().for_each(Producer::stop);
         self.gates.clear();
         std::mem::take(&mut self.events)
     }
@@ -493,7 +493,7 @@ fn place(cpu: u32) -> String {
     if cpu == ANY_CPU { "the ring of all CPUs".into() } else { format!("a ring of CPU {cpu}") }
 }
 
-impl Gate {
+impl ProducerGate {
     fn turn(&self, cpu: u32, how: Pause, paused: bool) -> Result<(), Error> {
         match (self, how) {
             (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
@@ -514,7 +514,7 @@ impl Gate {
     }
 }
 
-impl Outlet {
+impl Producer {
     /// Puts the event into its slot, or takes it out. Without a slot, enables or disables it.
     fn set(&mut self, set: bool) -> Result<(), Error> {
         if self.set == set {
@@ -558,7 +558,7 @@ impl Outlet {
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for ProducerGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Event(_) => "Event",

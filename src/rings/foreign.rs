@@ -25,18 +25,18 @@ impl Rings {
         let tracepoints = self.sources().iter().filter(|source| source.tracepoint_id().is_some());
         let mut unasked: HashSet<&str> = tracepoints.map(Source::name).collect();
         let mut programs = Vec::new();
-        for outlet in self.control().outlets().events() {
-            if !unasked.remove(&*outlet.name) {
+        for producer in self.control().producers().events() {
+            if !unasked.remove(&*producer.name) {
                 continue;
             }
-            let asked = perf::programs(outlet.event.as_fd()).map_err(|errno| {
-                let message = format!("cannot ask for BPF programs at {}", outlet.name);
+            let asked = perf::programs(producer.event.as_fd()).map_err(|errno| {
+                let message = format!("cannot ask for BPF programs at {}", producer.name);
                 let kind = ErrorKind::of(&errno);
                 let hint =
                     if kind == ErrorKind::Permission { "needs CAP_PERFMON in the first user namespace" } else { "" };
-                Error::new(kind, message).because(errno).hinting(hint).about(&outlet.name)
+                Error::new(kind, message).because(errno).hinting(hint).about(&producer.name)
             });
-            programs.extend(asked?.into_iter().map(|id| foreign(&outlet.name, id)));
+            programs.extend(asked?.into_iter().map(|id| foreign(&producer.name, id)));
         }
         Ok(programs)
     }

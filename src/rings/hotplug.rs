@@ -1,7 +1,7 @@
 //! Opens a ring for every online CPU, and follows CPUs that come and go while their rings are read.
 
 use crate::error::{Error, ErrorKind};
-use crate::rings::control::{Control, Gate};
+use crate::rings::control::{Control, ProducerGate};
 use crate::rings::event_spec::RingEvent;
 use crate::rings::opening::{self, OpenedRing};
 use crate::rings::options::RingOptions;
@@ -90,10 +90,10 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     rings.sources = plan.events.iter().map(RingEvent::source).collect();
     rings.traced_threads = plan.target.threads()?;
     let mut all = Vec::new();
-    for OpenedRing { cpu_ring, owner, outlets } in opened {
+    for OpenedRing { cpu_ring, owner, producers } in opened {
         hotplug.watch(cpu_ring.origin.cpu, Arc::clone(&owner));
-        all.extend(outlets);
-        rings.add_ring(cpu_ring, Gate::Event(owner))?;
+        all.extend(producers);
+        rings.add_ring(cpu_ring, ProducerGate::Event(owner))?;
     }
     if rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
@@ -101,7 +101,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
         return Err(Error::new(ErrorKind::NotFound, message));
     }
     // All at once, so that some CPUs are traced and others are not for a short time only.
-    rings.control().outlets().start(all)?;
+    rings.control().producers().start(all)?;
     let news = hotplug.events.as_ref().map(|events| Arc::clone(events.socket()));
     let started = rings.clock.now();
     let check = move |control: &_, cpu_rings: &mut _, new: &mut _, untraced: &mut _| {
@@ -230,7 +230,7 @@ impl Hotplug {
 
     /// Whether what happens on a CPU that comes is lost until its events are opened. Events of threads go on.
     fn misses(&self, cpu: u32, control: &Control) -> bool {
-        let goes_on = || self.plan.target.is_tasks() && (self.find(cpu).is_ok() || control.outlets().have_ended());
+        let goes_on = || self.plan.target.is_tasks() && (self.find(cpu).is_ok() || control.producers().have_ended());
         self.plan.wants(cpu) && !goes_on()
     }
 
@@ -249,13 +249,13 @@ impl Hotplug {
                 let message = format!("the process has ended, and what it started runs on: CPU {cpu} is not traced");
                 let untraced =
                     || Error::new(ErrorKind::NotFound, message).because(io::Error::from_raw_os_error(libc::ESRCH));
-                return if control.outlets().have_ended() { Ok(false) } else { Err(untraced()) };
+                return if control.producers().have_ended() { Ok(false) } else { Err(untraced()) };
             }
             opened => opened?,
         };
         // The CPU may have gone again.
-        let Some(OpenedRing { cpu_ring, owner, outlets }) = opened else { return Ok(false) };
-        control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
+        let Some(OpenedRing { cpu_ring, owner, producers }) = opened else { return Ok(false) };
+        control.producers().add(cpu, ProducerGate::Event(Arc::clone(&owner)), producers)?;
         self.watch(cpu, owner);
         new.push(cpu_ring);
         Ok(true)
@@ -290,13 +290,13 @@ impl WatchedCpu {
             return Ok(false);
         }
         self.online = false;
-        let Some((outlets, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
-        let new: Vec<_> = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
+        let Some((producers, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
+        let new: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
         let Some(first) = new.first().cloned() else { return Ok(false) };
-        let mut events = control.outlets();
+        let mut events = control.producers();
         events.stop(self.cpu);
         cpu_ring.losses.change(new);
-        events.start(outlets)?;
+        events.start(producers)?;
         cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));
         (self.first, self.online) = (first, true);
         Ok(true)

@@ -37,7 +37,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
@@ -190,8 +190,8 @@ impl Rings {
     }
 
     /// Adds an opened ring, whose output a gate can stop.
-    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: Gate) -> Result<(), Error> {
-        self.control.outlets().add(cpu_ring.origin.cpu, gate, Vec::new())?;
+    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: ProducerGate) -> Result<(), Error> {
+        self.control.producers().add(cpu_ring.origin.cpu, gate, Vec::new())?;
         self.cpu_rings.push(cpu_ring);
         Ok(())
     }
@@ -276,9 +276,9 @@ impl Rings {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
         if !ring.properties().can_pause {
-            self.control.outlets().push_gate(cpu, Gate::None(ring.properties().name));
+            self.control.producers().push_gate(cpu, ProducerGate::None(ring.properties().name));
         } else if let Some(event) = ring.fd() {
-            self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
+            self.control.producers().push_gate(cpu, ProducerGate::Event(Arc::clone(event)));
         }
         // The other program may still write into its ring.
         self.is_complete = false;

@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, hint};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
-use crate::rings::control::{Outlet, Slot};
+use crate::rings::control::{Producer, Slot};
 use crate::rings::event_spec::RingEvent;
 use crate::rings::plan::Plan;
 use crate::rings::target::{self, Target};
@@ -23,7 +23,7 @@ pub(super) struct OpenedRing {
     pub(super) cpu_ring: CpuRing,
     /// The event that owns the ring.
     pub(super) owner: Arc<OwnedFd>,
-    pub(super) outlets: Vec<Outlet>,
+    pub(super) producers: Vec<Producer>,
 }
 
 /// Open events, each behind its place in the plan.
@@ -37,19 +37,22 @@ impl OpenedRing {
     pub(super) fn open(plan: &Plan, cpu: u32) -> Result<Option<Self>, Error> {
         let Some((events, owner)) = open_events(plan, cpu)? else { return Ok(None) };
         let ring = map(plan, cpu, Arc::clone(&owner))?;
-        let (outlets, sources) = join(plan, cpu, events, &owner)?;
+        let (producers, sources) = join(plan, cpu, events, &owner)?;
         let counter = if plan.reads_losses() {
-            Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 }
+            Counter::Events {
+                events: producers.iter().map(|producer| Arc::clone(&producer.event)).collect(),
+                before: 0,
+            }
         } else {
             Counter::Unknown
         };
         let cpu_ring = CpuRing::new(ring, Origin::new(cpu, plan.layout, sources), counter);
-        Ok(Some(Self { cpu_ring, owner, outlets }))
+        Ok(Some(Self { cpu_ring, owner, producers }))
     }
 }
 
 /// Opens the events of a CPU again, to write into the ring of `owner`; `None` if the CPU is offline.
-pub(super) fn reopen(plan: &Plan, cpu: u32, owner: &Arc<OwnedFd>) -> Result<Option<(Vec<Outlet>, Sources)>, Error> {
+pub(super) fn reopen(plan: &Plan, cpu: u32, owner: &Arc<OwnedFd>) -> Result<Option<(Vec<Producer>, Sources)>, Error> {
     let opened = open_events(plan, cpu)?;
     opened.map(|(events, _)| join(plan, cpu, events, owner)).transpose()
 }
@@ -164,8 +167,8 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>) -> Result<Ring, Error> {
 }
 
 /// Makes all events write into the ring of `owner`. Returns them with the ids that their records have.
-fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Result<(Vec<Outlet>, Sources), Error> {
-    let mut outlets = Vec::new();
+fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Result<(Vec<Producer>, Sources), Error> {
+    let mut producers = Vec::new();
     let mut sources = Sources::new();
     for (index, event) in events {
         let RingEvent { name, map, .. } = &plan.events[index];
@@ -175,7 +178,7 @@ fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Resu
         }
         sources.push((perf::id(event.as_fd()).map_err(control("identify"))?, index));
         let slot = map.as_ref().map(|map| Slot { map: Arc::clone(&map.fd), index: (plan.slot)(cpu) });
-        outlets.push(Outlet { cpu, name: Arc::clone(name), event, slot, set: false });
+        producers.push(Producer { cpu, name: Arc::clone(name), event, slot, set: false });
     }
-    Ok((outlets, sources))
+    Ok((producers, sources))
 }

@@ -9,7 +9,7 @@ use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Origin};
 use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
-use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::untraced::UntracedCpus;
 use crate::rings::{Counter, CpuRing, Rings};
 use crate::sim::Grace;
@@ -154,7 +154,7 @@ impl Kernel {
         let machine = Arc::clone(&self.machine);
         let arrivals = move |control: &Control, _: &mut [CpuRing], new: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
             for (cpu_ring, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
-                control.outlets().add(cpu_ring.origin.cpu, gate(cpu), Vec::new())?;
+                control.producers().add(cpu_ring.origin.cpu, gate(cpu), Vec::new())?;
                 new.push(cpu_ring);
             }
             Ok(())
@@ -339,8 +339,8 @@ fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
 }
 
 /// The gate with which the consumer stops a ring's output.
-fn gate(cpu: SharedCpu) -> Gate {
-    Gate::Simulated(Box::new(move |how, paused| match how {
+fn gate(cpu: SharedCpu) -> ProducerGate {
+    ProducerGate::Simulated(Box::new(move |how, paused| match how {
         Pause::Output => lock(&cpu).paused[1] = paused,
         Pause::Slots => lock(&cpu).detached = paused,
     }))
