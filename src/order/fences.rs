@@ -5,9 +5,9 @@ mod model;
 
 use crate::error::Error;
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::order::cpu_visits::CpuVisits;
 use crate::order::fence::Fence;
 use crate::order::proof::{Course, Proves};
-use crate::order::visits::Visits;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use crate::sys::machine;
@@ -40,7 +40,7 @@ pub(crate) struct Fences {
     /// The time to wait after the start of the last fence, if it failed; zero if it did not.
     retry: Duration,
     /// Started with the first fence for which many events wait, if the thread could be started.
-    visits: Option<Option<Visits>>,
+    visits: Option<Option<CpuVisits>>,
 }
 
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Fences {
 
     /// The numbers of its threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
-        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(Visits::number)]
+        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(CpuVisits::number)]
             .into_iter()
             .flatten()
     }
@@ -156,13 +156,14 @@ impl Fences {
     }
 
     /// Speeds up the fence under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
-    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+    pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
         }
         // If it could not be started once, it is not tried again.
-        let start =
-            || Visits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok();
+        let start = || {
+            CpuVisits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok()
+        };
         if let Some(visits) = self.visits.get_or_insert_with(start) {
             visits.begin(cpus, most);
         }

@@ -24,6 +24,7 @@
 mod array;
 pub(crate) mod barrier;
 pub(crate) mod certainty;
+mod cpu_visits;
 pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod event_guard;
@@ -46,7 +47,6 @@ pub(crate) mod rules;
 mod self_filter;
 mod status;
 mod stream;
-mod visits;
 pub(crate) mod watch;
 
 pub(crate) use options::{FillMark, LATENCY};

@@ -145,9 +145,9 @@ impl Proof {
     }
 
     /// Speeds up the proof under way, if it is a grace period: makes these CPUs switch, `most` times in all.
-    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+    pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if let Self::Fences(fences) = self {
-            fences.hurry(cpus, most);
+            fences.visit_cpus(cpus, most);
         }
     }
 

@@ -451,7 +451,7 @@ impl Engine {
             }
             (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
                 proof.begin();
-                proof.hurry(self.merge.writers(), self.pace.visits());
+                proof.visit_cpus(self.merge.writers(), self.pace.cpu_visits());
                 true
             }
             _ => false,

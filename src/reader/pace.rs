@@ -18,8 +18,8 @@ pub(crate) const WORTH_A_REFRESH: usize = 64;
 /// Enough held events to justify a fence that would release them: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
 
-/// Held events that justify one visit to a CPU that delays a grace period (`order/visits.rs`), if many wait.
-const WORTH_A_VISIT: usize = 512;
+/// Held events that justify one visit to a CPU that delays a grace period (`order/cpu_visits.rs`), if many wait.
+const WORTH_A_CPU_VISIT: usize = 512;
 
 /// Enough events for one wake-up: reading them costs about as much as the wake-up does.
 const ENOUGH: usize = 1024;
@@ -184,8 +184,8 @@ impl Pace {
     }
 
     /// How many visits to CPUs the next proof justifies.
-    pub(crate) fn visits(&self) -> usize {
-        if self.waiting < ENOUGH * MANY { 0 } else { self.waiting / WORTH_A_VISIT }
+    pub(crate) fn cpu_visits(&self) -> usize {
+        if self.waiting < ENOUGH * MANY { 0 } else { self.waiting / WORTH_A_CPU_VISIT }
     }
 
     /// Records that a proof of all found events begins.
@@ -483,10 +483,10 @@ mod tests {
         let mut pace = Pace::new(&Hold::FENCE, TICK, now);
         for (found, visits) in [(4095, 0), (1, 8), (511, 8), (1, 9), (4 * 512 + 511, 13)] {
             pace.refreshed(now, found);
-            assert_eq!(pace.visits(), visits);
+            assert_eq!(pace.cpu_visits(), visits);
         }
         pace.proving(now);
-        assert_eq!(pace.visits(), 0);
+        assert_eq!(pace.cpu_visits(), 0);
         assert_eq!(pace.since_refresh(now + TICK), TICK);
     }
 

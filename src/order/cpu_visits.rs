@@ -24,7 +24,7 @@ const SHORTEST: Duration = Duration::from_micros(250);
 /// A thread that visits CPUs while fences are under way. The reader never waits for it, because other threads may occupy the visited CPU
 /// for a long time.
 #[derive(Debug)]
-pub(crate) struct Visits {
+pub(crate) struct CpuVisits {
     shared: Arc<Shared>,
     thread: Thread,
     /// CPUs without ticks while a program runs on them (`nohz_full`). Such a CPU is in a quiescent state whenever it is in user mode.
@@ -46,7 +46,7 @@ struct Shared {
     number: AtomicU32,
 }
 
-impl Visits {
+impl CpuVisits {
     /// Starts the thread. It does not visit any CPU yet.
     pub(crate) fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<Thread>) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
@@ -86,7 +86,7 @@ impl Visits {
     }
 }
 
-impl Drop for Visits {
+impl Drop for CpuVisits {
     fn drop(&mut self) {
         // In a forked child this wakes no thread.
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -133,8 +133,8 @@ mod tests {
     use perfweave_support::threads::until;
     use std::sync::mpsc;
 
-    fn start() -> Visits {
-        Visits::start(|body| Ok(std::thread::spawn(body).thread().clone())).unwrap()
+    fn start() -> CpuVisits {
+        CpuVisits::start(|body| Ok(std::thread::spawn(body).thread().clone())).unwrap()
     }
 
     fn allowed() -> Vec<u32> {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// Waits until so many visits were made, or fails after two minutes.
-    fn await_visits(visits: &Visits, made: usize) {
+    fn await_visits(visits: &CpuVisits, made: usize) {
         until("visits are made", || visits.shared.made.load(Ordering::SeqCst) >= made);
     }
 
