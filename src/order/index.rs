@@ -80,7 +80,7 @@ pub(crate) struct Counts {
     pub(crate) late: u64,
     pub(crate) max_late: u64,
     pub(crate) lost: u64,
-    pub(crate) damaged: u64,
+    pub(crate) corrupt: u64,
     /// Records that were out of order and were put in order.
     pub(crate) repaired: u64,
     /// The most bytes that were not given back at a refresh.

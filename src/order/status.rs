@@ -113,7 +113,7 @@ impl Merge {
             untold: lost.saturating_sub(counts.lost),
             // What lies after a reservation that is not committed cannot be read.
             exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
-            damaged: counts.damaged,
+            damaged: counts.corrupt,
             missing,
             // The last loss may have been drawn before the last record: by a writer that was interrupted.
             unexplained: missing.saturating_sub(lost),

@@ -105,7 +105,7 @@ impl<'a> Recorded<'a> {
             Marked::Lost { id, count, after } => {
                 Item::Lost(Lost { cpu, count, id, source: origin.source(id), after, until: key })
             }
-            Marked::Damage(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
+            Marked::Corrupt(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
         };
         Event { key, certainty: mark.certainty, late_by: 0, item }
     }

@@ -87,7 +87,7 @@ pub(super) struct Mark {
 pub(super) enum Marked {
     Record(Header),
     Lost { id: u64, count: u64, after: Option<u64> },
-    Damage(Fault),
+    Corrupt(Fault),
 }
 
 impl Recorder {
@@ -204,7 +204,7 @@ impl Recorder {
                 Err((fault, end)) => {
                     // The start of the next older record is unknown.
                     whole &= !matches!(fault, Fault::Size { .. });
-                    (Marked::Damage(fault), None, end)
+                    (Marked::Corrupt(fault), None, end)
                 }
                 Ok(record) => {
                     let end = position + record.as_bytes().len() as u64;
@@ -219,11 +219,11 @@ impl Recorder {
                                 reported = sum;
                                 (Marked::Lost { id, count, after: None }, None, end)
                             }
-                            Err(fault) => (Marked::Damage(fault), None, end),
+                            Err(fault) => (Marked::Corrupt(fault), None, end),
                         },
                         _ => match keys.of(&record) {
                             Ok(key) => (Marked::Record(record.header()), key, end),
-                            Err(fault) => (Marked::Damage(fault), None, end),
+                            Err(fault) => (Marked::Corrupt(fault), None, end),
                         },
                     }
                 }

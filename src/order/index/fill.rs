@@ -89,7 +89,7 @@ impl Index {
                 return false;
             }
             self.lost_head = true;
-            self.damage(fault, self.cursor, with.far);
+            self.skip_corrupt(fault, self.cursor, with.far);
         }
         true
     }
@@ -113,7 +113,7 @@ impl Index {
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
-                    self.damage(fault, end, with.far);
+                    self.skip_corrupt(fault, end, with.far);
                     continue;
                 }
             };
@@ -136,7 +136,7 @@ impl Index {
         // The user's functions may panic. Nothing of this record is stored before they return.
         let own = match with.keys.of(record) {
             Ok(own) => own,
-            Err(fault) => return self.damage(fault, self.cursor + len, with.far),
+            Err(fault) => return self.skip_corrupt(fault, self.cursor + len, with.far),
         };
         let number = with.keys.number(record);
         self.settle_lost(own, with.far);
@@ -213,7 +213,7 @@ impl Index {
         let end = self.cursor + size;
         let (id, count) = record.lost().unwrap_or_default();
         if let Err(fault) = losses.add_reported(count) {
-            return self.damage(fault, end, far);
+            return self.skip_corrupt(fault, end, far);
         }
         self.skipped = self.skipped.saturating_add(count);
         self.lost = Some(Waiting { position: self.cursor, size, id, count });
@@ -243,9 +243,9 @@ impl Index {
         count - covered
     }
 
-    /// Skips the bytes from the cursor to `end` as damage.
+    /// Skips the bytes from the cursor to `end` as a corrupt record, which is yielded as damage.
     #[cold]
-    fn damage(&mut self, fault: Fault, end: u64, far: &mut Far) {
+    fn skip_corrupt(&mut self, fault: Fault, end: u64, far: &mut Far) {
         self.settle_lost(None, far);
         let len = (end - self.cursor) as u32;
         self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), far);

@@ -236,7 +236,7 @@ impl Stream {
         let index = &mut self.indexes[place.ring_index()];
         match index.note(place) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
-            Some(Note::Fault { .. }) => index.counts_mut().damaged += 1,
+            Some(Note::Fault { .. }) => index.counts_mut().corrupt += 1,
             _ => {
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
