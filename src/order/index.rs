@@ -49,9 +49,9 @@ struct Loose {
     stays: bool,
 }
 
-/// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
+/// The tail advances past yielded bytes of a ring once they are this part of it, if not before: the tail shares a cache line with the head that the
 /// kernel writes.
-const PUBLISH_PART: u64 = 16;
+const TAIL_PART: u64 = 16;
 
 /// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than these.
 const FEW: usize = 64;
@@ -112,8 +112,8 @@ pub(crate) struct Index {
     largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
-    /// The tail from which on yielded bytes are published, and that from which on the ring may have filled up.
-    publish_at: u64,
+    /// The tail from which on it is advanced again, and that from which on the ring may have filled up.
+    advance_at: u64,
     check_fill_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
@@ -135,7 +135,7 @@ pub(crate) struct Index {
     pub(crate) marked: u64,
     /// The position up to which the ring was reserved when the merge noted it, for a proof.
     pub(crate) sighted: u64,
-    /// The published tail at the last refresh.
+    /// The stored tail at the last refresh.
     looked_tail: u64,
     /// Bytes that the last refresh found.
     found: u64,
@@ -168,7 +168,7 @@ impl Index {
             before: None,
             largest: None,
             cursor: tail,
-            publish_at: tail,
+            advance_at: tail,
             check_fill_at: tail,
             room: 0,
             made: 0,
@@ -292,11 +292,11 @@ impl Index {
         self.made - self.places() as u64 - self.others
     }
 
-    /// Whether so much was yielded since the tail was published that it should be published again. Only if nothing is merged and not
+    /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is merged and not
     /// yielded. The tail is near the first place.
     #[inline]
-    pub(crate) fn unpublished(&self) -> bool {
-        self.front().map_or(self.cursor, |front| self.position(front)) >= self.publish_at
+    pub(crate) fn is_tail_due(&self) -> bool {
+        self.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
     }
 
     /// Bytes that the last refresh found.
@@ -309,19 +309,19 @@ impl Index {
         let position = self.front().map_or(self.cursor, |front| self.position(front));
         let asks = position >= self.check_fill_at;
         if asks {
-            self.check_fill_at = position + 2 * ring.size() / PUBLISH_PART;
+            self.check_fill_at = position + 2 * ring.size() / TAIL_PART;
         }
         asks && ring.fills_up()
     }
 
     /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged and not yielded.
     #[inline]
-    pub(crate) fn publish(&mut self, cpu_ring: &mut CpuRing) {
+    pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing) {
         // Further, if held bytes were copied out.
         let tail = self.tail();
         cpu_ring.ring.release(tail.max(cpu_ring.ring.tail()));
         cpu_ring.copies.forget_before(tail);
-        self.publish_at = tail + cpu_ring.ring.size() / PUBLISH_PART;
+        self.advance_at = tail + cpu_ring.ring.size() / TAIL_PART;
     }
 
     /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each record then.

@@ -160,7 +160,7 @@ impl Merge {
         })
     }
 
-    /// Publishes the tails of all yielded events, loads every ring's head, and indexes new records. Returns the number of new events. It
+    /// Advances the tails past all yielded events, loads every ring's head, and indexes new records. Returns the number of new events. It
     /// refreshes twice if records must leave early to make space.
     ///
     /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
@@ -435,8 +435,8 @@ impl Merge {
         let all = std::mem::take(&mut self.stream.in_batch);
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             // The next refresh decides whether to catch up.
-            if (all || index.unpublished()) && !index.catches_up(cpu_ring) {
-                index.publish(cpu_ring);
+            if (all || index.is_tail_due()) && !index.catches_up(cpu_ring) {
+                index.advance_tail(cpu_ring);
                 self.stream.rushed |= index.fills_up(&cpu_ring.ring);
             }
         }
@@ -512,7 +512,7 @@ impl Merge {
         self.stream.in_batch = false;
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             if !self.keep_behind || !index.catches_up(cpu_ring) {
-                index.publish(cpu_ring);
+                index.advance_tail(cpu_ring);
             }
         }
     }
@@ -645,7 +645,7 @@ impl Drop for Merge {
         // In a forked child a ring stores no tail, and a lost head has none to store.
         self.stream.sync();
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
-            index.publish(cpu_ring);
+            index.advance_tail(cpu_ring);
         }
     }
 }

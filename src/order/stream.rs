@@ -312,7 +312,7 @@ impl Stream {
         event
     }
 
-    /// In a batch, whose events may still be borrowed, nothing is published. Whether a ring of which much was yielded fills up.
+    /// In a batch, whose events may still be borrowed, no tail advances. Whether a ring of which much was yielded fills up.
     #[cold]
     #[inline(never)]
     pub(crate) fn check_fill(&mut self, cpu_rings: &[CpuRing]) {

@@ -205,7 +205,7 @@ impl Ring {
         self.tail = self.head;
         self.base = head.wrapping_sub(self.head);
         self.reserved = self.head;
-        self.publish();
+        self.store_tail();
     }
 
     /// Gives bytes back to the kernel: everything before `tail`.
@@ -217,12 +217,12 @@ impl Ring {
         assert!((self.tail..=self.head).contains(&tail), "a tail between tail and head");
         if tail != self.tail {
             self.tail = tail;
-            self.publish();
+            self.store_tail();
         }
     }
 
     #[inline]
-    fn publish(&mut self) {
+    fn store_tail(&mut self) {
         debug_assert!(!self.is_backward, "mapped read-only");
         // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
         if !self.owner.is_surely_here() {

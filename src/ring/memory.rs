@@ -165,7 +165,7 @@ impl Drop for Pages {
 
 /// The kernel's half of a simulated ring: the only writer of data and head.
 ///
-/// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched whatever thread it is on.
+/// A lawful write never touches a byte between the stored tail and head, so a consumer's slices stay untouched whatever thread it is on.
 /// [`KernelHalf::scribble`], [`KernelHalf::force_head`] and [`KernelHalf::force_tail`] break the rules by which that is known. From then on
 /// every write takes effect at the consumer's next refresh, when it cannot hold a slice.
 pub(crate) struct KernelHalf {
@@ -183,7 +183,7 @@ impl KernelHalf {
         self.next
     }
 
-    /// The consumer's published tail.
+    /// The consumer's stored tail.
     pub(crate) fn tail(&self) -> u64 {
         words::load_tail(self.pages.word(TAIL_AT))
     }

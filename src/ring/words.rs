@@ -206,7 +206,7 @@ mod model {
         run(4, 3);
     }
 
-    /// The merge publishes late: all bytes that were read stay unchanged until then.
+    /// The merge advances the tail late: all bytes that were read stay unchanged until then.
     #[test]
     fn what_is_held_is_not_overwritten() {
         run(5, 1);

@@ -353,7 +353,7 @@ fn a_batch_gives_its_bytes_back_when_its_borrow_ends() {
 
 /// With events lent one by one, bytes are released in groups: long before the ring is empty, and not each time.
 #[test]
-fn tails_are_published_in_groups() {
+fn tails_advance_in_groups() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
     let mut merge = merge(&kernel, Hold::None);
     while kernel.emit(0, 1, b"full") {}

@@ -1,6 +1,6 @@
 //! Indexing: from the ring's bytes to places. The hot half of a refresh.
 
-use super::{FORGOTTEN, Far, Index, LONGEST, PUBLISH_PART, Waiting};
+use super::{FORGOTTEN, Far, Index, LONGEST, TAIL_PART, Waiting};
 use crate::order::key::{Keys, Plain};
 use crate::order::place::{Note, Place, SPAN, Tag};
 use crate::order::queue::{REACH, REACH_BYTES, SLOTS};
@@ -22,14 +22,14 @@ pub(crate) struct Indexing<'a> {
 }
 
 impl Index {
-    /// Publishes the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the key function
+    /// Advances the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the key function
     /// panics.
     pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
-        self.publish(cpu_ring);
+        self.advance_tail(cpu_ring);
         self.look(cpu_ring, with)
     }
 
-    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and publishes the tail only if there
+    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the tail only if there
     /// is more to yield.
     pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
         if !self.catches_up(cpu_ring) {
@@ -37,7 +37,7 @@ impl Index {
         }
         let is_whole = self.look(cpu_ring, with);
         if !self.catches_up(cpu_ring) {
-            self.publish(cpu_ring);
+            self.advance_tail(cpu_ring);
         }
         is_whole
     }
@@ -64,9 +64,9 @@ impl Index {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
-        self.share = ring.size() / PUBLISH_PART;
+        self.share = ring.size() / TAIL_PART;
         let whole = self.index_all(ring, origin, losses, head, &mut with);
-        self.check_fill_at = self.publish_at + ring.size() / PUBLISH_PART;
+        self.check_fill_at = self.advance_at + ring.size() / TAIL_PART;
         whole
     }
 

@@ -303,8 +303,8 @@ impl Said {
         assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.queue.len() / SLOTS);
         // By the first place, which lies near the tail.
         let taken = index.tail() - self.published[1];
-        assert!(!index.unpublished() || taken + REACH_BYTES as u64 >= SIZE / PUBLISH_PART);
-        assert!(index.unpublished() || taken < SIZE / PUBLISH_PART);
+        assert!(!index.is_tail_due() || taken + REACH_BYTES as u64 >= SIZE / TAIL_PART);
+        assert!(index.is_tail_due() || taken < SIZE / TAIL_PART);
         for position in [self.tail(), self.cursor, (self.tail() + self.cursor) / 2] {
             let before = self.held.iter().filter(|held| held.position < position);
             assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
