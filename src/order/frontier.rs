@@ -26,7 +26,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Frontier {
     rule: Box<dyn Rule>,
-    /// What releases the keys above the frontier, and the certainty of those below [`Frontier::until`].
+    /// What releases the keys above the frontier, and the certainty of those below [`Frontier::end`].
     pub(super) awaits: Awaits,
     pub(super) certainty: Certainty,
     /// The frontier: the largest key that the rule releases.
@@ -105,15 +105,15 @@ impl Frontier {
         Some(key) > self.key
     }
 
-    /// Exclusive bound of the keys that may leave by the rule, not early.
+    /// The end of the keys that may leave by the rule, not early: it is not one of them.
     #[inline]
-    pub(crate) fn until(&self) -> u64 {
-        self.below_cap(self.key).map_or(0, |limit| limit.saturating_add(1))
+    pub(crate) fn end(&self) -> u64 {
+        self.below_cap(self.key).map_or(0, |key| key.saturating_add(1))
     }
 
     /// The largest key that may leave, by the rule or early.
     #[inline]
-    pub(crate) fn limit(&self) -> Option<u64> {
+    pub(crate) fn largest_admitted(&self) -> Option<u64> {
         self.below_cap(self.released)
     }
 
@@ -125,7 +125,7 @@ impl Frontier {
     /// Whether a key may be yielded.
     #[inline]
     pub(crate) fn admits(&self, key: u64) -> bool {
-        Some(key) <= self.limit()
+        Some(key) <= self.largest_admitted()
     }
 
     /// Releases nothing larger than the keys found so far, until [`Frontier::lift_cap`].

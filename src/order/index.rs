@@ -96,10 +96,10 @@ pub(crate) struct Index {
     ring_index: u32,
     /// The key of the last place of the queue, if there is any.
     back: u64,
-    /// How many of its places are in the heap, and a bound above their keys. INVARIANT: each lies behind a place of the queue that is yielded
+    /// How many of its places are in the heap, and a key above theirs. INVARIANT: each lies behind a place of the queue that is yielded
     /// later.
     far: usize,
-    far_until: u64,
+    far_end: u64,
     /// A loss that the kernel counts beyond LOST records.
     loose: Option<Loose>,
     /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at either end.
@@ -161,7 +161,7 @@ impl Index {
             ring_index: ring_index as u32,
             back: 0,
             far: 0,
-            far_until: 0,
+            far_end: 0,
             loose: None,
             notes: VecDeque::with_capacity(ROOM),
             lost: None,

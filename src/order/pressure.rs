@@ -114,7 +114,7 @@ impl Merge {
             if used <= mark.min(size.saturating_sub(soon)) || is_out || is_complete {
                 continue;
             }
-            let is_pressed = used > mark;
+            let is_above_mark = used > mark;
             match self.when_full {
                 WhenFull::Discard => {}
                 WhenFull::Copy { .. }
@@ -124,7 +124,7 @@ impl Merge {
                     index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
                 }
                 // The ring still has space.
-                WhenFull::Copy { .. } if !is_pressed => {}
+                WhenFull::Copy { .. } if !is_above_mark => {}
                 // Copied records will leave, which frees memory for this ring.
                 WhenFull::Copy { .. } if size as usize <= most / 2 => crowded = true,
                 // Down to half the mark. Otherwise the next record would exceed it again.
@@ -141,7 +141,7 @@ impl Merge {
             release = release.max(self.oldest_quarter());
         }
         let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));
-        self.stream.pressed = Some(self.unproven(memory));
+        self.stream.early_notice = Some(self.unproven(memory));
         Some(release)
     }
 

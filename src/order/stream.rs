@@ -42,7 +42,7 @@ pub(crate) struct Stream {
     /// Whether records leave early, and this was reported.
     early: bool,
     /// The report of an early release that is due.
-    pub(crate) pressed: Option<EarlyRelease>,
+    pub(crate) early_notice: Option<EarlyRelease>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
     /// Finds records about the tracer, if those are left out.
@@ -94,7 +94,7 @@ impl Stream {
             rushed: false,
             said: None,
             early: false,
-            pressed: None,
+            early_notice: None,
             notices: VecDeque::new(),
             own: None,
             counts: Status::default(),
@@ -167,9 +167,9 @@ impl Stream {
     /// Merges the next places whose keys may be yielded.
     fn merge(&mut self) -> bool {
         // Numbers leave without a fence. What has no key has the smallest one.
-        let until = if self.sequence.is_some() { u64::MAX } else { self.frontier.limit().unwrap_or(0) };
+        let frontier = if self.sequence.is_some() { u64::MAX } else { self.frontier.largest_admitted().unwrap_or(0) };
         self.last = self.last();
-        self.array.merge(&mut self.indexes, &mut self.far, until)
+        self.array.merge(&mut self.indexes, &mut self.far, frontier)
     }
 
     /// Whether a number leaves without a fence.
@@ -185,8 +185,8 @@ impl Stream {
     /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early; or such records of
     /// other kinds. What is about the tracer among the plain ones is left out.
     fn find_plain(&mut self, cpu_rings: &[CpuRing]) {
-        let until = self.frontier.until();
-        let is_plain = |place: &Place| place.is_plain() && place.key < until;
+        let end = self.frontier.end();
+        let is_plain = |place: &Place| place.is_plain() && place.key < end;
         self.array.set_plain(0);
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
@@ -195,10 +195,10 @@ impl Stream {
             return;
         }
         if !is_plain(first) {
-            let others = left.iter().take_while(|place| place.is_other() && place.key < until).count();
+            let others = left.iter().take_while(|place| place.is_other() && place.key < end).count();
             return self.array.set_others(others);
         }
-        let all = self.array.are_plain() && last.key < until;
+        let all = self.array.are_plain() && last.key < end;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
         self.early = false;
@@ -272,7 +272,7 @@ impl Stream {
     #[inline]
     fn unproven(&self) -> Option<Notice> {
         let begins = !self.early && self.is_early();
-        begins.then_some(self.pressed?).map(Notice::EarlyRelease)
+        begins.then_some(self.early_notice?).map(Notice::EarlyRelease)
     }
 
     /// A plain place as an event.

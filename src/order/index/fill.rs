@@ -167,11 +167,11 @@ impl Index {
         let back = if self.queue.is_empty() { 0 } else { self.back };
         let word = Place::word(self.ring_index, self.cursor);
         if self.far == 0 {
-            self.far_until = 0;
+            self.far_end = 0;
         }
         let (block, begin, floor) = self.queue.unfilled();
-        let (far_until, longest) = (self.far_until, self.longest);
-        let mut walk = Walk { left: bytes, word, back, longest, floor, far_until, last: 0, repaired: 0 };
+        let (far_end, longest) = (self.far_end, self.longest);
+        let mut walk = Walk { left: bytes, word, back, longest, floor, far_end, last: 0, repaired: 0 };
         let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
         let Walk { left, back, longest, last, repaired, .. } = walk;
         let (new, len) = (end - begin, bytes.len() - left.len());
@@ -270,8 +270,8 @@ impl Index {
             return self.queue.push(place);
         }
         // Of equal keys in a ring the heap's come first.
-        if (self.far > 0 && key < self.far_until) || !self.queue.shift_in(place) {
-            self.far_until = key.saturating_add(1).max(if self.far > 0 { self.far_until } else { 0 });
+        if (self.far > 0 && key < self.far_end) || !self.queue.shift_in(place) {
+            self.far_end = key.saturating_add(1).max(if self.far > 0 { self.far_end } else { 0 });
             self.far += 1;
             far.push(place);
         }
@@ -291,7 +291,7 @@ struct Walk<'a> {
     /// The first place of the block that is held.
     floor: usize,
     /// Smaller keys go into the heap.
-    far_until: u64,
+    far_end: u64,
     repaired: usize,
 }
 
@@ -301,7 +301,7 @@ impl Walk<'_> {
     #[inline(never)]
     fn index<F: Framing>(&mut self, plain: &Plain, block: &mut [Place; SLOTS], begin: usize) -> usize {
         let plain = *plain;
-        let Self { mut left, mut word, mut back, mut last, mut longest, floor, far_until, mut repaired } = *self;
+        let Self { mut left, mut word, mut back, mut last, mut longest, floor, far_end, mut repaired } = *self;
         let mut end = begin;
         while end < SLOTS
             && let Some((header, key, rest)) = plain.split::<F>(left)
@@ -311,7 +311,7 @@ impl Walk<'_> {
             if key >= back {
                 block[end] = place;
                 back = key;
-            } else if key >= far_until && shift_in(block, floor, end, place) {
+            } else if key >= far_end && shift_in(block, floor, end, place) {
                 repaired += 1;
             } else {
                 break;
@@ -323,7 +323,7 @@ impl Walk<'_> {
             left = rest;
             end += 1;
         }
-        *self = Self { left, word, back, last, longest, floor, far_until, repaired };
+        *self = Self { left, word, back, last, longest, floor, far_end, repaired };
         end
     }
 }

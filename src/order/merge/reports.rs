@@ -52,7 +52,7 @@ impl Merge {
         let Some((age, cpu)) = oldest else { return false };
         let notice = EarlyRelease { cpu, reserved: Some(age), ..self.unproven(self.memory()) };
         self.stream.sync();
-        self.stream.pressed = Some(notice);
+        self.stream.early_notice = Some(notice);
         self.stream.notices.push_back(Notice::EarlyRelease(notice));
         true
     }
