@@ -71,7 +71,7 @@
 //! | key | the number that orders events: a time or a sequence number | event time (Flink), timestamp |
 //! | hold rule | when an event may leave the reader ([`Hold`]) | watermark strategy (Flink) |
 //! | frontier | the key up to which events may leave now ([`Merge::frontier`]) | watermark (Flink), frontier (timely dataflow) |
-//! | fence | a wait for an RCU grace period, which proves that no smaller key can still come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
+//! | fence | a wait for an RCU grace period (not a memory fence), which proves that no smaller key can still come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
 //! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]) | `consume` (libbpf), `sync` (io-uring) |
 //! | late event | an event with a smaller key than one that has left ([`Certainty::Late`]) | late event (Flink), out-of-orderness |
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |

@@ -41,7 +41,7 @@ pub struct Status {
     pub fences: u64,
     /// Fences that failed. The next fence proves their events. 0 for a [`Merge`](crate::Merge), which runs no fence itself.
     pub fences_failed: u64,
-    /// How often a kernel fence replaced writers' epochs, because a program did not leave
+    /// How often a grace period of the kernel replaced writers' epochs, because a program did not leave
     /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)). 0 for a merge.
     pub stand_ins: u64,
     /// How often a reader went to sleep. 0 for a merge, which does not wait.

@@ -31,7 +31,7 @@ pub enum ErrorKind {
     /// A reader has a problem and goes on by itself. Log the error and read on.
     ///
     /// Events stay held while fences fail. The reader tries again after 1 ms, then after twice as long each time, up to a second. A reader
-    /// that cannot sleep until an event comes refreshes at its own ticks. A kernel fence replaces the proof for a program that has returned
+    /// that cannot sleep until an event comes refreshes at its own ticks. A grace period of the kernel replaces the proof for a program that has returned
     /// without leaving its epoch, or sleeps inside.
     ///
     /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have succeeded. While a

@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Each CPU is visited once in this time while a fence is under way. That is more often than two ticks at 250 Hz, so that the second tick
+/// Each CPU is visited once in this time while a grace period is under way. That is more often than two ticks at 250 Hz, so that the second tick
 /// of a grace period finds the quiescent state and reports it.
 const ROUND: Duration = Duration::from_millis(6);
 
 /// The shortest time between two visits. With more CPUs than 24 a round takes longer.
 const SHORTEST: Duration = Duration::from_micros(250);
 
-/// A thread that visits CPUs while fences are under way. The reader never waits for it, because other threads may occupy the visited CPU
+/// A thread that visits CPUs while grace periods are under way. The reader never waits for it, because other threads may occupy the visited CPU
 /// for a long time.
 #[derive(Debug)]
 pub(crate) struct CpuVisits {
@@ -62,7 +62,7 @@ impl CpuVisits {
         Some(self.shared.number.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
-    /// A fence has begun: the thread visits these CPUs one after the other, at most `most` times in all.
+    /// A grace period has begun: the thread visits these CPUs one after the other, at most `most` times in all.
     pub(crate) fn begin(&self, cpus: impl Iterator<Item = u32>, most: usize) {
         // The program may be confined to some CPUs (taskset, cpusets, isolcpus), and no thread of it runs on others. The affinity of its
         // first thread shows that; the thread that reads may be pinned to one CPU.
@@ -80,7 +80,7 @@ impl CpuVisits {
         }
     }
 
-    /// The fence has ended.
+    /// The grace period has ended.
     pub(crate) fn end(&self) {
         self.shared.left.store(0, Ordering::SeqCst);
     }
@@ -104,7 +104,7 @@ fn visit(shared: &Shared) {
             thread::park();
         }
         shared.waits.store(false, Ordering::SeqCst);
-        // A fence that ends soon causes no visit.
+        // A grace period that ends soon causes no visit.
         let cpus = || shared.cpus.lock().unwrap_or_else(PoisonError::into_inner);
         let step = ROUND / cpus().len().max(1) as u32;
         thread::park_timeout(step.max(SHORTEST));
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(listed(), allowed);
         until("the thread waits", || visits.shared.waits.load(Ordering::SeqCst));
         assert_eq!(visits.shared.made.load(Ordering::SeqCst), allowed.len() + 1);
-        // The next fence goes on; its end ends the visits.
+        // The next grace period goes on; its end ends the visits.
         visits.begin(allowed.iter().copied(), usize::MAX);
         await_visits(&visits, allowed.len() + 3);
         visits.end();

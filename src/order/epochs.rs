@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Words in which BPF programs say that they are inside: from before they draw a key until they have written it. One word for each CPU.
 ///
-/// A kernel fence proves order for every producer, and takes a grace period. If only the tool's own programs write into the rings, the
+/// A grace period of the kernel proves order for every producer, and has to be waited for. If only the tool's own programs write into the rings, the
 /// programs can say when they are inside. The reader then proves order by reading one word for each CPU, without a thread or a system call.
 /// It waits only for a program that is inside.
 ///
@@ -40,7 +40,7 @@ use std::time::Duration;
 ///
 /// **Programs that may sleep** (`fentry.s`, `fexit.s`, `fmod_ret.s`, `lsm.s`, `uprobe.s`, `iter.s`, `syscall`, sleepable struct_ops, callbacks
 /// of `bpf_wq`) need [`patience(Duration::MAX)`](Self::patience). Then the reader waits for one that sleeps inside, however long that takes,
-/// and so do all events. With any other patience a kernel fence takes the place of the proof, and it does not wait for them: their records can
+/// and so do all events. With any other patience a grace period of the kernel takes the place of the proof, and it does not wait for them: their records can
 /// be late behind events that are marked as proven, and the reader reports them ([`ErrorKind::Degraded`]).
 ///
 /// # What it does not cover
@@ -53,7 +53,7 @@ use std::time::Duration;
 /// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
 ///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
 /// - A program that leaves twice, or that leaves after a tail call, which does not return: leave before the call.
-/// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then replaces the proof each time, and the
+/// - A program that returns without leaving. Its CPU looks occupied for ever. A grace period of the kernel then replaces the proof each time, and the
 ///   reader reports it ([`ErrorKind::Degraded`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
@@ -70,7 +70,7 @@ pub struct Epochs {
     pub(super) stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
 }
 
-/// The default time that a program may be inside before a kernel fence replaces the proof: longer than most fences take.
+/// The default time that a program may be inside before a grace period of the kernel replaces the proof: longer than most of them take.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Epochs {
@@ -117,7 +117,7 @@ impl Epochs {
         Self { words, patience: PATIENCE, stand_in }
     }
 
-    /// Sets how long a program may be inside before a kernel fence replaces the proof: 20 ms unless set.
+    /// Sets how long a program may be inside before a grace period of the kernel replaces the proof: 20 ms unless set.
     ///
     /// The fence waits for programs that cannot sleep, and for no others. `Duration::MAX` is for programs that may sleep inside: no fence
     /// replaces the proof. Then a program that returns without leaving stops the stream for good, without a report, and no flush or deadline

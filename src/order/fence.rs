@@ -1,4 +1,4 @@
-//! Fences: what proves that no smaller key is in flight.
+//! Fences: what proves that no smaller key is in flight. A grace period, mostly; never a memory fence.
 
 use crate::error::Error;
 use crate::order::barrier::Barrier;

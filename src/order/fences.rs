@@ -1,4 +1,4 @@
-//! Fences: a thread that waits for grace periods, one at a time, on request.
+//! A thread that waits for grace periods, one at a time, on request: what a [`Fence`] of the kernel is, or a custom one.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -32,14 +32,14 @@ pub(crate) struct Fences {
     /// 0 in a forked child, which does not have the thread.
     alive: ForkWord,
     pub(super) name: &'static str,
-    /// Fences begun. The last of them is under way, or its end was noticed.
+    /// Grace periods begun. The last of them is under way, or its end was noticed.
     begun: u64,
     course: Course,
     /// The shortest time between two starts.
     every: Duration,
-    /// The time to wait after the start of the last fence, if it failed; zero if it did not.
+    /// The time to wait after the start of the last grace period, if it failed; zero if it did not.
     retry: Duration,
-    /// Started with the first fence for which many events wait, if the thread could be started.
+    /// Started with the first grace period for which many events wait, if the thread could be started.
     visits: Option<Option<CpuVisits>>,
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Fences {
 struct Shared {
     orders: Mutex<Orders>,
     ordered: Condvar,
-    /// Fences ended. Stored by the thread alone.
+    /// Grace periods ended. Stored by the thread alone.
     ended: AtomicU64,
-    /// Woken when a fence ends.
+    /// Woken when a grace period ends.
     wake: Wake,
 }
 
@@ -58,18 +58,18 @@ struct Shared {
 struct Orders {
     begun: u64,
     stop: bool,
-    /// Which way the last fence took, and why it failed, if it failed.
+    /// Which way the last grace period took, and why it failed, if it failed.
     name: &'static str,
     failure: Option<io::Error>,
 }
 
-/// The shortest and the longest time from the start of a failed fence to the next.
+/// The shortest and the longest time from the start of a failed grace period to the next.
 const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
 
-/// Milliseconds after which a caller that waits for a fence checks its end, even without a wake.
+/// Milliseconds after which a caller that waits for a grace period checks its end, even without a wake.
 const MOMENT: u8 = 10;
 
-/// The shortest time between the starts of two fences that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
+/// The shortest time between the starts of two grace periods that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
 /// expedited ones and also interrupt every CPU.
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -83,7 +83,7 @@ impl Shared {
     }
 }
 
-/// What helps if no fence is possible: for an expedited one, or for any other.
+/// What helps if no grace period is possible: for an expedited one, or for any other.
 fn hint(is_expedited: bool) -> String {
     let other =
         if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
@@ -155,7 +155,7 @@ impl Fences {
         self.alive.is_here()
     }
 
-    /// Speeds up the fence under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
+    /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
     pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
@@ -169,7 +169,7 @@ impl Fences {
         }
     }
 
-    /// Whether the fence under way has ended.
+    /// Whether the grace period under way has ended.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
         // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is visible to the next
@@ -177,7 +177,7 @@ impl Fences {
         self.course.is_under_way && self.shared.ended.load(Ordering::Acquire) == self.begun
     }
 
-    /// Becomes readable when a fence ends.
+    /// Becomes readable when a grace period ends.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
@@ -240,7 +240,7 @@ impl Proves for Fences {
 }
 
 impl Drop for Fences {
-    /// Waits for the fence under way, if there is one: the kernel cannot cancel a grace period.
+    /// Waits for the grace period under way, if there is one: the kernel cannot cancel a grace period.
     fn drop(&mut self) {
         if !self.is_here() {
             // There is no thread to wait for; and the parent's thread may have held the lock at the fork.

@@ -161,7 +161,7 @@ impl Proof {
         if let Self::Epochs(watch) = self { Some(watch) } else { None }
     }
 
-    /// How often a kernel fence replaced the proof for programs that did not leave.
+    /// How often a grace period of the kernel replaced the proof for programs that did not leave.
     pub(crate) fn stand_ins(&self) -> u64 {
         if let Self::Epochs(watch) = self { watch.stood_in } else { 0 }
     }
@@ -229,7 +229,7 @@ impl GracePeriods {
         if let Some(ended) = self.0.ended() {
             return Some(ended);
         }
-        // A kernel fence replaces the proof for a program that stays inside.
+        // A grace period of the kernel replaces the proof for a program that stays inside.
         self.0.epochs()?.lose_patience().err().map(Err)
     }
 

@@ -24,9 +24,9 @@ pub(crate) struct Watch {
     inside: Vec<(u32, Epoch)>,
     /// Whether the words were read repeatedly for this proof.
     pub(super) spun: bool,
-    /// The kernel fence that replaces the proof for words that stay inside. Started at first use.
+    /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
     stand_in: Option<Fences>,
-    /// Since when the fence under way replaces this proof. A fence may be left from an earlier proof.
+    /// Since when the grace period under way replaces this proof. A grace period may be left from an earlier proof.
     standing_in: Option<Instant>,
     /// How often it replaced a proof.
     pub(super) stood_in: u64,
@@ -103,7 +103,7 @@ impl Watch {
         })
     }
 
-    /// If a program has been inside for too long, a kernel fence replaces the proof.
+    /// If a program has been inside for too long, a grace period of the kernel replaces the proof.
     pub(crate) fn lose_patience(&mut self) -> io::Result<()> {
         let is_known = self.inside.iter().any(|inside| self.stuck == Some(*inside));
         let is_long = is_known || self.course.past() >= self.epochs.patience;
@@ -123,7 +123,7 @@ impl Watch {
             self.course.is_under_way = false;
             return Err(io::Error::other(Error::forked()));
         }
-        // The end of a fence for an earlier proof, which ended by itself.
+        // The end of a grace period for an earlier proof, which ended by itself.
         let _ = fences.ended();
         if fences.pause() != Some(Duration::ZERO) {
             return Ok(());
@@ -165,7 +165,7 @@ impl Proves for Watch {
             _ if self.ordering().is_some() => return None,
             Some(errno) => Err(errno),
             None if self.are_outside() => Ok(()),
-            // Only a fence that was begun for this proof counts.
+            // Only a grace period that was begun for this proof counts.
             None => self.stand_in.as_mut().filter(|_| self.standing_in.is_some())?.ended()?,
         };
         if ended.is_ok() && !self.inside.is_empty() {
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(count(|| watch.spin()), (1, true), "it has left");
     }
 
-    /// A fence begun for an earlier proof, which ends after that proof, proves nothing for this one.
+    /// A grace period begun for an earlier proof, which ends after that proof, proves nothing for this one.
     #[test]
     fn a_fence_of_an_earlier_proof_proves_nothing() {
         let kernel = Kernel::new(&[0]);

@@ -373,7 +373,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits a little for a program that is inside to leave. After too long, a kernel fence replaces the proof.
+    /// Waits a little for a program that is inside to leave. After too long, a grace period of the kernel replaces the proof.
     fn await_epochs(&mut self) -> Result<(), Error> {
         let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
         if watch.is_over() || watch.spin() {

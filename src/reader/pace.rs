@@ -1,7 +1,7 @@
 //! When a reader refreshes by itself, and when it begins the proofs that release events. Pure bookkeeping: no clock, no system call.
 //!
 //! A reader that traces the scheduler traces itself. Each time it wakes, it causes three events: a wake-up and two switches. A fence causes
-//! about twenty. If the reader refreshed and fenced for those, it would never stop. So it refreshes and begins fences only when so many
+//! about twenty. If the reader refreshed and began fences for those, it would never stop. So it refreshes and begins fences only when so many
 //! events wait that its own are less than a tenth of them. Fewer events wait for the tick.
 //!
 //! A reader that is faster than the writers would refresh for few events all the time. So once it has taken many events, it rests before it
