@@ -1,8 +1,9 @@
 //! The next places of all rings in order, merged ahead of their events.
 //!
-//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1) of the smallest keys. An entry is one number: the distance of its
-//! key from the smallest of all, and below it its source. So a comparison is a minimum and a maximum, ties are decided by the source, and no
-//! branch depends on which is smaller. A key that is too far from the smallest waits for the next block.
+//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1) of the smallest keys. An entry is one number:
+//! the distance of its key from the smallest of all, and below it its source. So a comparison is a minimum and a
+//! maximum, ties are decided by the source, and no branch depends on which is smaller. A key that is too far from the
+//! smallest waits for the next block.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -112,7 +113,8 @@ impl Array {
         self.next_before(self.plain_end)
     }
 
-    /// The plain places before an end, as [`Array::plain_end`] gave it, and the number of those that were yielded, to be counted up.
+    /// The plain places before an end, as [`Array::plain_end`] gave it, and the number of those that were yielded, to
+    /// be counted up.
     #[inline(always)]
     pub(crate) fn walk(&mut self, plain_end: usize) -> (&[Place], &mut usize) {
         (self.places.get(self.at..plain_end).unwrap_or_default(), &mut self.at)
@@ -140,7 +142,8 @@ impl Array {
         Place::are_plain(self.bits)
     }
 
-    /// Says that so many of the next places are records of other kinds that may be yielded without another look at them.
+    /// Says that so many of the next places are records of other kinds that may be yielded without another look at
+    /// them.
     pub(crate) fn set_others(&mut self, places: usize) {
         self.others_end = self.at + places;
     }
@@ -156,8 +159,8 @@ impl Array {
         self.plain_end
     }
 
-    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are
-    /// put back with smaller places that are not yielded.
+    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns
+    /// how many. They are put back with smaller places that are not yielded.
     pub(crate) fn leave_out(&mut self, mut is_left_out: impl FnMut(Place) -> bool) -> usize {
         self.out.reserve_exact(self.places.len() - self.out.len());
         let mut kept = self.at;
@@ -307,8 +310,8 @@ impl Source<'_> {
 struct LoserTree<'a, 'b> {
     sources: &'a mut [Source<'b>],
     far: &'a [Place],
-    /// The larger entry of each node from 1 on, the loser. The smaller one of node n, the winner, comes from 2n and 2n + 1. The sources are
-    /// the leaves, after all nodes, and the heap comes after them.
+    /// The larger entry of each node, the loser, from node 1 on. Below node n are 2n and its successor, and the smaller
+    /// one goes up, the winner. The sources are the leaves, after all nodes, and the heap comes after them.
     tree: &'a mut [u64],
     winner: u64,
     /// The smallest key at first.

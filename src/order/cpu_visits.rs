@@ -1,9 +1,9 @@
 //! Visits to CPUs that delay a grace period.
 //!
 //! A grace period ends when each CPU has passed a quiescent state since it began: a context switch, the idle loop, or a
-//! scheduler tick outside of every RCU read-side section (kernel/rcu/tree_plugin.h, `rcu_flavor_sched_clock_irq`). A CPU
-//! that spends nearly all of its time in traced programs does none of these for many ticks. A thread that moves to that
-//! CPU makes it switch.
+//! scheduler tick outside of every RCU read-side section (kernel/rcu/tree_plugin.h, `rcu_flavor_sched_clock_irq`). A
+//! CPU that spends nearly all of its time in traced programs does none of these for many ticks. A thread that moves to
+//! that CPU makes it switch.
 
 use crate::sys::machine;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -14,20 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Each CPU is visited once in this time while a grace period is under way. That is more often than two ticks at 250 Hz, so that the second tick
-/// of a grace period finds the quiescent state and reports it.
+/// Each CPU is visited once in this time while a grace period is under way. That is more often than two ticks at 250
+/// Hz, so that the second tick of a grace period finds the quiescent state and reports it.
 const ROUND: Duration = Duration::from_millis(6);
 
 /// The shortest time between two visits. With more CPUs than 24 a round takes longer.
 const SHORTEST: Duration = Duration::from_micros(250);
 
-/// A thread that visits CPUs while grace periods are under way. The reader never waits for it, because other threads may occupy the visited CPU
-/// for a long time.
+/// A thread that visits CPUs while grace periods are under way. The reader never waits for it, because other threads
+/// may occupy the visited CPU for a long time.
 #[derive(Debug)]
 pub(crate) struct CpuVisits {
     shared: Arc<Shared>,
     thread: Thread,
-    /// CPUs without ticks while a program runs on them (`nohz_full`). Such a CPU is in a quiescent state whenever it is in user mode.
+    /// CPUs without ticks while a program runs on them (`nohz_full`). Such a CPU is in a quiescent state whenever it is
+    /// in user mode.
     tickless: Vec<u32>,
 }
 
@@ -64,8 +65,8 @@ impl CpuVisits {
 
     /// A grace period has begun: the thread visits these CPUs one after the other, at most `most` times in all.
     pub(crate) fn begin(&self, cpus: impl Iterator<Item = u32>, most: usize) {
-        // The program may be confined to some CPUs (taskset, cpusets, isolcpus), and no thread of it runs on others. The affinity of its
-        // first thread shows that; the thread that reads may be pinned to one CPU.
+        // The program may be confined to some CPUs (taskset, cpusets, isolcpus), and no thread of it runs on others.
+        // The affinity of its first thread shows that; the thread that reads may be pinned to one CPU.
         let Ok(allowed) = sched_getaffinity(getpid()) else { return };
         let visited = |cpu: &u32| allowed.is_set(*cpu as usize).unwrap_or(false) && !self.tickless.contains(cpu);
         // If the thread is using the list now, the list stays as it is.

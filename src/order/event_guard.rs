@@ -73,7 +73,8 @@ impl<'a> EventGuard<'a> {
         }
     }
 
-    /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's `Record.Remaining`.
+    /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's
+    /// `Record.Remaining`.
     pub fn remaining(&self) -> u64 {
         let (place, len) = match self.place {
             Some(place) => (place, place.size()),
@@ -106,8 +107,8 @@ impl fmt::Debug for EventGuard<'_> {
 
 /// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
 ///
-/// `batch.for_each(|event| ..)` is a little faster than `for event in batch`, and so are [`Iterator::fold`] and the methods built on it
-/// (`count`, `sum`). Both yield the same events.
+/// `batch.for_each(|event| ..)` is a little faster than `for event in batch`, and so are [`Iterator::fold`] and the
+/// methods built on it (`count`, `sum`). Both yield the same events.
 pub struct Batch<'a> {
     pub(crate) cpu_rings: &'a [CpuRing],
     pub(crate) stream: &'a mut Stream,
@@ -116,7 +117,8 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there is an event.
+    /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there
+    /// is an event.
     fn pick(&mut self) -> bool {
         self.stream.check_fill(self.cpu_rings);
         let picked = !self.stream.rushed && self.stream.pick_anew(self.cpu_rings);

@@ -1,4 +1,5 @@
-//! A thread that waits for grace periods, one at a time, on request: what a [`Fence`] of the kernel is, or a custom one.
+//! A thread that waits for grace periods, one at a time, on request: what a [`Fence`] of the kernel is, or a custom
+//! one.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -69,8 +70,8 @@ const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
 /// Milliseconds after which a caller that waits for a grace period checks its end, even without a wake.
 const MOMENT: u8 = 10;
 
-/// The shortest time between the starts of two grace periods that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
-/// expedited ones and also interrupt every CPU.
+/// The shortest time between the starts of two grace periods that are not expedited. With `/sys/kernel/rcu_expedited`
+/// set, they are as fast as expedited ones and also interrupt every CPU.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Shared {
@@ -104,7 +105,8 @@ impl Fences {
             let shared = Arc::clone(&shared);
             let fence = fence.clone();
             move || {
-                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters it.
+                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters
+                // it.
                 match Way::open(&fence) {
                     Ok(mut way) => {
                         let _ = sender.send(Ok((way.name(), machine::thread())));
@@ -155,7 +157,8 @@ impl Fences {
         self.alive.is_here()
     }
 
-    /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
+    /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times
+    /// in all.
     pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
@@ -172,8 +175,8 @@ impl Fences {
     /// Whether the grace period under way has ended.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
-        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is visible to the next
-        // refresh.
+        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is
+        // visible to the next refresh.
         self.course.is_under_way && self.shared.ended.load(Ordering::Acquire) == self.begun
     }
 
@@ -296,7 +299,8 @@ impl Way {
             Self::Kernel { grace, any } => {
                 let waited = grace.wait();
                 match waited {
-                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried again.
+                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried
+                    // again.
                     Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
                     waited => waited,
                 }

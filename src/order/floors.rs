@@ -1,4 +1,5 @@
-//! For recordings: the smallest key that a ring has from a position on. Smaller keys are proven before the whole ring is indexed.
+//! For recordings: the smallest key that a ring has from a position on. Smaller keys are proven before the whole ring
+//! is indexed.
 
 use crate::order::key::Keys;
 use crate::record::{Kind, Record};

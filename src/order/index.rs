@@ -1,12 +1,13 @@
 //! One ring's unyielded records in key order, and its tail in ring order.
 //!
-//! A ring is not sorted inside. A writer may be interrupted between drawing its key and reserving its place. Its record then lies after the
-//! interrupt's record, which has a larger key. So the index covers everything between the tail and the last head seen, and a ring offers
-//! its smallest unyielded key instead of its oldest record.
+//! A ring is not sorted inside. A writer may be interrupted between drawing its key and reserving its place. Its record
+//! then lies after the interrupt's record, which has a larger key. So the index covers everything between the tail and
+//! the last head seen, and a ring offers its smallest unyielded key instead of its oldest record.
 //!
-//! The index is a queue of places in the order of keys. A record whose key is not smaller than those before it is appended. Any other record
-//! is *out of order*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
-//! share. So the first places of the queue lie near the tail, and what is in the heap lies behind a place of the queue that is yielded later.
+//! The index is a queue of places in the order of keys. A record whose key is not smaller than those before it is
+//! appended. Any other record is *out of order*: it is put among the last few places by shifting them. If its place is
+//! farther away, it goes into a heap that all rings share. So the first places of the queue lie near the tail, and what
+//! is in the heap lies behind a place of the queue that is yielded later.
 
 use crate::order::certainty::Certainty;
 mod fill;
@@ -49,11 +50,12 @@ struct Loose {
     stays: bool,
 }
 
-/// The tail advances past yielded bytes of a ring once they are this part of it, if not before: the tail shares a cache line with the head that the
-/// kernel writes.
+/// The tail advances past yielded bytes of a ring once they are this part of it, if not before: the tail shares a cache
+/// line with the head that the kernel writes.
 const TAIL_PART: u64 = 16;
 
-/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than these.
+/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than
+/// these.
 const FEW: usize = 64;
 
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
@@ -96,13 +98,14 @@ pub(crate) struct Index {
     ring_index: u32,
     /// The key of the last place of the queue, if there is any.
     back: u64,
-    /// How many of its places are in the heap, and a key above theirs. INVARIANT: each lies behind a place of the queue that is yielded
-    /// later.
+    /// How many of its places are in the heap, and a key above theirs. INVARIANT: each lies behind a place of the queue
+    /// that is yielded later.
     far: usize,
     far_end: u64,
     /// A loss that the kernel counts beyond LOST records.
     loose: Option<Loose>,
-    /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at either end.
+    /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at
+    /// either end.
     notes: VecDeque<(u64, Option<Note>)>,
     /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
@@ -120,8 +123,8 @@ pub(crate) struct Index {
     /// Places that were made. Those of losses and damage among them that were yielded.
     made: u64,
     others: u64,
-    /// Bytes that were merged or discarded, or read by another consumer. Bytes of places whose length is in a note count when they are
-    /// yielded.
+    /// Bytes that were merged or discarded, or read by another consumer. Bytes of places whose length is in a note
+    /// count when they are yielded.
     done: u64,
     /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
@@ -146,7 +149,8 @@ pub(crate) struct Index {
     /// Bytes that are given back at a time.
     share: u64,
     counts: Counts,
-    /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
+    /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key
+    /// after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
     /// The largest key that was yielded and not proven.
     pub(crate) unproven: Option<u64>,
@@ -228,8 +232,8 @@ impl Index {
         }
     }
 
-    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed, or a
-    /// record more.
+    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as
+    /// many are owed, or a record more.
     #[inline]
     pub(crate) fn part(&self) -> usize {
         let part = self.share / self.longest.max(1);
@@ -292,8 +296,8 @@ impl Index {
         self.made - self.places() as u64 - self.others
     }
 
-    /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is merged and not
-    /// yielded. The tail is near the first place.
+    /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is
+    /// merged and not yielded. The tail is near the first place.
     #[inline]
     pub(crate) fn is_tail_due(&self) -> bool {
         self.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
@@ -314,7 +318,8 @@ impl Index {
         asks && ring.fills_up()
     }
 
-    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged and not yielded.
+    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged
+    /// and not yielded.
     #[inline]
     pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing) {
         // Further, if held bytes were copied out.
@@ -324,7 +329,8 @@ impl Index {
         self.advance_at = tail + cpu_ring.ring.size() / TAIL_PART;
     }
 
-    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each record then.
+    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for
+    /// each record then.
     pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
         cpu_ring.ring.properties().wakes_when_drained && self.queue.is_empty()
     }
@@ -342,8 +348,9 @@ impl Index {
 
     /// The position before which everything has left the index.
     ///
-    /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies further behind the
-    /// smallest position, no smaller one follows. What is in the heap lies behind a place of the queue.
+    /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies
+    /// further behind the smallest position, no smaller one follows. What is in the heap lies behind a place of the
+    /// queue.
     pub(crate) fn tail(&self) -> u64 {
         let mut tail = self.cursor;
         for place in self.queue.iter() {
@@ -361,7 +368,8 @@ impl Index {
         self.is_past_sighted() && self.cursor >= self.marked
     }
 
-    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose head is lost.
+    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
+    /// head is lost.
     pub(crate) fn is_past_sighted(&self) -> bool {
         self.cursor >= self.sighted || self.lost_head
     }
@@ -457,8 +465,9 @@ impl Index {
         self.largest
     }
 
-    /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The losses that no event
-    /// has reported yet become one loss after all held records. Call it after a refresh. `stays`: a report waits for that loss.
+    /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The
+    /// losses that no event has reported yet become one loss after all held records. Call it after a refresh. `stays`:
+    /// a report waits for that loss.
     pub(crate) fn dropped(&mut self, total: u64, reported: u64, stays: bool) {
         self.suspect = false;
         let new = total.saturating_sub(reported.saturating_add(self.reported_ahead));
@@ -480,7 +489,8 @@ impl Index {
 
     /// The largest key of the places before a position.
     pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
-        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap has a smaller key.
+        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap
+        // has a smaller key.
         let near = self.queue.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
         near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
     }

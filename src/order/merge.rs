@@ -24,12 +24,13 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it in programs with
-/// their own event loop.
+/// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it
+/// in programs with their own event loop.
 ///
-/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become readable when there may
-/// be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it returns true, wait for a grace period, for example
-/// with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`] and refresh again.
+/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become
+/// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it returns
+/// true, wait for a grace period, for example with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`]
+/// and refresh again.
 ///
 /// ```
 /// # use perfweave::{Hold, Item, Merge, Order, sim};
@@ -90,16 +91,18 @@ pub struct Merge {
     pub(crate) mark: FillMark,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
-    /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held records out of it.
+    /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held
+    /// records out of it.
     pub(crate) was_crowded: bool,
     /// Refreshes since memory that was not needed was freed.
     pub(crate) refreshed: u32,
-    /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind ([`Index::catches_up`]).
+    /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind
+    /// ([`Index::catches_up`]).
     pub(crate) keep_behind: bool,
     /// Whether the last refresh indexed everything.
     whole: bool,
-    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until everything before is
-    /// indexed.
+    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until
+    /// everything before is indexed.
     sighting: Option<u64>,
 }
 
@@ -107,10 +110,9 @@ impl Merge {
     /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`]: there are no rings; a fill mark leaves no space for a record; the key is the kernel's time and a ring does
-    /// not record it; the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice. [`ErrorKind::Unsupported`] if writers'
-    /// epochs prove nothing for these rings.
-    /// [`ErrorKind::Forked`].
+    /// [`ErrorKind::InvalidInput`]: there are no rings; a fill mark leaves no space for a record; the key is the
+    /// kernel's time and a ring does not record it; the map of epochs lacks an element for a CPU; a BPF ring buffer was
+    /// added twice. [`ErrorKind::Unsupported`] if writers' epochs prove nothing for these rings. [`ErrorKind::Forked`].
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         rings.control().check()?;
         check(&rings, &order)?;
@@ -123,7 +125,8 @@ impl Merge {
         // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let awaits = order.hold.awaits();
-        // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
+        // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another
+        // machine.
         let times = !complete && (matches!(order.key, Key::Time) || matches!(awaits, Awaits::Time(_)));
         let dense = if let Awaits::Number { first } = awaits { Some(first) } else { None };
         let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
@@ -160,13 +163,14 @@ impl Merge {
         })
     }
 
-    /// Advances the tails past all yielded events, loads every ring's head, and indexes new records. Returns the number of new events. It
-    /// refreshes twice if records must leave early to make space.
+    /// Advances the tails past all yielded events, loads every ring's head, and indexes new records. Returns the number
+    /// of new events. It refreshes twice if records must leave early to make space.
     ///
     /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
     ///
     /// # Panics
-    /// If the key function panics. The next refresh reads that record again. Nothing new leaves until a refresh has been complete.
+    /// If the key function panics. The next refresh reads that record again. Nothing new leaves until a refresh has
+    /// been complete.
     ///
     /// In a forked child, which does not have the rings.
     #[doc(alias = "look")]
@@ -197,10 +201,11 @@ impl Merge {
         }
     }
 
-    /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because holding them would
-    /// take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first. Nothing is proven until a refresh has seen
-    /// everything. Another cause: a ring has filled up by a quarter since the last refresh, and a batch has ended early. The third: bytes of
-    /// a BPF ring buffer are still to be given back, and the kernel notifies only a reader that has given all back.
+    /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because
+    /// holding them would take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first.
+    /// Nothing is proven until a refresh has seen everything. Another cause: a ring has filled up by a quarter since
+    /// the last refresh, and a batch has ended early. The third: bytes of a BPF ring buffer are still to be given back,
+    /// and the kernel notifies only a reader that has given all back.
     pub fn is_behind(&self) -> bool {
         !self.is_whole() || self.owes_space()
     }
@@ -210,8 +215,8 @@ impl Merge {
         self.whole && !self.stream.rushed
     }
 
-    /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught up, so the reader
-    /// gives them back and then looks once more.
+    /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught
+    /// up, so the reader gives them back and then looks once more.
     fn owes_space(&self) -> bool {
         let mut cpu_rings = self.rings.cpu_rings.iter().enumerate();
         cpu_rings.any(|(ring_index, cpu_ring)| {
@@ -248,12 +253,12 @@ impl Merge {
         }
     }
 
-    /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the clock reading of that
-    /// one. `now` is that of the last refresh.
+    /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the
+    /// clock reading of that one. `now` is that of the last refresh.
     ///
-    /// A record that a program has reserved and not committed hides what comes after it in its ring. So under a rule that proves, the
-    /// frontier waits until everything is indexed that was reserved when the heads were loaded. Later reservations do not count: their
-    /// programs would keep it waiting for ever.
+    /// A record that a program has reserved and not committed hides what comes after it in its ring. So under a rule
+    /// that proves, the frontier waits until everything is indexed that was reserved when the heads were loaded. Later
+    /// reservations do not count: their programs would keep it waiting for ever.
     fn seen_all(&mut self, now: u64) -> Option<u64> {
         if !self.whole {
             return None;
@@ -319,17 +324,19 @@ impl Merge {
         indexed
     }
 
-    /// Opens rings for CPUs that came online since the rings were opened. A new CPU gets a ring. A CPU that came back writes into the ring
-    /// it had. Returns whether there is a new ring, and with it a new file descriptor to wait for ([`Rings::fds`](crate::Rings::fds)). A
-    /// [`Reader`](crate::Reader) does this by itself.
+    /// Opens rings for CPUs that came online since the rings were opened. A new CPU gets a ring. A CPU that came back
+    /// writes into the ring it had. Returns whether there is a new ring, and with it a new file descriptor to wait for
+    /// ([`Rings::fds`](crate::Rings::fds)). A [`Reader`](crate::Reader) does this by itself.
     ///
-    /// A CPU that goes offline needs nothing: its records stay in its ring, and no proof waits for it. Output of programs on a CPU between
-    /// its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`. The kernel does not count it.
+    /// A CPU that goes offline needs nothing: its records stay in its ring, and no proof waits for it. Output of
+    /// programs on a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`. The kernel does
+    /// not count it.
     ///
     /// # Errors
-    /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries again.
-    /// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long it was not.
-    /// [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no room stay untraced.
+    /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries
+    /// again. [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long
+    /// it was not. [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no
+    /// room stay untraced.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         self.follow_cpus_up_to(RINGS)
     }
@@ -363,8 +370,8 @@ impl Merge {
         failed.map(|()| any)
     }
 
-    /// Whether a grace period that begins after this call would release an event that was seen. If so, wait for one, then call
-    /// [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
+    /// Whether a grace period that begins after this call would release an event that was seen. If so, wait for one,
+    /// then call [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
     ///
     /// Events that are already proven can be yielded meanwhile.
     ///
@@ -383,8 +390,8 @@ impl Merge {
         self.stream.frontier.begin_proof()
     }
 
-    /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave after the next
-    /// refresh.
+    /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave
+    /// after the next refresh.
     pub fn end_fence(&mut self) {
         // What proves is a refresh of heads that are loaded after the fence.
         self.sighting = None;
@@ -398,7 +405,8 @@ impl Merge {
         self.stream.frontier.fail_proof();
     }
 
-    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed all of it.
+    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
+    /// all of it.
     pub(crate) fn is_over(&self) -> bool {
         self.rings.are_complete() && self.whole && self.stream.counts.refreshes > 0 && self.held() == 0
     }
@@ -426,8 +434,8 @@ impl Merge {
         self.stream.pick_anew(&self.rings.cpu_rings)
     }
 
-    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a sixteenth of a ring. No
-    /// event is borrowed now.
+    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a
+    /// sixteenth of a ring. No event is borrowed now.
     fn give_back(&mut self) {
         if !self.stream.array.is_empty() {
             return;
@@ -444,8 +452,8 @@ impl Merge {
 
     /// The next event that the last refresh found, if it may be yielded.
     ///
-    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets the event's bytes
-    /// back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
+    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
+    /// the event's bytes back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -455,8 +463,8 @@ impl Merge {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
-    /// Folds the next events and takes them: one event, or several plain records. Breaks at the end: with the function's break value, or
-    /// with the accumulated value if no event is left.
+    /// Folds the next events and takes them: one event, or several plain records. Breaks at the end: with the
+    /// function's break value, or with the accumulated value if no event is left.
     #[inline]
     pub(crate) fn hand_out<A, B>(
         &mut self,
@@ -484,13 +492,14 @@ impl Merge {
         EventGuard { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, place }
     }
 
-    /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring has filled up by a
-    /// quarter since that refresh: refresh, then go on.
+    /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring
+    /// has filled up by a quarter since that refresh: refresh, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
-    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with the next refresh, or
-    /// once a sixteenth of a ring was consumed, if the program left the iterator before its end. Those of a BPF ring buffer of which all was
-    /// yielded go back with the next refresh, because the kernel then wakes the reader for the next record.
+    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with
+    /// the next refresh, or once a sixteenth of a ring was consumed, if the program left the iterator before its end.
+    /// Those of a BPF ring buffer of which all was yielded go back with the next refresh, because the kernel then wakes
+    /// the reader for the next record.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -524,8 +533,8 @@ impl Merge {
         self.stream.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
     }
 
-    /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if time alone does not
-    /// release it.
+    /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if
+    /// time alone does not release it.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let top = self.stream.top()?;
         self.stream.frontier.wait(top.key, now)
@@ -667,7 +676,8 @@ mod tests {
     use crate::sim;
     use crate::{Hold, Item};
 
-    /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The others are traced.
+    /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The
+    /// others are traced.
     #[test]
     fn cpus_beyond_the_most_rings_are_reported() {
         assert_eq!(RINGS, 16_384, "as documented");

@@ -1,7 +1,8 @@
 //! Order: the records of all rings as one stream, in place.
 //!
-//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys, hold rules and fences.
-//! Its threads wait for grace periods. It reads a clock only to check that keys are not in the future.
+//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys,
+//! hold rules and fences. Its threads wait for grace periods. It reads a clock only to check that keys are not in the
+//! future.
 //!
 //! # Index, frontier, merge, yield, tails
 //!
@@ -15,9 +16,9 @@
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
-//! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others are picked one by
-//! one (stream/notices.rs): losses, damage, gaps, records without a key, and notices. Before anything changes that decides what comes next,
-//! `Stream::sync` puts back what was merged and not yielded.
+//! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others
+//! are picked one by one (stream/notices.rs): losses, damage, gaps, records without a key, and notices. Before anything
+//! changes that decides what comes next, `Stream::sync` puts back what was merged and not yielded.
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 

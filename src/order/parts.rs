@@ -6,14 +6,16 @@ use crate::order::merge::{Indexed, Merge};
 use crate::order::queue::BLOCK;
 use crate::order::stream::Stream;
 
-/// The most bytes of memory that a byte of a ring takes: a record of 8 bytes that is out of order and has a note, while its lists grow.
+/// The most bytes of memory that a byte of a ring takes: a record of 8 bytes that is out of order and has a note, while
+/// its lists grow.
 const DEAREST: u64 = 32;
 
 /// How many bytes of memory a ring's index grows before the rings are compared again.
 const STEP: usize = 64 << 10;
 
 impl Merge {
-    /// Whether the rings are a recording that must be indexed in parts. If so, also computes the smallest keys of each ring's parts.
+    /// Whether the rings are a recording that must be indexed in parts. If so, also computes the smallest keys of each
+    /// ring's parts.
     pub(super) fn is_in_parts(&mut self) -> bool {
         if self.floors.is_none() && self.rings.are_complete() {
             // This may be the first refresh, before which the heads are unknown.
@@ -29,8 +31,8 @@ impl Merge {
         self.floors.is_some()
     }
 
-    /// Indexes as much as fits into the memory, always in the ring with the smallest keys left. So few events are held that another ring
-    /// keeps from leaving. Keys smaller than all that are left are proven.
+    /// Indexes as much as fits into the memory, always in the ring with the smallest keys left. So few events are held
+    /// that another ring keeps from leaving. Keys smaller than all that are left are proven.
     pub(super) fn index_in_parts(&mut self) -> Indexed {
         let most = self.when_full.most();
         // Another ring may need it.
@@ -52,14 +54,16 @@ impl Merge {
         Indexed::Whole
     }
 
-    /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that all rings take.
+    /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that
+    /// all rings take.
     fn index_further(&mut self, ring_index: usize, all: &mut usize, step: usize) -> bool {
         let Stream { keys, indexes, far, .. } = &mut self.stream;
         let (cpu_ring, index) = (&mut self.rings.cpu_rings[ring_index], &mut indexes[ring_index]);
         let memory = |index: &Index, far: &Far| index.memory() + memory_of(far);
         let (cursor, others, mut more) = (index.cursor(), *all - memory(index, far), step);
         let most = self.when_full.most().saturating_sub(others);
-        // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need the rest.
+        // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need
+        // the rest.
         loop {
             let some = most.min(memory(index, far).saturating_add(more));
             if index.refresh(cpu_ring, Indexing { keys, far, most: some }) || index.cursor() > cursor || some == most {
@@ -71,7 +75,8 @@ impl Merge {
         index.cursor() > cursor
     }
 
-    /// Of the rings that are not completely indexed, the one with the smallest keys left, and a lower bound of those keys.
+    /// Of the rings that are not completely indexed, the one with the smallest keys left, and a lower bound of those
+    /// keys.
     fn lowest(&self) -> Option<(u64, usize)> {
         let floors = self.floors.as_ref()?;
         let floor = |(index, ring_index): (&Index, usize)| {

@@ -17,8 +17,8 @@ pub(crate) enum Keyed {
     Never,
 }
 
-/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to say. `NOTED` is combined
-/// with the others.
+/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to
+/// say. `NOTED` is combined with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag(u8);
 
@@ -50,7 +50,8 @@ const RING_INDEX_AT: u32 = 50;
 /// How many rings there can be.
 pub(crate) const RINGS: usize = 1 << (u64::BITS - RING_INDEX_AT);
 
-/// The most bytes of a ring between the first held one and the head of a refresh, so that positions are told apart by their low bits.
+/// The most bytes of a ring between the first held one and the head of a refresh, so that positions are told apart by
+/// their low bits.
 pub(crate) const SPAN: u64 = 1 << 32;
 
 const _: () =
@@ -191,8 +192,8 @@ impl Eq for Place {}
 /// Details that few places need, stored separately by position. A place without a note is a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Note {
-    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in its ring. Also for
-    /// losses that the kernel counts and no LOST record has reported yet.
+    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in
+    /// its ring. Also for losses that the kernel counts and no LOST record has reported yet.
     Lost { id: u64, count: u64, after: Option<u64> },
     /// For a LOST record: its count was reported before, or is zero.
     Reported,
@@ -202,7 +203,8 @@ pub(crate) enum Note {
     Long { len: u32 },
     /// For a record: its number is not the expected one. `len` for a record of 64 KiB or more, else 0.
     Anomaly { cpu: u32, len: u32, kind: AnomalyKind, expected: u64, found: u64 },
-    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before it in its ring.
+    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before
+    /// it in its ring.
     Hole { cpu: u32, len: u32, hole: Hole, after: Option<u64> },
 }
 

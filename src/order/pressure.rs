@@ -10,8 +10,8 @@ use crate::sequence::tracker::Tracker;
 use crate::sys::{machine, memory};
 use std::time::Duration;
 
-/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records are copied out of a
-/// ring unless its free part can take what is written meanwhile.
+/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
+/// are copied out of a ring unless its free part can take what is written meanwhile.
 const SOON: Duration = Duration::from_millis(10);
 
 /// Refreshes in quicker succession say little about how fast a ring is written.
@@ -35,8 +35,8 @@ impl WhenFull {
         }
     }
 
-    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a process that exceeds
-    /// a limit, and a control group kills it. The other half is for the rest of the program.
+    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a
+    /// process that exceeds a limit, and a control group kills it. The other half is for the rest of the program.
     pub(crate) fn for_a_recording(self) -> Self {
         let available =
             memory::available().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX));
@@ -45,8 +45,8 @@ impl WhenFull {
 }
 
 impl Merge {
-    /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in
-    /// a small ring the fence's own events may fill a quarter.
+    /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the
+    /// kernel wakes a reader: in a small ring the fence's own events may fill a quarter.
     pub(crate) fn is_crowded(&self) -> bool {
         self.rings.cpu_rings.iter().any(|cpu_ring| cpu_ring.ring.used() > cpu_ring.ring.size() / 2)
     }
@@ -75,14 +75,15 @@ impl Merge {
         cpu_rings.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
     }
 
-    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the bound: a list that grows
-    /// exists twice for a moment.
+    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the
+    /// bound: a list that grows exists twice for a moment.
     pub(super) fn reserved(&self) -> usize {
         let still = |sequence: &Tracker| sequence.most_memory() - sequence.memory() + Tracker::BESIDE;
         self.stream.sequence.as_ref().map_or(0, still)
     }
 
-    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
+    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must
+    /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         let most = self.when_full.most();
         self.free_unneeded(most);

@@ -17,8 +17,8 @@ const BLOCKS: usize = 8;
 /// The initial bytes of each queue.
 pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 
-/// How far back a place is put among those before it by shifting: places, and bytes of the ring. So a place is overtaken only by such as lie
-/// near behind it in the ring, and the tail is near the first place.
+/// How far back a place is put among those before it by shifting: places, and bytes of the ring. So a place is
+/// overtaken only by such as lie near behind it in the ring, and the tail is near the first place.
 pub(crate) const REACH: usize = 8;
 pub(crate) const REACH_BYTES: i64 = 512;
 
@@ -33,8 +33,8 @@ fn block() -> Block {
 pub(crate) struct Queue {
     /// INVARIANT: not empty. Behind those in use come spare ones.
     blocks: VecDeque<Block>,
-    /// The first held place and the end, counted from the first block's begin. Those before `taken` are merged; their blocks stay until
-    /// [`Queue::tidy`], so that places can be put back.
+    /// The first held place and the end, counted from the first block's begin. Those before `taken` are merged; their
+    /// blocks stay until [`Queue::tidy`], so that places can be put back.
     taken: usize,
     end: usize,
     /// The most blocks that were used at a time since [`Queue::shrink`].
@@ -74,8 +74,8 @@ impl Queue {
         self.blocks.len() * BLOCK + self.blocks.capacity() * size_of::<Block>()
     }
 
-    /// Bytes that another block takes, with the list of blocks if that must grow: while it grows, the old and the new list both exist.
-    /// Nothing, if there is a spare one.
+    /// Bytes that another block takes, with the list of blocks if that must grow: while it grows, the old and the new
+    /// list both exist. Nothing, if there is a spare one.
     pub(crate) fn more(&self) -> usize {
         if self.used() < self.blocks.len() {
             return 0;
@@ -100,7 +100,8 @@ impl Queue {
         any
     }
 
-    /// Forgets merged places: from now on none is put back. An empty queue begins its block again, while the caches have it.
+    /// Forgets merged places: from now on none is put back. An empty queue begins its block again, while the caches
+    /// have it.
     #[inline]
     pub(crate) fn tidy(&mut self) {
         if self.is_empty() {
@@ -155,7 +156,8 @@ impl Queue {
         (!self.is_empty()).then(|| self.at(self.taken))
     }
 
-    /// Puts a place among those before it, if its place is near enough. Whether it is: also if it has to be the first of all.
+    /// Puts a place among those before it, if its place is near enough. Whether it is: also if it has to be the first
+    /// of all.
     #[cold]
     #[inline(never)]
     pub(crate) fn shift_in(&mut self, place: Place) -> bool {

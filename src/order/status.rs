@@ -10,8 +10,8 @@ use crate::sequence::numbers::CpuNumbers;
 use std::time::Duration;
 
 impl Merge {
-    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported, because no record
-    /// followed them. Returns whether there are any. Interrupts every CPU.
+    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported,
+    /// because no record followed them. Returns whether there are any. Interrupts every CPU.
     ///
     /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
     /// before it reports a flush.
@@ -19,16 +19,17 @@ impl Merge {
         self.read_losses_of(|_, _| true, false)
     }
 
-    /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with LOST records of the same
-    /// losses, come after the report.
+    /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with
+    /// LOST records of the same losses, come after the report.
     pub(crate) fn read_losses_before_report(&mut self) {
         self.read_losses_of(|_, _| true, true);
-        // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is newer.
+        // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is
+        // newer.
         self.suspect_losses();
     }
 
-    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What programs count needs no
-    /// pause in the stream: no LOST record will come.
+    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What
+    /// programs count needs no pause in the stream: no LOST record will come.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
         let may_ask = |cpu_ring: &CpuRing, index: &Index| all || index.len() == 0 || cpu_ring.losses.are_cheap();
         self.read_losses_of(|cpu_ring, index| index.suspect && may_ask(cpu_ring, index), false)
@@ -52,16 +53,16 @@ impl Merge {
         self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
     }
 
-    /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call, lacks the losses that
-    /// nothing has reported yet, and lacks records that the last refresh left unindexed.
+    /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call,
+    /// lacks the losses that nothing has reported yet, and lacks records that the last refresh left unindexed.
     pub fn status(&self) -> Status {
         let mut status = Status::default();
         self.fill_status(&mut status, false);
         status
     }
 
-    /// [`Merge::status`] with an account of everything that was written, by the last refresh and the kernel's present counts. Interrupts
-    /// every CPU.
+    /// [`Merge::status`] with an account of everything that was written, by the last refresh and the kernel's present
+    /// counts. Interrupts every CPU.
     pub fn ledger(&self) -> Status {
         let mut status = Status::default();
         self.fill_status(&mut status, true);

@@ -110,7 +110,8 @@ impl Stream {
         any
     }
 
-    /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something smaller may have come.
+    /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something
+    /// smaller may have come.
     pub(crate) fn sync(&mut self) {
         self.last = self.last();
         self.counts.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
@@ -182,8 +183,8 @@ impl Stream {
         false
     }
 
-    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early; or such records of
-    /// other kinds. What is about the tracer among the plain ones is left out.
+    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early;
+    /// or such records of other kinds. What is about the tracer among the plain ones is left out.
     fn find_plain(&mut self, cpu_rings: &[CpuRing]) {
         let end = self.frontier.end();
         let is_plain = |place: &Place| place.is_plain() && place.key < end;
@@ -312,7 +313,8 @@ impl Stream {
         event
     }
 
-    /// In a batch, whose events may still be borrowed, no tail advances. Whether a ring of which much was yielded fills up.
+    /// In a batch, whose events may still be borrowed, no tail advances. Whether a ring of which much was yielded fills
+    /// up.
     #[cold]
     #[inline(never)]
     pub(crate) fn check_fill(&mut self, cpu_rings: &[CpuRing]) {

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Watch {
     epochs: Epochs,
-    /// What makes a program's entering visible before its clock reading, where the program's own atomic does not; and why that failed. The
-    /// words are read after that.
+    /// What makes a program's entering visible before its clock reading, where the program's own atomic does not; and
+    /// why that failed. The words are read after that.
     barrier: Option<Box<Reserved>>,
     failed: Option<io::Error>,
     course: Course,
-    /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has seen.
+    /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has
+    /// seen.
     inside: Vec<(u32, Epoch)>,
     /// Whether the words were read repeatedly for this proof.
     pub(super) spun: bool,
@@ -32,7 +33,8 @@ pub(crate) struct Watch {
     pub(super) stood_in: u64,
     /// The last word for which it replaced a proof. If the word is unchanged, the reader does not wait for it again.
     stuck: Option<(u32, Epoch)>,
-    /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. To be reported once.
+    /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. To be
+    /// reported once.
     pub(crate) returned: Option<(u32, Duration)>,
 }
 
@@ -74,7 +76,8 @@ impl Watch {
             self.failed = ordered.err();
         }
         let words = &self.epochs.words;
-        // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest key.
+        // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest
+        // key.
         EpochWords::behind_clocks();
         let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
@@ -92,8 +95,8 @@ impl Watch {
         !self.course.is_under_way || self.inside.is_empty()
     }
 
-    /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most programs have left, and
-    /// the others take longer. Returns whether all programs have left.
+    /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most
+    /// programs have left, and the others take longer. Returns whether all programs have left.
     pub(crate) fn spin(&mut self) -> bool {
         let times = if std::mem::replace(&mut self.spun, true) { 1 } else { SPINS };
         (0..times).any(|_| {
@@ -169,8 +172,8 @@ impl Proves for Watch {
             None => self.stand_in.as_mut().filter(|_| self.standing_in.is_some())?.ended()?,
         };
         if ended.is_ok() && !self.inside.is_empty() {
-            // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is unchanged, one of
-            // them has not left, or one sleeps.
+            // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is
+            // unchanged, one of them has not left, or one sleeps.
             let words = &self.epochs.words;
             self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
             self.returned = self.stuck.map(|(cpu, _)| (cpu, self.course.past()));

@@ -12,13 +12,14 @@ use std::sync::Arc;
 impl Rings {
     /// Calls a function with everything that is in the rings now, in place and **in no order**.
     ///
-    /// The ring with the least free space comes first. Each ring's records come in the order of the ring. This suits a program that only
-    /// counts events, or wants to lose as few as possible. It also measures the cost of ordering.
+    /// The ring with the least free space comes first. Each ring's records come in the order of the ring. This suits a
+    /// program that only counts events, or wants to lose as few as possible. It also measures the cost of ordering.
     ///
-    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. The kernel notifies a reader of a
-    /// BPF ring buffer only once it has caught up, so call this until it gives nothing before you wait. Every event given to the
-    /// function is consumed, even if the function breaks or panics. Events have no key, and their certainty is [`Certainty::Assumed`]. To
-    /// read only some CPUs, open their rings separately ([`RingOptions::cpus`](crate::RingOptions::cpus)).
+    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. The kernel
+    /// notifies a reader of a BPF ring buffer only once it has caught up, so call this until it gives nothing before
+    /// you wait. Every event given to the function is consumed, even if the function breaks or panics. Events have no
+    /// key, and their certainty is [`Certainty::Assumed`]. To read only some CPUs, open their rings separately
+    /// ([`RingOptions::cpus`](crate::RingOptions::cpus)).
     ///
     /// ```
     /// # use perfweave::{Item, sim};

@@ -33,22 +33,22 @@ impl<'a> Frozen<'a> {
         self.recorded(self.recorder.marks.partition_point(|mark| mark.order < key))
     }
 
-    /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time from the future does
-    /// not count as the newest.
+    /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time
+    /// from the future does not count as the newest.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
         self.since(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage. Before this key, the
-    /// rings of busy CPUs have no records although events happened there.
+    /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage.
+    /// Before this key, the rings of busy CPUs have no records although events happened there.
     ///
-    /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX` if a ring with
-    /// missing records holds too few records to tell, or if a CPU is not traced ([`Untraced`](crate::Untraced)), or if a CPU was not traced
-    /// for some time and keys are no times. If something is missing and the clock was set back, at least the largest time that it can have
-    /// shown before.
+    /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX`
+    /// if a ring with missing records holds too few records to tell, or if a CPU is not traced
+    /// ([`Untraced`](crate::Untraced)), or if a CPU was not traced for some time and keys are no times. If something is
+    /// missing and the clock was set back, at least the largest time that it can have shown before.
     ///
-    /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program that draws its own
-    /// key and is preempted before it writes can leave smaller gaps after that key.
+    /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program
+    /// that draws its own key and is preempted before it writes can leave smaller gaps after that key.
     pub fn complete_from(&self) -> Option<u64> {
         self.complete_from
     }
@@ -56,8 +56,8 @@ impl<'a> Frozen<'a> {
     /// Resumes recording, and returns the error if that fails. Dropping does not report the error.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
-    /// child, which may not resume the parent's rings.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child, which may not resume the parent's rings.
     pub fn resume(mut self) -> Result<(), Error> {
         self.thaw()
     }

@@ -37,8 +37,8 @@ pub enum Pause {
 
 /// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
-/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event. When the reader is
-/// closed or dropped, the methods do nothing and do not fail.
+/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event.
+/// When the reader is closed or dropped, the methods do nothing and do not fail.
 #[derive(Debug, Clone)]
 pub struct Handle(pub(crate) Arc<Control>);
 
@@ -48,39 +48,42 @@ impl Handle {
     /// reader. Records that are written
     /// before the reader notices this call count as written before it.
     ///
-    /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for ever:
-    /// [`Order::latency`](crate::Order::latency). With [`Epochs`](crate::Epochs) whose
-    /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a program that never leaves
-    /// keeps the flush from being reported.
+    /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for
+    /// ever: [`Order::latency`](crate::Order::latency). With [`Epochs`](crate::Epochs) whose
+    /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a
+    /// program that never leaves keeps the flush from being reported.
     ///
-    /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended by a deadline
-    /// yields it when it goes on.
+    /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended
+    /// by a deadline yields it when it goes on.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
-        // Release pairs with the Acquire load in `Control::signals`: the refresh that follows finds all records written before the flush.
+        // Release pairs with the Acquire load in `Control::signals`: the refresh that follows finds all records written
+        // before the flush.
         self.0.word.get().fetch_add(FLUSH, Ordering::Release);
         self.0.wake();
         Ok(())
     }
 
-    /// Ends the stream for good ([`Ended::Closed`](crate::Ended::Closed)): a blocked call gives `None` at once, as does every
-    /// later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is dropped.
+    /// Ends the stream for good ([`Ended::Closed`](crate::Ended::Closed)): a blocked call gives `None` at once, as does
+    /// every later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is
+    /// dropped.
     ///
     /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
-    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
+    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
+    /// kernel dropped last.
     pub fn close(&self) {
         if !self.0.is_forked() {
             drop(self.0.retire());
         }
     }
 
-    /// The status of the reader as of a recent refresh, also while it sleeps or lends an event: [`Reader::status`](crate::Reader::status) for
-    /// other threads. It is the last refresh, unless a handle was asked at that very moment: the reader does not wait for handles. A reader
-    /// with events to read refreshes at least once a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings
-    /// without a reader.
+    /// The status of the reader as of a recent refresh, also while it sleeps or lends an event:
+    /// [`Reader::status`](crate::Reader::status) for other threads. It is the last refresh, unless a handle was asked
+    /// at that very moment: the reader does not wait for handles. A reader with events to read refreshes at least once
+    /// a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings without a reader.
     ///
     /// ```
     /// # use perfweave::{Hold, Order, Reader, sim};
@@ -108,9 +111,10 @@ impl Handle {
     /// force at once. A writer that is inside at this moment finishes. [`Pause::Slots`] has no effect on adopted rings.
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for [`Pause::Output`] if there is a BPF ring buffer. All rings are tried: the first refusal
-    /// is reported, and the other rings are paused.
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for [`Pause::Output`] if there is a BPF ring buffer.
+    /// All rings are tried: the first refusal is reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.pause(how)
     }
@@ -124,15 +128,16 @@ impl Handle {
         self.0.resume()
     }
 
-    /// Sets when the stream ends; `None` for never. Once the deadline is past and the reader runs out of events, it yields
-    /// everything that is in the rings then, held events included. Then the stream has ended
-    /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none. From
-    /// then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back before.
+    /// Sets when the stream ends; `None` for never. Once the deadline is past and the reader runs out of events, it
+    /// yields everything that is in the rings then, held events included. Then the stream has ended
+    /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none.
+    /// From then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back
+    /// before.
     ///
-    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as programs take to commit what
-    /// they have reserved in BPF ring buffers, which is bounded as for a flush. With [`Epochs`](crate::Epochs) whose
-    /// [`patience`](crate::Epochs::patience) has no end there is no bound: a program that never leaves keeps the stream from ending by a
-    /// deadline. [`Handle::close`] ends it.
+    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as
+    /// programs take to commit what they have reserved in BPF ring buffers, which is bounded as for a flush. With
+    /// [`Epochs`](crate::Epochs) whose [`patience`](crate::Epochs::patience) has no end there is no bound: a program
+    /// that never leaves keeps the stream from ending by a deadline. [`Handle::close`] ends it.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
@@ -204,7 +209,8 @@ impl Control {
         Ok(what(&self.status.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Leaves the status of the reader for handles. It does not wait: a handle that asks at this moment gets the one before.
+    /// Leaves the status of the reader for handles. It does not wait: a handle that asks at this moment gets the one
+    /// before.
     pub(crate) fn update_status(&self, update: impl FnOnce(&mut Status)) {
         match self.status.try_lock() {
             Ok(mut status) => update(&mut status),
@@ -344,7 +350,8 @@ impl Signals {
     }
 }
 
-/// The gate of one ring: it stops all producers of that ring at once and lets them in again. The producers themselves stay as they are.
+/// The gate of one ring: it stops all producers of that ring at once and lets them in again. The producers themselves
+/// stay as they are.
 pub(crate) enum ProducerGate {
     /// The event that owns the ring.
     Event(Arc<OwnedFd>),
@@ -403,8 +410,8 @@ impl Producers {
         Ok(())
     }
 
-    /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when its thread has ended,
-    /// and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
+    /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when
+    /// its thread has ended, and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
     pub(crate) fn have_ended(&self) -> bool {
         let has_hung_up = |producer: &Producer| {
             let mut polled = [PollFd::new(producer.event.as_fd(), PollFlags::empty())];

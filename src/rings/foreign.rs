@@ -10,15 +10,17 @@ impl Rings {
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an
     /// [`ErrorKind::Degraded`] that names the tracepoint ([`Error::event`]) and the program.
     ///
-    /// The kernel runs such a program before it writes the event into any ring. If one returns 0, it writes no event, and **nothing counts**
-    /// that (`perf_trace_run_bpf_submit`, kernel/events/core.c). What a program returns cannot be seen from outside. Programs at raw
-    /// tracepoints, fentry programs and those of other probes keep nothing back, and are not listed. Neither are programs that come later: ask again.
+    /// The kernel runs such a program before it writes the event into any ring. If one returns 0, it writes no event,
+    /// and **nothing counts** that (`perf_trace_run_bpf_submit`, kernel/events/core.c). What a program returns cannot
+    /// be seen from outside. Programs at raw tracepoints, fentry programs and those of other probes keep nothing back,
+    /// and are not listed. Neither are programs that come later: ask again.
     ///
-    /// One ioctl(2) for each tracepoint (`PERF_EVENT_IOC_QUERY_BPF`). Empty where the rings have no tracepoints, and once the reader is
-    /// closed.
+    /// One ioctl(2) for each tracepoint (`PERF_EVENT_IOC_QUERY_BPF`). Empty where the rings have no tracepoints, and
+    /// once the reader is closed.
     ///
     /// # Errors
-    /// [`ErrorKind::Permission`] without `CAP_PERFMON`; [`ErrorKind::System`] if the kernel does not answer; [`ErrorKind::Forked`].
+    /// [`ErrorKind::Permission`] without `CAP_PERFMON`; [`ErrorKind::System`] if the kernel does not answer;
+    /// [`ErrorKind::Forked`].
     #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
     pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
         self.control().check()?;

@@ -42,11 +42,11 @@ struct Hotplug {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do not reach this
-    /// process.
+    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do
+    /// not reach this process.
     events: Option<CpuEvents>,
-    /// The CPUs that came online since the last check, as the kernel's messages say, though their events ran no more or never had. Those that
-    /// have gone again by now are in no list.
+    /// The CPUs that came online since the last check, as the kernel's messages say, though their events ran no more or
+    /// never had. Those that have gone again by now are in no list.
     came: Vec<u32>,
     /// When the online CPUs were last listed. All of them were traced then, except those that were reported.
     checked: Moment,
@@ -304,7 +304,8 @@ impl WatchedCpu {
 
     /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.
     fn has_died(&self, plan: &Plan) -> bool {
-        // The events of a control group also pause while none of its processes runs. There only the kernel's message tells.
+        // The events of a control group also pause while none of its processes runs. There only the kernel's message
+        // tells.
         let tells = plan.target.is_machine() && plan.reads_running();
         let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if tells { stands_still() } else { !plan.target.is_machine() }

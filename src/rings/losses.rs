@@ -69,17 +69,18 @@ impl Losses {
         self.asked = false;
     }
 
-    /// Takes what a LOST record before the head reports. Zero is what a lawful kernel writes where a writer is interrupted between
-    /// seeing that records were lost and taking their count: the interrupt's writer has taken it (`__perf_output_begin`).
+    /// Takes what a LOST record before the head reports. Zero is what a lawful kernel writes where a writer is
+    /// interrupted between seeing that records were lost and taking their count: the interrupt's writer has taken it
+    /// (`__perf_output_begin`).
     pub(crate) fn add_reported(&mut self, count: u64) -> Result<(), Fault> {
         self.reported = self.check(self.reported, count)?;
         Ok(())
     }
 
-    /// What LOST records have reported together with one more. If that is more than there can be, the one is no LOST record of the
-    /// kernel's, which counts each record that it drops before it writes one (`__perf_output_begin`,
-    /// `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a nanosecond can have been dropped since
-    /// the machine was booted.
+    /// What LOST records have reported together with one more. If that is more than there can be, the one is no LOST
+    /// record of the kernel's, which counts each record that it drops before it writes one (`__perf_output_begin`,
+    /// `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a nanosecond can have been
+    /// dropped since the machine was booted.
     pub(crate) fn check(&mut self, reported: u64, count: u64) -> Result<u64, Fault> {
         let sum = reported.saturating_add(count);
         if sum > self.most && !self.asked {

@@ -72,9 +72,10 @@ fn open_events(plan: &Plan, cpu: u32) -> Result<Option<(OpenEvents, Arc<OwnedFd>
 
 /// Opens the events of all threads of a task on one CPU.
 ///
-/// A thread inherits the open events of the thread that starts it. Other threads need events of their own. With both, a thread's records
-/// would come twice; with neither, not at all. So threads are listed before and after. If both lists are the same, every listed thread was
-/// there before, and every later one inherits. A number that another thread has got since is in no list.
+/// A thread inherits the open events of the thread that starts it. Other threads need events of their own. With both, a
+/// thread's records would come twice; with neither, not at all. So threads are listed before and after. If both lists
+/// are the same, every listed thread was there before, and every later one inherits. A number that another thread has
+/// got since is in no list.
 fn open_tasks(plan: &Plan, task: &Task, cpu: u32) -> Result<(OpenEvents, Arc<OwnedFd>), Error> {
     let pid = task.number();
     let threads = || task.threads().map_err(|errno| target::gone(pid, errno));
@@ -118,8 +119,8 @@ fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, pids: usize) -> Result<Option<O
 
 /// Opens the event that owns a CPU's ring if events follow threads: an event of this process that never writes.
 ///
-/// When a thread ends, its event reports that again and again to all who poll it (`EPOLLHUP`), although other events still write into the
-/// ring. This process ends last.
+/// When a thread ends, its event reports that again and again to all who poll it (`EPOLLHUP`), although other events
+/// still write into the ring. This process ends last.
 fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
     let Some(RingEvent { attr: first, .. }) = plan.events.first() else { return Err(Error::no_events()) };
     // The ring's clock, direction and wake-up are its owner's.

@@ -35,12 +35,13 @@ impl Failures {
 }
 
 impl Rings {
-    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs count up: 8 bytes, one
-    /// count for each CPU. `perfweave_reserve()` and `perfweave_output()` of [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger
-    /// and losses ([`Lost`](crate::Lost)) then have these counts.
+    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
+    /// count up: 8 bytes, one count for each CPU. `perfweave_reserve()` and `perfweave_output()` of
+    /// [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger and losses ([`Lost`](crate::Lost)) then have these
+    /// counts.
     ///
-    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them. [`Account::exact`](crate::Account::exact)
-    /// is then false, and only sequence numbers show what is missing.
+    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them.
+    /// [`Account::exact`](crate::Account::exact) is then false, and only sequence numbers show what is missing.
     ///
     /// Call it after [`Rings::add`]. It counts failures from now on.
     ///

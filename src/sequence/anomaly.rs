@@ -12,10 +12,11 @@ pub enum AnomalyKind {
     Backward,
     /// The number is larger than losses can explain. Counting goes on from there.
     Forward,
-    /// The number was declared missing, and came after all: the program did not write it in the run in which it drew it.
+    /// The number was declared missing, and came after all: the program did not write it in the run in which it drew
+    /// it.
     Late,
-    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing numbers is unknown,
-    /// and counting starts again. See [`Sequence`](crate::Sequence).
+    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing
+    /// numbers is unknown, and counting starts again. See [`Sequence`](crate::Sequence).
     Wraparound,
 }
 

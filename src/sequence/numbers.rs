@@ -52,8 +52,8 @@ impl CpuNumbers {
         self.cpus.get_mut(at)
     }
 
-    /// Takes the number of a CPU's record. `lost` is the sum of the LOST records since the ring's last number. `None` if there is no such
-    /// CPU.
+    /// Takes the number of a CPU's record. `lost` is the sum of the LOST records since the ring's last number. `None`
+    /// if there is no such CPU.
     #[inline]
     pub(crate) fn take(&mut self, cpu: u32, number: u64, lost: u64) -> Option<Said> {
         let at = self.at(cpu);
@@ -95,10 +95,10 @@ impl CpuNumbers {
 
 /// The numbers of one CPU, one for each record, and the holes in them.
 ///
-/// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and writing. So a
-/// number that is too large leaves a hole, and later records may fill it. If a hole is still there when the record that showed it is
-/// yielded, it is a gap: under the fence rule no record can fill it any more.
-/// Any number takes a time that grows with the logarithm of the open holes, and adds at most one range to them.
+/// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and
+/// writing. So a number that is too large leaves a hole, and later records may fill it. If a hole is still there when
+/// the record that showed it is yielded, it is a gap: under the fence rule no record can fill it any more. Any number
+/// takes a time that grows with the logarithm of the open holes, and adds at most one range to them.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     unwrap: Unwrap,
@@ -199,8 +199,8 @@ impl Numbers {
         }
     }
 
-    /// A number after so many losses that the counter may have wrapped. If it is where all the losses together lead, they are the missing
-    /// numbers.
+    /// A number after so many losses that the counter may have wrapped. If it is where all the losses together lead,
+    /// they are the missing numbers.
     #[cold]
     fn unwrap_far(&mut self, written: u64, lost: u64) -> Option<u64> {
         let next = self.tracker.next().unwrap_or(MIDDLE);

@@ -23,7 +23,8 @@ const FIXED: usize = 256;
 pub(crate) struct Tracker {
     /// The next number; `None` until the first is known.
     next: Option<u64>,
-    /// The first number, or the one with which counting started again. Smaller numbers were counted before that, or drawn before the first.
+    /// The first number, or the one with which counting started again. Smaller numbers were counted before that, or
+    /// drawn before the first.
     begin: u64,
     /// Reported gaps whose numbers may still come.
     gaps: Ranges,
@@ -130,8 +131,8 @@ impl Tracker {
         }
     }
 
-    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported. Such numbers have 64 bits, as the
-    /// program wrote them.
+    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported. Such numbers have
+    /// 64 bits, as the program wrote them.
     pub(crate) fn to_report(&self, number: u64) -> Option<AnomalyKind> {
         let kind = self.anomaly(number, number <= 1 || number == self.begin);
         (!self.is_before_first(number) && self.may_report(kind)).then_some(kind)

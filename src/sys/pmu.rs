@@ -35,7 +35,8 @@ pub(crate) fn flag(unit: &str, flag: &str) -> io::Result<u64> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Config(pub(crate) [u64; 3]);
 
-/// The values of terms such as `event=0x3c,umask=1` or `cache-misses` for a unit. `NotFound` for a term that it does not have.
+/// The values of terms such as `event=0x3c,umask=1` or `cache-misses` for a unit. `NotFound` for a term that it does
+/// not have.
 pub(crate) fn config(unit: &str, terms: &str) -> io::Result<Config> {
     let mut config = Config::default();
     config_in(&Path::new(DEVICES).join(unit), terms, &mut config, true)?;
@@ -83,7 +84,8 @@ fn config_in(unit: &Path, terms: &str, config: &mut Config, names: bool) -> io::
     Ok(())
 }
 
-/// Distributes a value over the bits of a format such as `config1:0-7,32`: which word, the bits in it, and the rest of the value.
+/// Distributes a value over the bits of a format such as `config1:0-7,32`: which word, the bits in it, and the rest of
+/// the value.
 fn spread(format: &str, mut value: u64) -> Option<(usize, u64, u64)> {
     let (word, ranges) = format.split_once(':')?;
     let word = ["config", "config1", "config2"].iter().position(|name| *name == word)?;

@@ -75,8 +75,9 @@ impl Rings {
     }
 }
 
-/// Whatever is written, merged, put back and yielded, all comes in the order of a sort: with one ring and more than a loser tree of a known
-/// size has, with keys that are equal, far from each other, the largest there are, and much out of order.
+/// Whatever is written, merged, put back and yielded, all comes in the order of a sort: with one ring and more than a
+/// loser tree of a known size has, with keys that are equal, far from each other, the largest there are, and much out
+/// of order.
 #[test]
 fn places_come_in_the_order_of_a_sort() {
     let mut state = 1u64;
@@ -151,7 +152,8 @@ fn what_is_left_out_is_put_back_behind_what_is_not_yielded() {
     assert!(all.held.is_empty());
 }
 
-/// One long record in a ring does not make each event after it a merge, and no merge takes much more of a ring than is given back at a time.
+/// One long record in a ring does not make each event after it a merge, and no merge takes much more of a ring than is
+/// given back at a time.
 #[test]
 fn a_long_record_makes_no_merge_of_each_event() {
     let (size, long) = (64 << 10, 8 << 10);

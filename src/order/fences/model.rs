@@ -1,4 +1,5 @@
-//! The hand-over between a reader and the thread that waits for grace periods, every interleaving of it; and what it proves while a CPU arrives.
+//! The hand-over between a reader and the thread that waits for grace periods, every interleaving of it; and what it
+//! proves while a CPU arrives.
 
 use super::{Fences, Shared, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
@@ -21,11 +22,11 @@ fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences,
     (Fences::over(shared, None, "none yet", 0, Duration::ZERO), thread)
 }
 
-/// The first grace period fails and the second does not. Relaxed words stand for what the kernel orders: a load finds what was stored
-/// only where the hand-over orders it.
+/// The first grace period fails and the second does not. Relaxed words stand for what the kernel orders: a load finds
+/// what was stored only where the hand-over orders it.
 ///
-/// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and without the
-/// notification of an order. `ended` alone may be Relaxed: the lock orders the same.
+/// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and
+/// without the notification of an order. `ended` alone may be Relaxed: the lock orders the same.
 #[test]
 fn a_fence_comes_after_its_look_and_its_end_after_both() {
     loom::model(|| {
@@ -132,8 +133,8 @@ impl Reading {
 
 /// A grace period is under way when the second CPU arrives, before one of two refreshes, whatever the writers are at.
 ///
-/// Dies (seen once each) when a grace period that is under way counts as one that has ended, and when it proves what was seen when it
-/// ended.
+/// Dies (seen once each) when a grace period that is under way counts as one that has ended, and when it proves what
+/// was seen when it ended.
 #[test]
 fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
     for arrives in 0..2 {

@@ -174,9 +174,9 @@ fn copy(of: &Frontier, hold: &Hold) -> Frontier {
     Frontier { rule: hold.rule(), ..*of }
 }
 
-/// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key called proven was
-/// seen by a complete refresh before the start of a fence that ended before the last complete refresh. All such keys leave. Under the other
-/// rules, seen keys leave.
+/// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key
+/// called proven was seen by a complete refresh before the start of a fence that ended before the last complete
+/// refresh. All such keys leave. Under the other rules, seen keys leave.
 #[test]
 fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
     for hold in [Hold::FENCE, Hold::Round, Hold::None] {

@@ -10,7 +10,8 @@ use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::Said;
 use std::sync::Arc;
 
-/// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another CPU's cache.
+/// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another
+/// CPU's cache.
 const AHEAD: usize = 4096;
 
 /// What all rings are indexed with.
@@ -22,15 +23,15 @@ pub(crate) struct Indexing<'a> {
 }
 
 impl Index {
-    /// Advances the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the key function
-    /// panics.
+    /// Advances the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the
+    /// key function panics.
     pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
         self.advance_tail(cpu_ring);
         self.look(cpu_ring, with)
     }
 
-    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the tail only if there
-    /// is more to yield.
+    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the
+    /// tail only if there is more to yield.
     pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
         if !self.catches_up(cpu_ring) {
             return self.refresh(cpu_ring, with);
@@ -157,8 +158,8 @@ impl Index {
         self.largest = self.largest.max(own);
     }
 
-    /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
-    /// any.
+    /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns
+    /// whether there was any.
     fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
         let bytes = ring.rest(self.cursor);
         // Where the low bits of the position wrap, the general way goes on.
@@ -191,7 +192,8 @@ impl Index {
         true
     }
 
-    /// Counts the number of a record. Returns the note for the record, if it needs one. `len`: of a record that is too long for a place.
+    /// Counts the number of a record. Returns the note for the record, if it needs one. `len`: of a record that is too
+    /// long for a place.
     #[inline]
     fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
         let (cpu, lost) = (record.cpu(), std::mem::take(&mut self.skipped));
@@ -206,7 +208,8 @@ impl Index {
     #[cold]
     fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, far: &mut Far) {
         if self.lost.is_some() {
-            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
+            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one
+            // reserves more.
             return self.settle_lost(None, far);
         }
         let size = record.len();
@@ -234,7 +237,8 @@ impl Index {
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
     fn unreported(&mut self, count: u64) -> u64 {
-        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes before this record.
+        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes
+        // before this record.
         if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
             self.reported_ahead -= loose.count;
         }
@@ -296,8 +300,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Fills a block from a place on, up to a record that is not plain or whose place is not near. Returns where it ends. A separate
-    /// function, so that its state stays in registers.
+    /// Fills a block from a place on, up to a record that is not plain or whose place is not near. Returns where it
+    /// ends. A separate function, so that its state stays in registers.
     #[inline(never)]
     fn index<F: Framing>(&mut self, plain: &Plain, block: &mut [Place; SLOTS], begin: usize) -> usize {
         let plain = *plain;

@@ -68,8 +68,8 @@ impl Index {
         self.queue.free_spare()
     }
 
-    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist. It does not shrink a
-    /// list if that takes more than `most` bytes.
+    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist.
+    /// It does not shrink a list if that takes more than `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
         self.queue.shrink();
         if self.list_of_notes().shrunk() <= most {

@@ -61,8 +61,8 @@ impl Alone {
     }
 }
 
-/// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were indexed, or
-/// records and gaps taken.
+/// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were
+/// indexed, or records and gaps taken.
 fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Alone) {
     let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
@@ -332,8 +332,9 @@ fn take(alone: &mut Alone, said: &mut Said, many: u64) {
     }
 }
 
-/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way of the plainest records
-/// and by the general one, in memory enough and in little, with merges that are put back at any time.
+/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way
+/// of the plainest records and by the general one, in memory enough and in little, with merges that are put back at any
+/// time.
 #[test]
 fn an_index_is_what_lists_say() {
     let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
@@ -443,8 +444,8 @@ fn what_a_burst_left_is_used_within_the_bound() {
     assert!(alone.memory() <= most);
 }
 
-/// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer position then, that is
-/// damage, and the reader goes on.
+/// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer
+/// position then, that is damage, and the reader goes on.
 #[test]
 fn a_lost_head_is_passed_while_bytes_are_kept_back() {
     let (buffer, ring) = RingBuffer::new(4096);

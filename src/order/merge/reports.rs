@@ -29,13 +29,15 @@ impl Merge {
         self.stream.frontier.lift_cap();
     }
 
-    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and where it is.
+    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and
+    /// where it is.
     pub(crate) fn awaited_places(&self) -> impl Iterator<Item = (u32, u64)> {
         self.awaited().map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.head()))
     }
 
-    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes after the report. Nor
-    /// does it wait for a proof any more that waits for them, which is said once (`is_first`). Returns whether it waited for any.
+    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes
+    /// after the report. Nor does it wait for a proof any more that waits for them, which is said once (`is_first`).
+    /// Returns whether it waited for any.
     pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)], is_first: bool) -> bool {
         let mut oldest = None;
         for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {

@@ -32,7 +32,8 @@ impl Stream {
         ours
     }
 
-    /// Picks the next place of the array, of any kind, if it may be yielded. `None` if it was passed over: it reports nothing new.
+    /// Picks the next place of the array, of any kind, if it may be yielded. `None` if it was passed over: it reports
+    /// nothing new.
     #[inline(never)]
     pub(super) fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
@@ -134,7 +135,8 @@ impl Stream {
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
                 let gap = self.indexes[place.ring_index()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
-                // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
+                // A gap in a ring does not depend on how late its record is. A key taken from another record proves
+                // nothing.
                 let own = self.keyed(place) == Keyed::Own;
                 self.picked.certainty = if own { self.certainty(place.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;

@@ -90,7 +90,8 @@ fn more_than_half_a_ring_is_worth_a_fence() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// The reader sleeps until a fence may begin, no matter how long the tick is. While a fence is under way, it waits for its end.
+/// The reader sleeps until a fence may begin, no matter how long the tick is. While a fence is under way, it waits for
+/// its end.
 #[test]
 fn a_fence_that_is_paced_is_waited_for() {
     let kernel = sim::Kernel::new(&[0]);
@@ -102,7 +103,8 @@ fn a_fence_that_is_paced_is_waited_for() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// A reader that has found this many events since it slept, and has taken all but some. Its last refresh is always just now.
+/// A reader that has found this many events since it slept, and has taken all but some. Its last refresh is always just
+/// now.
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
     // Held records stay in their ring.
@@ -168,7 +170,8 @@ fn nobody_rests_who_is_waited_for() {
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
     assert_eq!(reader.status().sleeps, 0);
 
-    // A ring that is more than half full of held records: there may be no room for the records that would wake the reader.
+    // A ring that is more than half full of held records: there may be no room for the records that would wake the
+    // reader.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let mut reader =
         Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
@@ -207,8 +210,8 @@ fn fast_buffer(bytes: usize) -> (sim::RingBuffer, Reader) {
     (buffer, reader)
 }
 
-/// Writes an event and takes it. Nothing is readable then, and the reader has found an event since it slept, as if no caller had used a
-/// time-out of zero.
+/// Writes an event and takes it. Nothing is readable then, and the reader has found an event since it slept, as if no
+/// caller had used a time-out of zero.
 fn take_from(buffer: &sim::RingBuffer, reader: &mut Reader, key: u64) {
     assert!(buffer.output(&key.to_ne_bytes()));
     assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(key));
@@ -223,8 +226,8 @@ fn is_woken(reader: &Reader) -> bool {
     nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
 }
 
-/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. A reader that gathers events does not
-/// catch up, and one that waits does.
+/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. A reader that
+/// gathers events does not catch up, and one that waits does.
 #[test]
 fn nothing_wakes_a_reader_that_gathers() {
     let (buffer, mut reader) = fast_buffer(1 << 16);
@@ -272,8 +275,8 @@ fn a_reader_gathers_what_comes_fast() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
-/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. So proofs are apart, unless the reader
-/// spins.
+/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. So proofs are apart,
+/// unless the reader spins.
 #[test]
 fn proofs_of_reservations_are_apart_in_a_rush() {
     let (_buffer, mut reader) = fast_buffer(1 << 16);
@@ -363,7 +366,8 @@ fn a_rest_is_broken_off() {
     filling.join().unwrap();
 }
 
-/// A rest is one sleep with a refresh after it, which finds all new events. With a time-out of zero, the refresh comes at once.
+/// A rest is one sleep with a refresh after it, which finds all new events. With a time-out of zero, the refresh comes
+/// at once.
 #[test]
 fn a_reader_that_rests_looks_when_it_has() {
     let much = WORTH_A_REFRESH as u64;
@@ -398,7 +402,8 @@ fn a_task_that_rests_looks_when_it_has() {
         let after = reader.status();
         assert_eq!((after.sleeps - before.sleeps, after.refreshes - before.refreshes), (1, 1));
 
-        // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded bytes.
+        // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded
+        // bytes.
         reader.engine.since_sleep = 64;
         reader.engine.pace.set_tick(HOUR);
         let mut next = Box::pin(reader.next());
@@ -420,8 +425,8 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not only at its regular
-/// listing of CPUs.
+/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not
+/// only at its regular listing of CPUs.
 #[test]
 fn messages_about_cpus_are_noticed_while_it_spins() {
     const MESSAGES: u64 = 50;
@@ -448,7 +453,8 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     assert!(status.refreshes < (MESSAGES + 10) * 1024, "{status:?}");
 }
 
-/// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of the ring.
+/// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of
+/// the ring.
 #[test]
 fn rings_are_looked_at_while_much_is_taken() {
     type Take = fn(&mut Reader) -> usize;
@@ -582,7 +588,8 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     assert!(engine.status().total().copied > 0 && under_way);
 }
 
-/// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing else changes.
+/// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing
+/// else changes.
 #[test]
 fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -647,7 +654,8 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     for (way, take) in take.into_iter().enumerate() {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(TID | 4 | 1024, true, 0));
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
-        // Simulated records name the thread whose number is that of the process. One in eight names another: each begins a run.
+        // Simulated records name the thread whose number is that of the process. One in eight names another: each
+        // begins a run.
         reader.engine.merge.leave_out(std::process::id());
         for time in 0..48u64 {
             let cpu = (time / 8 % 2) as u32;
@@ -661,7 +669,8 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     }
 }
 
-/// Who asks for a report hears before it of a CPU that came meanwhile: the reader looks for CPUs, however short a time ago it did so.
+/// Who asks for a report hears before it of a CPU that came meanwhile: the reader looks for CPUs, however short a time
+/// ago it did so.
 #[test]
 fn a_report_comes_after_a_look_for_cpus() {
     let kernel = sim::Kernel::new(&[0]);

@@ -37,7 +37,8 @@ fn beside(control: &Arc<Control>, act: impl FnOnce(&Handle) + 'static) -> JoinHa
     thread::spawn(move || act(&handle))
 }
 
-/// Sleeps without a tick until there is a new signal, as `Engine::notice_signals` sees it. Returns whether the reader goes on.
+/// Sleeps without a tick until there is a new signal, as `Engine::notice_signals` sees it. Returns whether the reader
+/// goes on.
 fn next(control: &Control, noticed: &mut Signals) -> bool {
     loop {
         let signals = control.signals();
@@ -49,7 +50,8 @@ fn next(control: &Control, noticed: &mut Signals) -> bool {
     }
 }
 
-/// Fails (each seen once) if the flush is added or the word loaded with Relaxed, or if the reader is woken before the flush is added.
+/// Fails (each seen once) if the flush is added or the word loaded with Relaxed, or if the reader is woken before the
+/// flush is added.
 #[test]
 fn a_reader_that_sees_a_flush_sees_what_was_written_before_it() {
     loom::model(|| {
@@ -101,8 +103,8 @@ fn a_deadline_that_is_moved_wakes_the_reader() {
     });
 }
 
-/// The report of a deadline is no longer due when the deadline is taken back, even if the reader sleeps then. Fails if the reader is woken
-/// before, or not at all, or if the report stays due.
+/// The report of a deadline is no longer due when the deadline is taken back, even if the reader sleeps then. Fails if
+/// the reader is woken before, or not at all, or if the report stays due.
 #[test]
 fn a_deadline_that_is_taken_back_is_not_reported() {
     loom::model(|| {

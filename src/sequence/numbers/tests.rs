@@ -192,8 +192,8 @@ quickcheck! {
         reported <= anomalies && anomalies <= written.len() as u64
     }
 
-    /// For any order within reach, the first number included, with some numbers left out: exactly these are reported as missing, each once,
-    /// no matter when the reports are taken.
+    /// For any order within reach, the first number included, with some numbers left out: exactly these are reported as
+    /// missing, each once, no matter when the reports are taken.
     fn what_is_left_out_is_missing(delays: Vec<u8>, left_out: Vec<u8>, first: u8) -> bool {
         let mut order: Vec<u64> = (0..200).collect();
         order.sort_by_key(|number| number + u64::from(delays.get(*number as usize).copied().unwrap_or(0) % 16));
@@ -219,7 +219,8 @@ quickcheck! {
     }
 }
 
-/// A model of `Numbers` with sets: each missing number, one by one, with the record that showed it. Each restart has its own set.
+/// A model of `Numbers` with sets: each missing number, one by one, with the record that showed it. Each restart has
+/// its own set.
 struct Sets {
     counting: u64,
     next: Option<u64>,
