@@ -19,34 +19,38 @@
 //!
 //! # What holds
 //!
-//! - **Order.** Keys never decrease from one event to the next. The only exceptions are events that are marked late. Events with equal
-//!   keys that leave together come by CPU, then by place in the ring, so the same rings always give the same stream.
+//! - **Order.** Keys never decrease from one event to the next. The only exceptions are events that are marked late.
+//!   Events with equal keys that leave together come by CPU, then by place in the ring, so the same rings always give
+//!   the same stream.
 //! - **Proof.** Under the fence rule, which is the default, no event is late. [`Hold`] says why, and what that takes.
-//! - **Memory.** Held records that fill a ring are copied out of it. All that holding takes stays within 64 MiB unless set
-//!   ([`WhenFull`]). Only beyond that bound some events leave before their order is proven, and the stream says so ([`EarlyRelease`]).
-//! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with its lateness, counts it, and
-//!   never drops it.
-//! - **In place.** A record stays in its ring until the reader has yielded it and the program no longer borrows it. Then the reader moves
-//!   the tail past it. The tail passes a record earlier only if the reader has copied it out of a full ring.
-//! - **Loss.** Records that the kernel dropped, numbers that are missing from a sequence, and bytes that cannot be a record are events too,
-//!   at their place.
-//! - **Hostile bytes.** Whatever a ring holds, the crate does not panic, does not loop endlessly and does not read outside of the ring.
-//!   Memory is bounded. The time for a record grows with the logarithm of the number of held records.
-//! - **Cost.** An event costs no allocation, no system call and no copy. The crate copies a wrapped record only if the program asks for
-//!   it in one piece.
+//! - **Memory.** Held records that fill a ring are copied out of it. All that holding takes stays within 64 MiB unless
+//!   set ([`WhenFull`]). Only beyond that bound some events leave before their order is proven, and the stream says so
+//!   ([`EarlyRelease`]).
+//! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with its
+//!   lateness, counts it, and never drops it.
+//! - **In place.** A record stays in its ring until the reader has yielded it and the program no longer borrows it.
+//!   Then the reader moves the tail past it. The tail passes a record earlier only if the reader has copied it out of a
+//!   full ring.
+//! - **Loss.** Records that the kernel dropped, numbers that are missing from a sequence, and bytes that cannot be a
+//!   record are events too, at their place.
+//! - **Hostile bytes.** Whatever a ring holds, the crate does not panic, does not loop endlessly and does not read
+//!   outside of the ring. Memory is bounded. The time for a record grows with the logarithm of the number of held
+//!   records.
+//! - **Cost.** An event costs no allocation, no system call and no copy. The crate copies a wrapped record only if the
+//!   program asks for it in one piece.
 //!
 //! # Where to begin
 //!
-//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped or a BPF ring buffer ([`Ring::adopt_ring_buffers`]), or
-//!    simulate rings with `sim::Kernel` (feature `test-util`).
+//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped or a BPF ring buffer
+//!    ([`Ring::adopt_ring_buffers`]), or simulate rings with `sim::Kernel` (feature `test-util`).
 //! 2. Choose an [`Order`]: by which [`Key`], and under which [`Hold`] rule.
-//! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait, for programs
-//!    with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
+//! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait,
+//!    for programs with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
 //!
 //! The [`guide`] has a page each on ordering, loss, sizing, hold rules and migrating.
 //!
-//! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] lets the kernel overwrite the rings. When something
-//! has happened, it gives the last moments of all CPUs.
+//! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] lets the kernel overwrite the
+//! rings. When something has happened, it gives the last moments of all CPUs.
 //!
 //! # Features
 //!
@@ -58,9 +62,10 @@
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`: a simulated kernel for a program's own tests |
 //!
-//! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their lines as the kernel
-//! prints them; `perfweave-symbols` has functions and static probes of programs by name, for [`RingOptions::uprobe`]; `perfweave-perf-data`
-//! reads and writes recordings of perf(1). Readers of other formats make a [`Recording`] too.
+//! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their
+//! lines as the kernel prints them; `perfweave-symbols` has functions and static probes of programs by name, for
+//! [`RingOptions::uprobe`]; `perfweave-perf-data` reads and writes recordings of perf(1). Readers of other formats make
+//! a [`Recording`] too.
 //!
 //! A feature with the name and the version of a crate puts types of that crate into this crate's signatures.
 //!
@@ -71,7 +76,7 @@
 //! | key | the number that orders events: a time or a sequence number | event time (Flink), timestamp |
 //! | hold rule | when an event may leave the reader ([`Hold`]) | watermark strategy (Flink) |
 //! | frontier | the key up to which events may leave now ([`Merge::frontier`]) | watermark (Flink), frontier (timely dataflow) |
-//! | fence | a wait for an RCU grace period, which proves that no smaller key can still come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
+//! | fence | a wait for an RCU grace period (not a memory fence), which proves that no smaller key can still come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
 //! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]) | `consume` (libbpf), `sync` (io-uring) |
 //! | late event | an event with a smaller key than one that has left ([`Certainty::Late`]) | late event (Flink), out-of-orderness |
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
@@ -83,14 +88,14 @@
 //!
 //! # Hostile rings
 //!
-//! Everything in a ring is untrusted: the head, headers, sizes and payloads. The crate reads each of them once, checks it, and uses the
-//! checked copy. A record that cannot be right becomes a [`Damage`] event. The reader goes on after it in the same ring. Other rings are
-//! not affected.
+//! Everything in a ring is untrusted: the head, headers, sizes and payloads. The crate reads each of them once, checks
+//! it, and uses the checked copy. A record that cannot be right becomes a [`Damage`] event. The reader goes on after it
+//! in the same ring. Other rings are not affected.
 //!
-//! The crate cannot check one thing. A lawful kernel does not write between tail and head. That makes a `&[u8]` into the ring sound. A BPF
-//! program that outputs more than 65,516 bytes at once makes the kernel break this law: the output overwrites unread records, even while a
-//! program reads them. The bytes of those records are then garbage. The crate never takes a length or a bound from such bytes a second
-//! time.
+//! The crate cannot check one thing. A lawful kernel does not write between tail and head. That makes a `&[u8]` into
+//! the ring sound. A BPF program that outputs more than 65,516 bytes at once makes the kernel break this law: the
+//! output overwrites unread records, even while a program reads them. The bytes of those records are then garbage. The
+//! crate never takes a length or a bound from such bytes a second time.
 //!
 //! # Forked children
 //!
@@ -99,15 +104,15 @@
 //! - In the child, the parent's reader gives [`ErrorKind::Forked`], and the parent's [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
 //! - A [`Frozen`] recorder and its [`Recorded`] panic in the child. They give no record.
-//! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
-//!   guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has mapped at that address since. Dropping it
-//!   is harmless.
+//! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function
+//!   has forked) is not guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has
+//!   mapped at that address since. Dropping it is harmless.
 //!
 //! A child opens its own rings. A daemon forks first and then opens rings.
 //!
-//! The crate recognizes a child by a page with `MADV_WIPEONFORK` (madvise(2), Linux 4.14). If a seccomp filter refuses that, the crate
-//! compares process IDs. Dropping, handles and [`Order::without_self`] still work then, but reading the parent's rings in a child can be a
-//! SIGSEGV.
+//! The crate recognizes a child by a page with `MADV_WIPEONFORK` (madvise(2), Linux 4.14). If a seccomp filter refuses
+//! that, the crate compares process IDs. Dropping, handles and [`Order::without_self`] still work then, but reading the
+//! parent's rings in a child can be a SIGSEGV.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

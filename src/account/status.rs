@@ -4,22 +4,24 @@ use crate::account::cpu::Account;
 use std::fmt;
 use std::time::Duration;
 
-/// What came of everything that was written, what a reader did so far, and what it waits for. Its text is one line on what was written. This
-/// crate itself drops nothing. With [`WhenFull::Discard`](crate::WhenFull::Discard) the kernel drops what does not fit.
+/// What came of everything that was written, what a reader did so far, and what it waits for. Its text is one line on
+/// what was written. This crate itself drops nothing. With [`WhenFull::Discard`](crate::WhenFull::Discard) the kernel
+/// drops what does not fit.
 ///
-/// [`Reader::status`](crate::Reader::status) and [`Handle::status`](crate::Handle::status) ask the kernel nothing. They lack what was written
-/// since the last refresh and losses that no record has followed. So no account of theirs is [`exact`](Account::exact), and
-/// [`is_complete`](Self::is_complete) is false. [`Reader::ledger`](crate::Reader::ledger) refreshes and asks: it costs system calls and
-/// interrupts.
+/// [`Reader::status`](crate::Reader::status) and [`Handle::status`](crate::Handle::status) ask the kernel nothing. They
+/// lack what was written since the last refresh and losses that no record has followed. So no account of theirs is
+/// [`exact`](Account::exact), and [`is_complete`](Self::is_complete) is false.
+/// [`Reader::ledger`](crate::Reader::ledger) refreshes and asks: it costs system calls and interrupts.
 ///
 /// # What the kernel does not count
 ///
-/// A `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's slot is empty),
-/// `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no such slot), `-EBUSY` (nested too
-/// deep), `-EINVAL`. A program that draws a number and ends before its output leaves no trace either.
+/// A `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's
+/// slot is empty), `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no
+/// such slot), `-EBUSY` (nested too deep), `-EINVAL`. A program that draws a number and ends before its output leaves
+/// no trace either.
 ///
-/// With numbers, these failures show as unexplained gaps. To explain them, a program counts its failed outputs in a map. Its reader
-/// subtracts that count from the account: [`Account::explained`].
+/// With numbers, these failures show as unexplained gaps. To explain them, a program counts its failed outputs in a
+/// map. Its reader subtracts that count from the account: [`Account::explained`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
@@ -29,7 +31,8 @@ pub struct Status {
     pub machine: Account,
     /// Whether records have numbers of their CPU ([`Order::numbers`](crate::Order::numbers)).
     pub numbers: bool,
-    /// Yielded records that were left out because they are about the tracer ([`Order::without_self`](crate::Order::without_self)).
+    /// Yielded records that were left out because they are about the tracer
+    /// ([`Order::without_self`](crate::Order::without_self)).
     pub left_out: u64,
     /// Bytes of memory that holding took at the last refresh: index and copies.
     pub memory: usize,
@@ -39,28 +42,30 @@ pub struct Status {
     pub refreshes: u64,
     /// Fences that ended.
     pub fences: u64,
-    /// Fences that failed. The next fence proves their events. 0 for a [`Merge`](crate::Merge), which runs no fence itself.
+    /// Fences that failed. The next fence proves their events. 0 for a [`Merge`](crate::Merge), which runs no fence
+    /// itself.
     pub fences_failed: u64,
-    /// How often a kernel fence replaced writers' epochs, because a program did not leave
+    /// How often a grace period of the kernel replaced writers' epochs, because a program did not leave
     /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)). 0 for a merge.
     pub stand_ins: u64,
     /// How often a reader went to sleep. 0 for a merge, which does not wait.
     pub sleeps: u64,
-    /// How often a reader woke before its own tick: because of a filled ring, an ended fence, a [`Handle`](crate::Handle) or a new CPU. 0
-    /// for a merge.
+    /// How often a reader woke before its own tick: because of a filled ring, an ended fence, a
+    /// [`Handle`](crate::Handle) or a new CPU. 0 for a merge.
     pub wakes: u64,
     /// Events that were seen and are held: records, losses and damage.
     pub held: usize,
-    /// How far the largest key that may be yielded is below the largest key seen, in units of the key. 0 before any key was seen.
+    /// How far the largest key that may be yielded is below the largest key seen, in units of the key. 0 before any key
+    /// was seen.
     pub lag: u64,
-    /// The CPU and key of the next event, if any is held ([`ANY_CPU`](crate::ANY_CPU) for a BPF ring buffer that CPUs share). Nothing is
-    /// yielded before it. Under a fence rule it waits for writers on any CPU that may still write a smaller key. Under the dense rule it
-    /// waits for the number before it.
+    /// The CPU and key of the next event, if any is held ([`ANY_CPU`](crate::ANY_CPU) for a BPF ring buffer that CPUs
+    /// share). Nothing is yielded before it. Under a fence rule it waits for writers on any CPU that may still write a
+    /// smaller key. Under the dense rule it waits for the number before it.
     pub next: Option<(u32, u64)>,
     /// How long the fence under way has taken so far. `None` if no fence is under way, and for a merge.
     pub fence: Option<Duration>,
-    /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a flush or a deadline
-    /// waits for that: [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
+    /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a
+    /// flush or a deadline waits for that: [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
     pub reserved: Option<u32>,
 }
 
@@ -73,8 +78,8 @@ impl Status {
         })
     }
 
-    /// Whether it is certain that everything written was yielded or is held: [`Account::is_complete`] of all CPUs. False if any ring's losses
-    /// are not counted, so for a recording, and if the kernel was not asked.
+    /// Whether it is certain that everything written was yielded or is held: [`Account::is_complete`] of all CPUs.
+    /// False if any ring's losses are not counted, so for a recording, and if the kernel was not asked.
     pub fn is_complete(&self) -> bool {
         self.total().is_complete()
     }

@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// What a program can do about an [`Error`](crate::Error). [`Error::hint`](crate::Error::hint) says it for this machine.
+/// What a program can do about an [`Error`](crate::Error). [`Error::hint`](crate::Error::hint) says it for this
+/// machine.
 ///
 /// | when | kinds |
 /// | --- | --- |
@@ -12,37 +13,38 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The process lacks a privilege, or a filter or security module refuses the call. Get the privilege that the hint names, or
-    /// ask for less: one process, user space only.
+    /// The process lacks a privilege, or a filter or security module refuses the call. Get the privilege that the hint
+    /// names, or ask for less: one process, user space only.
     Permission,
-    /// The named thing does not exist: a tracepoint, an event, a function, a file, a field, a process, a thread, a control group, a CPU that is
-    /// online. Name another (the hint has the nearest name), wait until it is there, or go on without it.
+    /// The named thing does not exist: a tracepoint, an event, a function, a file, a field, a process, a thread, a
+    /// control group, a CPU that is online. Name another (the hint has the nearest name), wait until it is there, or go
+    /// on without it.
     NotFound,
-    /// No machine can meet the request: settings that exclude each other, a size that no ring has, an event that writes nothing, a BPF map
-    /// of the wrong type or length, records without the key that would order them, text that is no format. Fix the program, or the input of
-    /// its user.
+    /// No machine can meet the request: settings that exclude each other, a size that no ring has, an event that writes
+    /// nothing, a BPF map of the wrong type or length, records without the key that would order them, text that is no
+    /// format. Fix the program, or the input of its user.
     InvalidInput,
-    /// This kernel, this hardware, this processor architecture or this kind of ring cannot do it. Go without it. If no fence is possible, choose
-    /// another [`Fence`](crate::Fence) or [`Hold`](crate::Hold).
+    /// This kernel, this hardware, this processor architecture or this kind of ring cannot do it. Go without it. If no
+    /// fence is possible, choose another [`Fence`](crate::Fence) or [`Hold`](crate::Hold).
     Unsupported,
-    /// There is not enough: file descriptors, locked memory, memory, space on a disk are used up, or a resource is in use, or changes too
-    /// fast. Raise the limit, ask for less, or try again later.
+    /// There is not enough: file descriptors, locked memory, memory, space on a disk are used up, or a resource is in
+    /// use, or changes too fast. Raise the limit, ask for less, or try again later.
     Limit,
     /// A reader has a problem and goes on by itself. Log the error and read on.
     ///
-    /// Events stay held while fences fail. The reader tries again after 1 ms, then after twice as long each time, up to a second. A reader
-    /// that cannot sleep until an event comes refreshes at its own ticks. A kernel fence replaces the proof for a program that has returned
-    /// without leaving its epoch, or sleeps inside.
+    /// Events stay held while fences fail. The reader tries again after 1 ms, then after twice as long each time, up to
+    /// a second. A reader that cannot sleep until an event comes refreshes at its own ticks. A grace period of the
+    /// kernel replaces the proof for a program that has returned without leaving its epoch, or sleeps inside.
     ///
-    /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have succeeded. While a
-    /// flush or a deadline waits for fences, every failure is reported.
+    /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have
+    /// succeeded. While a flush or a deadline waits for fences, every failure is reported.
     Degraded,
     /// A recording cannot be read. Read another; the hint says how to record one that can be.
     Recording,
     /// A recording cannot be written or completed: a full disk, a limit. What was written until then can be read.
     Output,
-    /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory (`VM_DONTCOPY`), and it
-    /// shares everything else with its parent. Open new ones here.
+    /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory
+    /// (`VM_DONTCOPY`), and it shares everything else with its parent. Open new ones here.
     Forked,
     /// The kernel refused something for any other reason, which [`source`](std::error::Error::source) gives.
     System,

@@ -1,28 +1,29 @@
 //! The next places of all rings in order, merged ahead of their events.
 //!
-//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1): the heap of the smallest keys, played as a tournament. A player
-//! is one number: the distance of its key from the smallest of all, and below it its source. So a match is a minimum and a maximum, ties
-//! are decided by the source, and no branch depends on who wins. A key that is too far from the smallest waits for the next block.
+//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1) of the smallest keys. An entry is one number:
+//! the distance of its key from the smallest of all, and below it its source. So a comparison is a minimum and a
+//! maximum, ties are decided by the source, and no branch depends on which is smaller. A key that is too far from the
+//! smallest waits for the next block.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::order::index::{Far, Index};
 use crate::order::place::{Place, Tag};
-use crate::order::run::{After, Pieces};
+use crate::order::queue::{After, Pieces};
 
 /// How many places are merged at a time, if there are few rings; and for each ring, if there are many.
 const BLOCK: usize = 256;
 const BLOCK_EACH: usize = 16;
 
-/// Where the distance of a key begins in a player. Below it are the number of the source and a bit for the heap.
+/// Where the distance of a key begins in an entry. Below it are the number of the source and a bit for the heap.
 const DISTANCE_AT: u32 = 16;
 
 /// A distance that is too far.
 const AHEAD: u64 = (1 << (u64::BITS - DISTANCE_AT)) - 1;
 
-/// Whoever has nothing left.
-const NOBODY: u64 = u64::MAX;
+/// The entry of a source that has nothing left.
+const EXHAUSTED: u64 = u64::MAX;
 
 /// How many places of the last block say how the next block is merged.
 const SAMPLE: usize = 32;
@@ -35,9 +36,9 @@ pub(crate) struct Array {
     at: usize,
     end: usize,
     /// Where plain places end that may be yielded without another look at them: at most `end`.
-    plain_until: usize,
+    plain_end: usize,
     /// The same for records of other kinds, which are picked one by one.
-    others_until: usize,
+    others_end: usize,
     /// The bits of all places together.
     bits: u64,
     /// Reused by each merge.
@@ -49,31 +50,31 @@ pub(crate) struct Array {
     out: Vec<Place>,
 }
 
-/// A run that is merged. Aligned so that one is found by a shift.
+/// A queue that is merged. Aligned so that one is found by a shift.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Source<'a> {
     pieces: Pieces<'a>,
-    rank: usize,
+    ring_index: usize,
     /// A bound of its keys. `None` for one that stands for no ring.
     largest: Option<u64>,
     /// Bytes of the places that were taken.
     bytes: u64,
 }
 
-/// What a merge leaves of a run.
+/// What a merge leaves of a queue.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    rank: usize,
+    ring_index: usize,
     places: usize,
     bytes: u64,
 }
 
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
-        let (at, end, plain_until, others_until, bits) = Default::default();
+        let (at, end, plain_end, others_end, bits) = Default::default();
         let (places, tree, far, sources, left, out) = Default::default();
-        let mut array = Self { places, at, end, plain_until, others_until, bits, tree, far, sources, left, out };
+        let mut array = Self { places, at, end, plain_end, others_end, bits, tree, far, sources, left, out };
         array.resize(rings);
         array
     }
@@ -109,13 +110,14 @@ impl Array {
     /// The next place, if it may be yielded without another look at it.
     #[inline(always)]
     pub(crate) fn next_plain(&self) -> Option<Place> {
-        self.next_before(self.plain_until)
+        self.next_before(self.plain_end)
     }
 
-    /// The plain places before an end, as [`Array::plain_until`] gave it, and the number of those that were yielded, to be counted up.
+    /// The plain places before an end, as [`Array::plain_end`] gave it, and the number of those that were yielded, to
+    /// be counted up.
     #[inline(always)]
-    pub(crate) fn walk(&mut self, plain_until: usize) -> (&[Place], &mut usize) {
-        (self.places.get(self.at..plain_until).unwrap_or_default(), &mut self.at)
+    pub(crate) fn walk(&mut self, plain_end: usize) -> (&[Place], &mut usize) {
+        (self.places.get(self.at..plain_end).unwrap_or_default(), &mut self.at)
     }
 
     /// Takes the next place as yielded.
@@ -126,13 +128,13 @@ impl Array {
 
     /// Says that so many of the next places are plain and may be yielded without another look at them.
     pub(crate) fn set_plain(&mut self, places: usize) {
-        (self.plain_until, self.others_until) = (self.at + places, 0);
+        (self.plain_end, self.others_end) = (self.at + places, 0);
     }
 
-    /// The next place, if it lies before the end of plain ones, as [`Array::plain_until`] gave it.
+    /// The next place, if it lies before the end of plain ones, as [`Array::plain_end`] gave it.
     #[inline(always)]
-    pub(crate) fn next_before(&self, plain_until: usize) -> Option<Place> {
-        if self.at < plain_until { self.places.get(self.at).copied() } else { None }
+    pub(crate) fn next_before(&self, plain_end: usize) -> Option<Place> {
+        if self.at < plain_end { self.places.get(self.at).copied() } else { None }
     }
 
     /// Whether all places are plain.
@@ -140,30 +142,31 @@ impl Array {
         Place::are_plain(self.bits)
     }
 
-    /// Says that so many of the next places are records of other kinds that may be yielded without another look at them.
+    /// Says that so many of the next places are records of other kinds that may be yielded without another look at
+    /// them.
     pub(crate) fn set_others(&mut self, places: usize) {
-        self.others_until = self.at + places;
+        self.others_end = self.at + places;
     }
 
     /// The next place, if it is one of those.
     pub(crate) fn next_other(&self) -> Option<Place> {
-        self.next_before(self.others_until)
+        self.next_before(self.others_end)
     }
 
     /// Where plain places end.
     #[inline]
-    pub(crate) fn plain_until(&self) -> usize {
-        self.plain_until
+    pub(crate) fn plain_end(&self) -> usize {
+        self.plain_end
     }
 
-    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are
-    /// put back with smaller places that are not yielded.
+    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns
+    /// how many. They are put back with smaller places that are not yielded.
     pub(crate) fn leave_out(&mut self, mut is_left_out: impl FnMut(Place) -> bool) -> usize {
         self.out.reserve_exact(self.places.len() - self.out.len());
         let mut kept = self.at;
         for at in self.at..self.end {
             let place = self.places[at];
-            if at >= self.plain_until || !is_left_out(place) {
+            if at >= self.plain_end || !is_left_out(place) {
                 self.places[kept] = place;
                 kept += 1;
             } else {
@@ -171,7 +174,7 @@ impl Array {
             }
         }
         let left_out = self.end - kept;
-        (self.end, self.plain_until) = (kept, self.plain_until - left_out);
+        (self.end, self.plain_end) = (kept, self.plain_end - left_out);
         left_out
     }
 
@@ -184,42 +187,43 @@ impl Array {
         while let Some(place) =
             left_out.next_if(|out| left.peek().is_none_or(|place| place < out)).or_else(|| left.next())
         {
-            indexes[place.rank()].put_back(*place, far);
+            indexes[place.ring_index()].put_back(*place, far);
         }
         self.out.clear();
-        (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
+        (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         out
     }
 
-    /// Merges the next places with keys up to `until` into the array, which is empty. Returns whether there are any.
+    /// Merges the next places with keys up to `frontier` into the array, which is empty. Returns whether there are any.
     #[inline(never)]
-    pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, until: u64) -> bool {
-        let changes = self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].rank() != pair[1].rank());
-        let in_stretches = changes.count() < self.end.min(SAMPLE) / 4;
-        (self.at, self.end, self.plain_until, self.others_until) = (0, 0, 0, 0);
+    pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, frontier: u64) -> bool {
+        let changes =
+            self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].ring_index() != pair[1].ring_index());
+        let in_runs = changes.count() < self.end.min(SAMPLE) / 4;
+        (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         self.out.clear();
-        self.gather_far(indexes, heap, until);
+        self.gather_far(indexes, heap, frontier);
         let mut sources = anew(std::mem::take(&mut self.sources));
-        for (rank, index) in indexes.iter_mut().enumerate() {
+        for (ring_index, index) in indexes.iter_mut().enumerate() {
             index.tidy();
-            // The heap comes after the run of its ring.
+            // The heap comes after the queue of its ring.
             if index.front().is_some() || index.loose().is_some() {
-                let pieces = index.run().pieces(index.part());
-                sources.push(Source { pieces, rank, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
+                let pieces = index.queue().pieces(index.part());
+                sources.push(Source { pieces, ring_index, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
             }
         }
         let out = &mut self.places[..];
         let merged = match &mut sources[..] {
-            [one] if self.far.is_empty() => one.merge(until, out),
-            _ => Tournament::of(&mut sources, &self.far, &mut self.tree, until)
-                .map_or(Merged::default(), |all| if in_stretches { all.merge_stretches(out) } else { all.merge(out) }),
+            [one] if self.far.is_empty() => one.merge(frontier, out),
+            _ => LoserTree::of(&mut sources, &self.far, &mut self.tree, frontier)
+                .map_or(Merged::default(), |all| if in_runs { all.merge_runs(out) } else { all.merge(out) }),
         };
         (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();
         self.left.extend(sources.iter().take_while(|source| source.largest.is_some()).map(Source::left));
         self.sources = anew(sources);
-        for Left { rank, places, bytes } in &self.left {
-            indexes[*rank].merged(*places, *bytes);
+        for Left { ring_index, places, bytes } in &self.left {
+            indexes[*ring_index].merged(*places, *bytes);
         }
         if !self.far.is_empty() {
             self.return_far(merged.far, indexes, heap);
@@ -227,15 +231,15 @@ impl Array {
         self.end > 0
     }
 
-    /// Takes the smallest displaced places out of the heap, and the losses that lie in no ring.
-    fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, until: u64) {
+    /// Takes the smallest places out of the heap, and the losses that lie in no ring.
+    fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, frontier: u64) {
         self.far.clear();
-        while self.far.len() < self.places.len() && heap.peek().is_some_and(|place| place.key <= until) {
+        while self.far.len() < self.places.len() && heap.peek().is_some_and(|place| place.key <= frontier) {
             self.far.extend(heap.pop());
         }
-        let displaced = self.far.len();
-        self.far.extend(indexes.iter().filter_map(Index::loose).filter(|place| place.key <= until));
-        if self.far.len() > displaced {
+        let from_heap = self.far.len();
+        self.far.extend(indexes.iter().filter_map(Index::loose).filter(|place| place.key <= frontier));
+        if self.far.len() > from_heap {
             self.far.sort_unstable();
         }
     }
@@ -248,7 +252,7 @@ impl Array {
                 continue;
             }
             if at < merged {
-                indexes[place.rank()].far_merged(*place);
+                indexes[place.ring_index()].far_merged(*place);
             } else {
                 heap.push(*place);
             }
@@ -274,26 +278,26 @@ struct Merged {
 
 impl Source<'_> {
     fn none() -> Self {
-        Self { pieces: Pieces::none(), rank: 0, largest: None, bytes: 0 }
+        Self { pieces: Pieces::none(), ring_index: 0, largest: None, bytes: 0 }
     }
 
     fn left(&self) -> Left {
-        Left { rank: self.rank, places: self.pieces.len(), bytes: self.bytes }
+        Left { ring_index: self.ring_index, places: self.pieces.len(), bytes: self.bytes }
     }
 
-    /// Copies places with keys up to `until`, if there is no other source.
-    fn merge(&mut self, until: u64, out: &mut [Place]) -> Merged {
+    /// Copies places with keys up to `frontier`, if there is no other source.
+    fn merge(&mut self, frontier: u64, out: &mut [Place]) -> Merged {
         let (mut places, mut bits) = (0, 0);
         while places < out.len() {
-            let front = self.pieces.front.as_slice();
-            let some = &front[..front.len().min(out.len() - places)];
-            let some = &some[..some.partition_point(|place| place.key <= until)];
+            let piece = self.pieces.piece.as_slice();
+            let some = &piece[..piece.len().min(out.len() - places)];
+            let some = &some[..some.partition_point(|place| place.key <= frontier)];
             out[places..places + some.len()].copy_from_slice(some);
             bits |= some.iter().fold(0, |bits, place| bits | place.bits());
             self.bytes += some.iter().map(|place| place.size()).sum::<u64>();
             places += some.len();
-            let is_whole = some.len() == front.len();
-            self.pieces.front = front[some.len()..].iter();
+            let is_whole = some.len() == piece.len();
+            self.pieces.piece = piece[some.len()..].iter();
             if !is_whole || !matches!(self.pieces.refill(), After::Piece(_)) {
                 break;
             }
@@ -302,63 +306,63 @@ impl Source<'_> {
     }
 }
 
-/// The smallest keys of all sources, in a tournament.
-struct Tournament<'a, 'b> {
+/// The smallest keys of all sources, as a loser tree.
+struct LoserTree<'a, 'b> {
     sources: &'a mut [Source<'b>],
     far: &'a [Place],
-    /// The loser of each match from 1 on. The winner of match n comes from 2n and 2n + 1. The sources come after all matches, and the heap
-    /// after them.
+    /// The larger entry of each node, the loser, from node 1 on. Below node n are 2n and its successor, and the smaller
+    /// one goes up, the winner. The sources are the leaves, after all nodes, and the heap comes after them.
     tree: &'a mut [u64],
     winner: u64,
     /// The smallest key at first.
     base: u64,
-    /// Players from here on wait.
+    /// Entries from here on wait: those above the frontier, and those after the last piece that is to be taken.
     limit: u64,
-    /// How many sources are runs. Behind them are empty ones, one for each leaf.
-    runs: usize,
+    /// How many sources are queues. Behind them are empty ones, one for each leaf.
+    queues: usize,
     /// Whether all keys are near the smallest, and none is in the heap.
     is_plain: bool,
 }
 
-/// A player.
+/// The entry of a key.
 #[inline(always)]
-fn player(base: u64, key: u64, tie: u64) -> u64 {
+fn entry(base: u64, key: u64, tie: u64) -> u64 {
     // No key is smaller than the smallest.
     key.wrapping_sub(base).min(AHEAD) << DISTANCE_AT | tie
 }
 
-/// The player of a key that is near the smallest.
+/// The entry of a key that is near the smallest.
 #[inline(always)]
-fn near_player(base: u64, key: u64, tie: u64) -> u64 {
+fn near_entry(base: u64, key: u64, tie: u64) -> u64 {
     key.wrapping_sub(base) << DISTANCE_AT | tie
 }
 
-/// What decides between equal keys of runs. That of the heap is odd.
+/// What decides between equal keys of queues. That of the heap is odd.
 #[inline(always)]
 fn tie(source: usize) -> u64 {
     (source as u64) << 1
 }
 
-/// The source of a player that is not the heap's.
+/// The source of an entry that is not the heap's.
 #[inline(always)]
-fn source_of(player: u64) -> usize {
-    usize::from(player as u16 >> 1)
+fn source_of(entry: u64) -> usize {
+    usize::from(entry as u16 >> 1)
 }
 
-impl<'a, 'b> Tournament<'a, 'b> {
-    /// Plays all matches once. `None` if no key may leave.
-    fn of(sources: &'a mut Vec<Source<'b>>, far: &'a [Place], tree: &'a mut Vec<u64>, until: u64) -> Option<Self> {
-        let first = |source: &Source<'_>| source.pieces.front.as_slice().first().map(|place| place.key);
+impl<'a, 'b> LoserTree<'a, 'b> {
+    /// Builds the tree. `None` if no key may leave.
+    fn of(sources: &'a mut Vec<Source<'b>>, far: &'a [Place], tree: &'a mut Vec<u64>, frontier: u64) -> Option<Self> {
+        let first = |source: &Source<'_>| source.pieces.piece.as_slice().first().map(|place| place.key);
         let base = sources.iter().filter_map(first).chain(far.first().map(|place| place.key)).min()?;
-        let limit = until.checked_sub(base)?.saturating_add(1).min(AHEAD) << DISTANCE_AT;
+        let limit = frontier.checked_sub(base)?.saturating_add(1).min(AHEAD) << DISTANCE_AT;
         let leaves = (sources.len() + usize::from(!far.is_empty())).next_power_of_two();
         tree.clear();
-        tree.resize(leaves, NOBODY);
-        let player_of = |(at, source)| first(source).map_or(NOBODY, |key| player(base, key, tie(at)));
-        tree.extend(sources.iter().enumerate().map(player_of));
-        tree.extend(far.first().map(|place| player_of_heap(sources, base, place)));
-        tree.resize(2 * leaves, NOBODY);
-        // Each match first has its winner. Its loser stays once the winner has moved up.
+        tree.resize(leaves, EXHAUSTED);
+        let entry_of = |(at, source)| first(source).map_or(EXHAUSTED, |key| entry(base, key, tie(at)));
+        tree.extend(sources.iter().enumerate().map(entry_of));
+        tree.extend(far.first().map(|place| far_entry(sources, base, place)));
+        tree.resize(2 * leaves, EXHAUSTED);
+        // Each node first has its winner. Its loser stays once the winner has moved up.
         for at in (1..leaves).rev() {
             tree[at] = tree[2 * at].min(tree[2 * at + 1]);
         }
@@ -367,40 +371,40 @@ impl<'a, 'b> Tournament<'a, 'b> {
             tree[at] = tree[2 * at].max(tree[2 * at + 1]);
         }
         tree.truncate(leaves);
-        let (runs, largest) = (sources.len(), sources.iter().filter_map(|source| source.largest).max());
+        let (queues, largest) = (sources.len(), sources.iter().filter_map(|source| source.largest).max());
         sources.resize_with(leaves, Source::none);
         let is_plain = far.is_empty() && largest.is_none_or(|largest| largest - base < AHEAD);
-        Some(Self { sources, far, tree, winner, base, limit, runs, is_plain })
+        Some(Self { sources, far, tree, winner, base, limit, queues, is_plain })
     }
 
     /// Merges place by place.
     fn merge(self, out: &mut [Place]) -> Merged {
-        if self.is_plain { self.play_with::<false>(out) } else { self.play_with::<true>(out) }
+        if self.is_plain { self.merge_sized::<false>(out) } else { self.merge_sized::<true>(out) }
     }
 
-    /// The number of matches that a source plays is known to the compiler, up to that of a large machine.
-    fn play_with<const ANY: bool>(self, out: &mut [Place]) -> Merged {
+    /// The depth of the tree is known to the compiler, up to that of a large machine.
+    fn merge_sized<const ANY: bool>(self, out: &mut [Place]) -> Merged {
         match self.tree.len() {
-            2 => self.play::<2, ANY>(out),
-            4 => self.play::<4, ANY>(out),
-            8 => self.play::<8, ANY>(out),
-            16 => self.play::<16, ANY>(out),
-            32 => self.play::<32, ANY>(out),
-            64 => self.play::<64, ANY>(out),
-            128 => self.play::<128, ANY>(out),
-            256 => self.play::<256, ANY>(out),
-            _ => self.merge_stretches(out),
+            2 => self.merge_leaves::<2, ANY>(out),
+            4 => self.merge_leaves::<4, ANY>(out),
+            8 => self.merge_leaves::<8, ANY>(out),
+            16 => self.merge_leaves::<16, ANY>(out),
+            32 => self.merge_leaves::<32, ANY>(out),
+            64 => self.merge_leaves::<64, ANY>(out),
+            128 => self.merge_leaves::<128, ANY>(out),
+            256 => self.merge_leaves::<256, ANY>(out),
+            _ => self.merge_runs(out),
         }
     }
 
     /// Merges place by place, with so many leaves. `ANY`: keys may be far away, or in the heap.
     #[inline(never)]
-    fn play<const LEAVES: usize, const ANY: bool>(self, out: &mut [Place]) -> Merged {
-        let Self { sources, far, tree, mut winner, base, mut limit, runs, .. } = self;
+    fn merge_leaves<const LEAVES: usize, const ANY: bool>(self, out: &mut [Place]) -> Merged {
+        let Self { sources, far, tree, mut winner, base, mut limit, queues, .. } = self;
         let none = Merged::default();
         let (Some(sources), Some(tree)) = (sources.first_chunk_mut(), tree.first_chunk_mut()) else { return none };
         let (sources, tree): (&mut [Source<'_>; LEAVES], &mut [u64; LEAVES]) = (sources, tree);
-        let player = |key, tie| if ANY { player(base, key, tie) } else { near_player(base, key, tie) };
+        let entry = |key, tie| if ANY { entry(base, key, tie) } else { near_entry(base, key, tie) };
         let (most, mut words, mut left) = (out.len(), 0, far.iter());
         let mut out = out.iter_mut();
         while winner < limit
@@ -410,16 +414,16 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 let Some(place) = left.next() else { break };
                 *to = *place;
                 let next = left.as_slice().first();
-                (runs, next.map_or(NOBODY, |next| player_of_heap(&sources[..runs], base, next)))
+                (queues, next.map_or(EXHAUSTED, |next| far_entry(&sources[..queues], base, next)))
             } else {
                 // The remainder changes nothing. It shows the compiler that there is such a source.
                 let at = source_of(winner) % LEAVES;
                 let source = &mut sources[at];
-                let Some(place) = source.pieces.front.next() else { break };
+                let Some(place) = source.pieces.piece.next() else { break };
                 *to = *place;
                 source.bytes += place.size();
-                let next = match source.pieces.front.as_slice().first() {
-                    Some(next) => player(next.key, tie(at)),
+                let next = match source.pieces.piece.as_slice().first() {
+                    Some(next) => entry(next.key, tie(at)),
                     None => source.refill(base, tie(at), &mut limit),
                 };
                 (at, next)
@@ -435,15 +439,15 @@ impl<'a, 'b> Tournament<'a, 'b> {
         Merged { places, far, bits: words }
     }
 
-    /// Merges stretches: as many places of a source as come before all others.
+    /// Merges runs: as many places of a source as come before all others.
     #[inline(never)]
-    fn merge_stretches(self, out: &mut [Place]) -> Merged {
-        let Self { sources, far, tree, mut winner, base, mut limit, runs, .. } = self;
+    fn merge_runs(self, out: &mut [Place]) -> Merged {
+        let Self { sources, far, tree, mut winner, base, mut limit, queues, .. } = self;
         let leaves = tree.len();
         let (mut places, mut words, mut taken) = (0, 0, 0);
         while winner < limit && places < out.len() {
             let is_far = winner & 1 == 1;
-            let at = if is_far { runs } else { source_of(winner) };
+            let at = if is_far { queues } else { source_of(winner) };
             let mut rival = limit;
             let mut node = (leaves + at) / 2;
             while node > 0 {
@@ -454,11 +458,11 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 out[places] = far[taken];
                 words |= far[taken].bits();
                 (places, taken) = (places + 1, taken + 1);
-                winner = far.get(taken).map_or(NOBODY, |next| player_of_heap(&sources[..runs], base, next));
+                winner = far.get(taken).map_or(EXHAUSTED, |next| far_entry(&sources[..queues], base, next));
             } else {
                 let source = &mut sources[at];
-                let stretch = source.stretch(&mut out[places..], base, rival, tie(at), &mut limit);
-                (places, words, winner) = (places + stretch.places, words | stretch.words, stretch.next);
+                let run = source.take_run(&mut out[places..], base, rival, tie(at), &mut limit);
+                (places, words, winner) = (places + run.places, words | run.words, run.next);
             }
             winner = replay(tree, (leaves + at) / 2, winner);
         }
@@ -466,42 +470,42 @@ impl<'a, 'b> Tournament<'a, 'b> {
     }
 }
 
-/// A stretch of a source.
-struct Stretch {
+/// A run: places of one source that come before all others.
+struct Run {
     places: usize,
     words: u64,
-    /// The source's next player.
+    /// The source's next entry.
     next: u64,
 }
 
 impl Source<'_> {
-    /// The next player after a piece. One of which no more is to be taken ends the merge when it is next.
+    /// The next entry after a piece. One of which no more is to be taken ends the merge when it is next.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, base: u64, tie: u64, limit: &mut u64) -> u64 {
         match self.pieces.refill() {
-            After::Piece(place) => player(base, place.key, tie),
+            After::Piece(place) => entry(base, place.key, tie),
             After::Enough(place) => {
-                let player = player(base, place.key, tie);
-                *limit = player.min(*limit);
-                player
+                let entry = entry(base, place.key, tie);
+                *limit = entry.min(*limit);
+                entry
             }
-            After::Nothing => NOBODY,
+            After::Nothing => EXHAUSTED,
         }
     }
 
-    /// Copies the places whose players are smaller than another.
+    /// Copies the places whose entries are smaller than another: a run.
     #[inline]
-    fn stretch(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64, limit: &mut u64) -> Stretch {
+    fn take_run(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64, limit: &mut u64) -> Run {
         // Of equal keys the smaller tie comes first. A distance that is too far says nothing.
         let distance = rival >> DISTANCE_AT;
         let comes_first = distance < AHEAD && tie < rival & ((1 << DISTANCE_AT) - 1);
         let largest = base.saturating_add(distance - u64::from(!comes_first));
         let (mut places, mut words, mut bytes) = (0, 0, 0);
         let next = loop {
-            let front = self.pieces.front.as_slice();
+            let piece = self.pieces.piece.as_slice();
             let mut some = 0;
-            for (to, place) in out[places..].iter_mut().zip(front) {
+            for (to, place) in out[places..].iter_mut().zip(piece) {
                 if place.key > largest {
                     break;
                 }
@@ -511,9 +515,9 @@ impl Source<'_> {
                 some += 1;
             }
             places += some;
-            self.pieces.front = front[some..].iter();
-            if let Some(place) = front.get(some) {
-                break player(base, place.key, tie);
+            self.pieces.piece = piece[some..].iter();
+            if let Some(place) = piece.get(some) {
+                break entry(base, place.key, tie);
             }
             let next = self.refill(base, tie, limit);
             if next >= rival.min(*limit) || places == out.len() {
@@ -521,22 +525,22 @@ impl Source<'_> {
             }
         };
         self.bytes += bytes;
-        Stretch { places, words, next }
+        Run { places, words, next }
     }
 }
 
-/// The player of the heap: between equal keys it comes right after the run of its ring.
+/// The entry of the heap: between equal keys it comes right after the queue of its ring.
 #[cold]
-fn player_of_heap(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
-    let at = sources.partition_point(|source| source.rank <= place.rank());
+fn far_entry(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
+    let at = sources.partition_point(|source| source.ring_index <= place.ring_index());
     // Its ring is among the sources.
-    player(base, place.key, tie(at.saturating_sub(1)) | 1)
+    entry(base, place.key, tie(at.saturating_sub(1)) | 1)
 }
 
-/// Plays the matches of a source again from its first one on. Returns the winner.
+/// Compares the next entry of a source again in each node, from its first one on. Returns the winner.
 #[inline(always)]
-fn replay(tree: &mut [u64], first: usize, player: u64) -> u64 {
-    let (mut winner, mut node) = (player, first);
+fn replay(tree: &mut [u64], first: usize, entry: u64) -> u64 {
+    let (mut winner, mut node) = (entry, first);
     while let Some(loser) = tree.get_mut(node) {
         (winner, *loser) = (winner.min(*loser), winner.max(*loser));
         node /= 2;

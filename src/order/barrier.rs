@@ -14,24 +14,25 @@ use std::time::{Duration, Instant};
 /// How the reader makes sure that it sees each reservation whose key was drawn before a key that it has seen. For
 /// [`Fence::Reserved`](crate::Fence::Reserved).
 ///
-/// A program's reservation is a store, and its clock reading comes after it. While that store waits in the CPU's store buffer, the reader
-/// cannot see it, although the clock was already read.
+/// A program's reservation is a store, and its clock reading comes after it. While that store waits in the CPU's store
+/// buffer, the reader cannot see it, although the clock was already read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Barrier {
-    /// The reader interrupts every online CPU before each proof: it reads a perf event that runs there and never happens
-    /// (`PERF_COUNT_SW_DUMMY`). What a CPU stored before the interrupt is then visible. Some 10 µs a CPU for the reader, and an interrupt
-    /// for the CPU. Valid on every architecture. Needs `CAP_PERFMON`, or `kernel.perf_event_paranoid` of 0 or less.
+    /// The reader interrupts every online CPU before each proof: it reads a perf event that runs there and never
+    /// happens (`PERF_COUNT_SW_DUMMY`). What a CPU stored before the interrupt is then visible. Some 10 µs a CPU for
+    /// the reader, and an interrupt for the CPU. Valid on every architecture. Needs `CAP_PERFMON`, or
+    /// `kernel.perf_event_paranoid` of 0 or less.
     Interrupts {
         /// The shortest time between the starts of two proofs.
         every: Duration,
-        /// Whether CPUs that are kept free of other work (`isolcpus`, `nohz_full`) are interrupted too. If not, a reader is refused where
-        /// there are such CPUs.
+        /// Whether CPUs that are kept free of other work (`isolcpus`, `nohz_full`) are interrupted too. If not, a
+        /// reader is refused where there are such CPUs.
         isolated: bool,
     },
     /// Each program executes an atomic operation that returns the old value, between its reservation and its clock:
-    /// `perfweave_reserve()` in [`Epochs::HEADER`](crate::Epochs::HEADER). The reader then needs no system call. x86-64 only. The crate
-    /// cannot check it: a program that does not can be late.
+    /// `perfweave_reserve()` in [`Epochs::HEADER`](crate::Epochs::HEADER). The reader then needs no system call. x86-64
+    /// only. The crate cannot check it: a program that does not can be late.
     Programs,
 }
 
@@ -44,11 +45,11 @@ impl Barrier {
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.
     pub(crate) fn check(self, rings: &Rings) -> Result<(), Error> {
-        if let Some(lane) = rings.lanes.iter().find(|lane| !lane.ring.properties().reserves) {
+        if let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.ring.properties().reserves) {
             let message = format!(
                 "{} does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers alone",
-                lane.ring.properties().name,
-                lane.origin.cpu
+                cpu_ring.ring.properties().name,
+                cpu_ring.origin.cpu
             );
             return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose Hold::FENCE, or Fence::Epochs"));
         }
@@ -143,8 +144,8 @@ pub(crate) struct Interrupts {
 /// Within this time no CPU can go offline and come back: that takes grace periods.
 const RECENT: Duration = Duration::from_millis(1);
 
-/// How long a CPU may be between ending its events and being off the list, or between being on the list and having events: a moment on most
-/// machines, and seconds in an emulated one. After that it is an error.
+/// How long a CPU may be between ending its events and being off the list, or between being on the list and having
+/// events: a moment on most machines, and seconds in an emulated one. After that it is an error.
 const BETWEEN: Duration = Duration::from_secs(10);
 
 /// The longest time between tries meanwhile.
@@ -217,11 +218,11 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later. `None` if a CPU cannot be interrupted
-    /// yet: try again, after `retry`.
+    /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later. `None` if a CPU
+    /// cannot be interrupted yet: try again, after `retry`.
     ///
-    /// A CPU that goes offline has no events any more before it is off the list, and one that comes online is on the list before it has
-    /// any. Both run programs. One that is off the list runs none.
+    /// A CPU that goes offline has no events any more before it is off the list, and one that comes online is on the
+    /// list before it has any. Both run programs. One that is off the list runs none.
     pub(crate) fn send(&mut self) -> Option<io::Result<()>> {
         let begun = Instant::now();
         let sent = self.send_once();
@@ -258,7 +259,8 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Interrupts a CPU by reading its event. False if the event does not run: its CPU was offline meanwhile, which ends its events for good.
+    /// Interrupts a CPU by reading its event. False if the event does not run: its CPU was offline meanwhile, which
+    /// ends its events for good.
     fn interrupt(&mut self, cpu: u32, was_recent: bool) -> io::Result<bool> {
         let Some((_, event, before)) = self.events.iter_mut().find(|(other, ..)| *other == cpu) else {
             return Ok(false);

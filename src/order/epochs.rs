@@ -10,15 +10,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Words in which BPF programs say that they are inside: from before they draw a key until they have written it. One word for each CPU.
+/// Words in which BPF programs say that they are inside: from before they draw a key until they have written it. One
+/// word for each CPU.
 ///
-/// A kernel fence proves order for every producer, and takes a grace period. If only the tool's own programs write into the rings, the
-/// programs can say when they are inside. The reader then proves order by reading one word for each CPU, without a thread or a system call.
-/// It waits only for a program that is inside.
+/// A grace period of the kernel proves order for every producer, and has to be waited for. If only the tool's own
+/// programs write into the rings, the programs can say when they are inside. The reader then proves order by reading
+/// one word for each CPU, without a thread or a system call. It waits only for a program that is inside.
 ///
 /// # The programs' part
 ///
-/// Each program that writes into the rings enters before it draws its key. It leaves after its output, on every path to its end. In C, with
+/// Each program that writes into the rings enters before it draws its key. It leaves after its output, on every path to
+/// its end. In C, with
 /// [`Epochs::HEADER`]:
 ///
 /// ```c
@@ -36,31 +38,34 @@ use std::time::Duration;
 /// }
 /// ```
 ///
-/// Programs may nest and interrupt each other. The kernel draws its times inside the output helper, so they are always inside.
+/// Programs may nest and interrupt each other. The kernel draws its times inside the output helper, so they are always
+/// inside.
 ///
-/// **Programs that may sleep** (`fentry.s`, `fexit.s`, `fmod_ret.s`, `lsm.s`, `uprobe.s`, `iter.s`, `syscall`, sleepable struct_ops, callbacks
-/// of `bpf_wq`) need [`patience(Duration::MAX)`](Self::patience). Then the reader waits for one that sleeps inside, however long that takes,
-/// and so do all events. With any other patience a kernel fence takes the place of the proof, and it does not wait for them: their records can
-/// be late behind events that are marked as proven, and the reader reports them ([`ErrorKind::Degraded`]).
+/// **Programs that may sleep** (`fentry.s`, `fexit.s`, `fmod_ret.s`, `lsm.s`, `uprobe.s`, `iter.s`, `syscall`,
+/// sleepable struct_ops, callbacks of `bpf_wq`) need [`patience(Duration::MAX)`](Self::patience). Then the reader waits
+/// for one that sleeps inside, however long that takes, and so do all events. With any other patience a grace period of
+/// the kernel takes the place of the proof, and it does not wait for them: their records can be late behind events that
+/// are marked as proven, and the reader reports them ([`ErrorKind::Degraded`]).
 ///
 /// # What it does not cover
 ///
-/// - A key that is drawn outside: before the program enters, or saved at the entry of a function and written at its exit. Such a key can be
-///   late, as under any fence.
+/// - A key that is drawn outside: before the program enters, or saved at the entry of a function and written at its
+///   exit. Such a key can be late, as under any fence.
 /// - A program that sleeps inside, unless the patience has no end.
-/// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late although they are marked
-///   proven.
+/// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
+///   although they are marked proven.
 /// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
 ///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
 /// - A program that leaves twice, or that leaves after a tail call, which does not return: leave before the call.
-/// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then replaces the proof each time, and the
-///   reader reports it ([`ErrorKind::Degraded`]).
+/// - A program that returns without leaving. Its CPU looks occupied for ever. A grace period of the kernel then
+///   replaces the proof each time, and the reader reports it ([`ErrorKind::Degraded`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
 /// value (Linux 5.12). docs/PROOF.md has the proof.
 ///
-/// On architectures other than x86-64 the reader interrupts every online CPU before each proof, because there a program's clock reading can
-/// come before others see that the program has entered. See [`Barrier::INTERRUPTS`](crate::Barrier::INTERRUPTS) for what this takes.
+/// On architectures other than x86-64 the reader interrupts every online CPU before each proof, because there a
+/// program's clock reading can come before others see that the program has entered. See
+/// [`Barrier::INTERRUPTS`](crate::Barrier::INTERRUPTS) for what this takes.
 #[derive(Clone)]
 #[doc(alias = "quiescent state")]
 pub struct Epochs {
@@ -70,7 +75,8 @@ pub struct Epochs {
     pub(super) stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
 }
 
-/// The default time that a program may be inside before a kernel fence replaces the proof: longer than most fences take.
+/// The default time that a program may be inside before a grace period of the kernel replaces the proof: longer than
+/// most of them take.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Epochs {
@@ -80,7 +86,8 @@ impl Epochs {
     /// Maps the words of a BPF array. `map` has the array's file descriptor, which the program may close afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if the array cannot be mapped.
+    /// [`ErrorKind::InvalidInput`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if
+    /// the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
         // Asked for once: what is checked is what is mapped.
         let map = map.as_fd();
@@ -101,8 +108,8 @@ impl Epochs {
         if max_entries <= last {
             return Err(too_few(max_entries, last));
         }
-        // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`,
-        // `kernel/bpf/arraymap.c`).
+        // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8
+        // (`array_map_alloc`, `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
         let words = EpochWords::map(map, stride, last + 1);
         let words = words.map_err(|errno| Error::system("map the epochs", errno.into()))?;
@@ -117,11 +124,11 @@ impl Epochs {
         Self { words, patience: PATIENCE, stand_in }
     }
 
-    /// Sets how long a program may be inside before a kernel fence replaces the proof: 20 ms unless set.
+    /// Sets how long a program may be inside before a grace period of the kernel replaces the proof: 20 ms unless set.
     ///
-    /// The fence waits for programs that cannot sleep, and for no others. `Duration::MAX` is for programs that may sleep inside: no fence
-    /// replaces the proof. Then a program that returns without leaving stops the stream for good, without a report, and no flush or deadline
-    /// ends that.
+    /// The fence waits for programs that cannot sleep, and for no others. `Duration::MAX` is for programs that may
+    /// sleep inside: no fence replaces the proof. Then a program that returns without leaving stops the stream for
+    /// good, without a report, and no flush or deadline ends that.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

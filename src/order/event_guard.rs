@@ -5,7 +5,7 @@ use crate::order::event::{Event, Item, OwnedEvent};
 use crate::order::place::Place;
 use crate::order::stream::{Stream, plain_record};
 use crate::record::Record;
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 /// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Dropping it consumes
 /// the event.
 pub struct EventGuard<'a> {
-    pub(crate) lanes: &'a [Lane],
+    pub(crate) cpu_rings: &'a [CpuRing],
     pub(crate) stream: &'a mut Stream,
     /// The next place of the array, if it is a plain one; else `stream.picked` is this event.
     pub(crate) place: Option<Place>,
@@ -25,8 +25,8 @@ impl<'a> EventGuard<'a> {
     #[inline]
     pub fn event(&self) -> Event<'a> {
         match self.place {
-            Some(place) => self.stream.plain_event(self.lanes, place),
-            None => self.stream.picked_event(self.lanes),
+            Some(place) => self.stream.plain_event(self.cpu_rings, place),
+            None => self.stream.picked_event(self.cpu_rings),
         }
     }
 
@@ -67,19 +67,20 @@ impl<'a> EventGuard<'a> {
     #[inline(always)]
     pub fn record(&self) -> Option<Record<'a>> {
         match self.place {
-            Some(place) => Some(plain_record(self.lanes, place)),
+            Some(place) => Some(plain_record(self.cpu_rings, place)),
             // Through a copy, so that a plain one stays in registers.
-            None => self.stream.picked_record(self.lanes).map(|record| record.copy()),
+            None => self.stream.picked_record(self.cpu_rings).map(|record| record.copy()),
         }
     }
 
-    /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's `Record.Remaining`.
+    /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's
+    /// `Record.Remaining`.
     pub fn remaining(&self) -> u64 {
         let (place, len) = match self.place {
             Some(place) => (place, place.size()),
             None => (self.stream.picked.place, self.stream.picked_len()),
         };
-        self.stream.unread(place.rank()) - len
+        self.stream.unread(place.ring_index()) - len
     }
 
     /// See [`Event::to_owned`].
@@ -106,21 +107,22 @@ impl fmt::Debug for EventGuard<'_> {
 
 /// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
 ///
-/// `batch.for_each(|event| ..)` is a little faster than `for event in batch`, and so are [`Iterator::fold`] and the methods built on it
-/// (`count`, `sum`). Both yield the same events.
+/// `batch.for_each(|event| ..)` is a little faster than `for event in batch`, and so are [`Iterator::fold`] and the
+/// methods built on it (`count`, `sum`). Both yield the same events.
 pub struct Batch<'a> {
-    pub(crate) lanes: &'a [Lane],
+    pub(crate) cpu_rings: &'a [CpuRing],
     pub(crate) stream: &'a mut Stream,
     /// Where the plain places of the array end that may be yielded.
-    pub(crate) plain_until: usize,
+    pub(crate) plain_end: usize,
 }
 
 impl<'a> Batch<'a> {
-    /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there is an event.
+    /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there
+    /// is an event.
     fn pick(&mut self) -> bool {
-        self.stream.heed(self.lanes);
-        let picked = !self.stream.rushed && self.stream.pick_anew(self.lanes);
-        self.plain_until = self.stream.array.plain_until();
+        self.stream.check_fill(self.cpu_rings);
+        let picked = !self.stream.rushed && self.stream.pick_anew(self.cpu_rings);
+        self.plain_end = self.stream.array.plain_end();
         picked
     }
 }
@@ -130,19 +132,19 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
-        let mut place = self.stream.array.next_before(self.plain_until);
+        let mut place = self.stream.array.next_before(self.plain_end);
         if place.is_none() {
             if !self.pick() {
                 return None;
             }
-            place = self.stream.array.next_before(self.plain_until);
+            place = self.stream.array.next_before(self.plain_end);
         }
         Some(match place {
             Some(place) => {
                 self.stream.array.pass();
-                self.stream.plain_event(self.lanes, place)
+                self.stream.plain_event(self.cpu_rings, place)
             }
-            None => self.stream.take_picked(self.lanes),
+            None => self.stream.take_picked(self.cpu_rings),
         })
     }
 
@@ -151,14 +153,14 @@ impl<'a> Iterator for Batch<'a> {
         let mut all = init;
         loop {
             let next = |all, event| ControlFlow::<Infallible, A>::Continue(each(all, event));
-            all = match self.stream.hand_out(self.lanes, self.plain_until, all, next) {
+            all = match self.stream.hand_out(self.cpu_rings, self.plain_end, all, next) {
                 ControlFlow::Continue(all) => all,
             };
             if !self.pick() {
                 return all;
             }
-            if self.stream.array.next_before(self.plain_until).is_none() {
-                all = each(all, self.stream.take_picked(self.lanes));
+            if self.stream.array.next_before(self.plain_end).is_none() {
+                all = each(all, self.stream.take_picked(self.cpu_rings));
             }
         }
     }

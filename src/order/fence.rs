@@ -1,4 +1,4 @@
-//! Fences: what proves that no smaller key is in flight.
+//! Fences: what proves that no smaller key is in flight. A grace period, mostly; never a memory fence.
 
 use crate::error::Error;
 use crate::order::barrier::Barrier;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
-/// A [`Reader`](crate::Reader) waits on a separate thread. A program that drives a [`Merge`](crate::Merge) itself waits with
-/// [`Fence::open`].
+/// A [`Reader`](crate::Reader) waits on a separate thread. A program that drives a [`Merge`](crate::Merge) itself waits
+/// with [`Fence::open`].
 ///
 /// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
 /// fence waits for.
@@ -24,53 +24,59 @@ use std::time::Duration;
 #[doc(alias = "synchronize_rcu")]
 #[doc(alias = "RCU")]
 pub enum Fence {
-    /// [`Fence::Membarrier`], or [`Fence::Map`] if the kernel refuses membarrier, even if it begins to refuse while a reader runs.
-    /// [`Reader::fence`](crate::Reader::fence) says which.
+    /// [`Fence::Membarrier`], or [`Fence::Map`] if the kernel refuses membarrier, even if it begins to refuse while a
+    /// reader runs. [`Reader::fence`](crate::Reader::fence) says which.
     #[default]
     Auto,
-    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no privilege. Takes some
-    /// scheduler ticks, and more on a busy machine; far less if the machine's administrator has set grace periods so ([`Rcu`](crate::Rcu)).
-    /// Kernels with `nohz_full` refuse it. While only one CPU is online, membarrier does not wait at all, and `Map` replaces it.
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
+    /// privilege. Takes some scheduler ticks, and more on a busy machine; far less if the machine's administrator has
+    /// set grace periods so ([`Rcu`](crate::Rcu)). Kernels with `nohz_full` refuse it. While only one CPU is online,
+    /// membarrier does not wait at all, and `Map` replaces it.
     ///
-    /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU (`sched_setaffinity(2)`). It visits CPUs
-    /// whose rings hold events and on which the program's first thread may run. Each move makes that CPU switch tasks. Without the switch,
-    /// a CPU that is busy in traced programs would delay the grace period by several scheduler ticks.
+    /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU
+    /// (`sched_setaffinity(2)`). It visits CPUs whose rings hold events and on which the program's first thread may
+    /// run. Each move makes that CPU switch tasks. Without the switch, a CPU that is busy in traced programs would
+    /// delay the grace period by several scheduler ticks.
     ///
-    /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running. A grace period then takes up to seconds.
-    /// Give that thread a higher real-time priority than theirs (`chrt`, or `rcutree.kthread_prio=` on the kernel's command line), and
-    /// create the reader on a thread with such a priority. Or use another fence.
+    /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running. A grace period then
+    /// takes up to seconds. Give that thread a higher real-time priority than theirs (`chrt`, or
+    /// `rcutree.kthread_prio=` on the kernel's command line), and create the reader on a thread with such a priority.
+    /// Or use another fence.
     Membarrier,
     /// Updates an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`. The kernel promises a grace period for this
     /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
     /// BPF map.
     Map,
-    /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`, `fs/namespace.c`).
-    /// Takes a fraction of a scheduler tick, unless the machine's administrator forbids expedited grace periods ([`Rcu`](crate::Rcu)), as
-    /// on a kernel with `PREEMPT_RT`: then it takes as long as the others. Needs `CAP_SYS_ADMIN`.
+    /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`,
+    /// `fs/namespace.c`). Takes a fraction of a scheduler tick, unless the machine's administrator forbids expedited
+    /// grace periods ([`Rcu`](crate::Rcu)), as on a kernel with `PREEMPT_RT`: then it takes as long as the others.
+    /// Needs `CAP_SYS_ADMIN`.
     ///
-    /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the kernel is built
-    /// today. The namespace belongs to the fence's own thread. No other thread changes its namespace, and other mounts can still be
-    /// unmounted.
+    /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how
+    /// the kernel is built today. The namespace belongs to the fence's own thread. No other thread changes its
+    /// namespace, and other mounts can still be unmounted.
     Expedited {
         /// The shortest time between the starts of two fences.
         every: Duration,
     },
-    /// A custom grace period. The function returns once every record whose key was drawn before the call is published. `sim` has such a
-    /// fence for its rings. Dropping the reader waits for a call that is still running.
+    /// A custom grace period. The function returns once every record whose key was drawn before the call is published.
+    /// `sim` has such a fence for its rings. Dropping the reader waits for a call that is still running.
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
-    /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves order in
-    /// microseconds, with no thread and no system call. See [`Epochs`].
+    /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves
+    /// order in microseconds, with no thread and no system call. See [`Epochs`].
     Epochs(Epochs),
-    /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its program goes on, and
-    /// busy until the program submits or discards it. Once everything is committed that was reserved when a key had been seen, all smaller
-    /// keys have been seen too. Proves order in microseconds, without a thread, also for programs that may sleep.
+    /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its
+    /// program goes on, and busy until the program submits or discards it. Once everything is committed that was
+    /// reserved when a key had been seen, all smaller keys have been seen too. Proves order in microseconds, without a
+    /// thread, also for programs that may sleep.
     ///
-    /// The program must draw each key **between reserving and submitting**, from a source that only grows. A key that it draws before it
-    /// reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and submits in one call. For those, and for
-    /// perf rings, choose another fence.
+    /// The program must draw each key **between reserving and submitting**, from a source that only grows. A key that
+    /// it draws before it reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and
+    /// submits in one call. For those, and for perf rings, choose another fence.
     ///
-    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Status::reserved`](crate::Status::reserved)). A
-    /// flush and a deadline wait for it for a bounded time ([`Order::latency`](crate::Order::latency)).
+    /// A program that sleeps or is preempted inside a reservation holds all others up
+    /// ([`Status::reserved`](crate::Status::reserved)). A flush and a deadline wait for it for a bounded time
+    /// ([`Order::latency`](crate::Order::latency)).
     Reserved(Barrier),
 }
 
@@ -83,8 +89,9 @@ impl Fence {
         Self::Custom(Arc::new(wait))
     }
 
-    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has its own thread, like a
-    /// [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of fence.
+    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has its own thread,
+    /// like a [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of
+    /// fence.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;

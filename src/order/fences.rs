@@ -1,13 +1,14 @@
-//! Fences: a thread that waits for grace periods, one at a time, on request.
+//! A thread that waits for grace periods, one at a time, on request: what a [`Fence`] of the kernel is, or a custom
+//! one.
 
 #[cfg(all(test, loom))]
 mod model;
 
 use crate::error::Error;
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::order::cpu_visits::CpuVisits;
 use crate::order::fence::Fence;
 use crate::order::proof::{Course, Proves};
-use crate::order::visits::Visits;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use crate::sys::machine;
@@ -32,24 +33,24 @@ pub(crate) struct Fences {
     /// 0 in a forked child, which does not have the thread.
     alive: ForkWord,
     pub(super) name: &'static str,
-    /// Fences begun. The last of them is under way, or its end was noticed.
+    /// Grace periods begun. The last of them is under way, or its end was noticed.
     begun: u64,
     course: Course,
     /// The shortest time between two starts.
     every: Duration,
-    /// The time to wait after the start of the last fence, if it failed; zero if it did not.
+    /// The time to wait after the start of the last grace period, if it failed; zero if it did not.
     retry: Duration,
-    /// Started with the first fence for which many events wait, if the thread could be started.
-    visits: Option<Option<Visits>>,
+    /// Started with the first grace period for which many events wait, if the thread could be started.
+    visits: Option<Option<CpuVisits>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     orders: Mutex<Orders>,
     ordered: Condvar,
-    /// Fences ended. Stored by the thread alone.
+    /// Grace periods ended. Stored by the thread alone.
     ended: AtomicU64,
-    /// Woken when a fence ends.
+    /// Woken when a grace period ends.
     wake: Wake,
 }
 
@@ -58,19 +59,19 @@ struct Shared {
 struct Orders {
     begun: u64,
     stop: bool,
-    /// Which way the last fence took, and why it failed, if it failed.
+    /// Which way the last grace period took, and why it failed, if it failed.
     name: &'static str,
     failure: Option<io::Error>,
 }
 
-/// The shortest and the longest time from the start of a failed fence to the next.
+/// The shortest and the longest time from the start of a failed grace period to the next.
 const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
 
-/// Milliseconds after which a caller that waits for a fence checks its end, even without a wake.
+/// Milliseconds after which a caller that waits for a grace period checks its end, even without a wake.
 const MOMENT: u8 = 10;
 
-/// The shortest time between the starts of two fences that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
-/// expedited ones and also interrupt every CPU.
+/// The shortest time between the starts of two grace periods that are not expedited. With `/sys/kernel/rcu_expedited`
+/// set, they are as fast as expedited ones and also interrupt every CPU.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Shared {
@@ -83,7 +84,7 @@ impl Shared {
     }
 }
 
-/// What helps if no fence is possible: for an expedited one, or for any other.
+/// What helps if no grace period is possible: for an expedited one, or for any other.
 fn hint(is_expedited: bool) -> String {
     let other =
         if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
@@ -99,18 +100,19 @@ impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
-        let (told, answer) = mpsc::sync_channel(1);
+        let (sender, answer) = mpsc::sync_channel(1);
         let body = {
             let shared = Arc::clone(&shared);
             let fence = fence.clone();
             move || {
-                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters it.
+                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters
+                // it.
                 match Way::open(&fence) {
                     Ok(mut way) => {
-                        let _ = told.send(Ok((way.name(), machine::thread())));
+                        let _ = sender.send(Ok((way.name(), machine::thread())));
                         serve(&shared, &mut way);
                     }
-                    Err(tried) => drop(told.send(Err(tried))),
+                    Err(tried) => drop(sender.send(Err(tried))),
                 }
             }
         };
@@ -145,7 +147,7 @@ impl Fences {
 
     /// The numbers of its threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
-        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(Visits::number)]
+        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(CpuVisits::number)]
             .into_iter()
             .flatten()
     }
@@ -155,28 +157,30 @@ impl Fences {
         self.alive.is_here()
     }
 
-    /// Speeds up the fence under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
-    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+    /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times
+    /// in all.
+    pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
         }
         // If it could not be started once, it is not tried again.
-        let start =
-            || Visits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok();
+        let start = || {
+            CpuVisits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok()
+        };
         if let Some(visits) = self.visits.get_or_insert_with(start) {
             visits.begin(cpus, most);
         }
     }
 
-    /// Whether the fence under way has ended.
+    /// Whether the grace period under way has ended.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
-        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is visible to the next
-        // refresh.
+        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is
+        // visible to the next refresh.
         self.course.is_under_way && self.shared.ended.load(Ordering::Acquire) == self.begun
     }
 
-    /// Becomes readable when a fence ends.
+    /// Becomes readable when a grace period ends.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
@@ -239,7 +243,7 @@ impl Proves for Fences {
 }
 
 impl Drop for Fences {
-    /// Waits for the fence under way, if there is one: the kernel cannot cancel a grace period.
+    /// Waits for the grace period under way, if there is one: the kernel cannot cancel a grace period.
     fn drop(&mut self) {
         if !self.is_here() {
             // There is no thread to wait for; and the parent's thread may have held the lock at the fork.
@@ -295,7 +299,8 @@ impl Way {
             Self::Kernel { grace, any } => {
                 let waited = grace.wait();
                 match waited {
-                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried again.
+                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried
+                    // again.
                     Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
                     waited => waited,
                 }

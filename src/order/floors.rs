@@ -1,8 +1,9 @@
-//! For recordings: the smallest key that a ring has from a position on. Smaller keys are proven before the whole ring is indexed.
+//! For recordings: the smallest key that a ring has from a position on. Smaller keys are proven before the whole ring
+//! is indexed.
 
 use crate::order::key::Keys;
 use crate::record::{Kind, Record};
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 
 /// How many bytes of a ring one entry covers.
 const EACH: u64 = 1 << 12;
@@ -13,19 +14,19 @@ pub(crate) struct Floors(Vec<Vec<(u64, u64)>>);
 
 impl Floors {
     /// Computes the key of each record.
-    pub(crate) fn of(lanes: &[Lane], keys: &Keys) -> Self {
-        Self(lanes.iter().map(|lane| floors(lane, keys)).collect())
+    pub(crate) fn of(cpu_rings: &[CpuRing], keys: &Keys) -> Self {
+        Self(cpu_rings.iter().map(|cpu_ring| floors(cpu_ring, keys)).collect())
     }
 
     /// A lower bound of the keys of all records of a ring from a position on. 0 if nothing is known.
-    pub(crate) fn behind(&self, rank: usize, position: u64) -> u64 {
-        let floors = &self.0[rank];
+    pub(crate) fn behind(&self, ring_index: usize, position: u64) -> u64 {
+        let floors = &self.0[ring_index];
         let after = floors.partition_point(|(begin, _)| *begin <= position);
         after.checked_sub(1).map_or(0, |at| floors[at].1)
     }
 }
 
-fn floors(Lane { ring, origin, .. }: &Lane, keys: &Keys) -> Vec<(u64, u64)> {
+fn floors(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> Vec<(u64, u64)> {
     let (mut floors, mut position) = (Vec::new(), ring.tail());
     while position < ring.head() {
         let (begin, mut smallest) = (position, u64::MAX);

@@ -17,31 +17,36 @@ use std::time::Duration;
 ///                         └─────────── proven ◄── end ── proving ◄─ begin ─┘    the pending proof
 /// ```
 ///
-/// - `key ≤ released`: what is between them left early, to make space or for a report. Only keys up to `found_before` leave early.
-/// - `found_before ≤ found` and `seen ≤ found`: a refresh in part finds keys, and says nothing of those it did not reach.
-/// - `proving ≤ seen`: a proof covers what was seen when it began. Once it has ended, the next refresh of all rings takes `proven` over.
+/// - `key ≤ released`: what is between them left early, to make space or for a report. Only keys up to `found_before`
+///   leave early.
+/// - `found_before ≤ found` and `seen ≤ found`: a refresh in part finds keys, and says nothing of those it did not
+///   reach.
+/// - `proving ≤ seen`: a proof covers what was seen when it began. Once it has ended, the next refresh of all rings
+///   takes `proven` over.
 /// - `cap` may lie anywhere. While it is set, nothing above it leaves.
 ///
 /// A clock reading less the lag may be above everything that was seen.
 #[derive(Debug)]
 pub(crate) struct Frontier {
     rule: Box<dyn Rule>,
-    /// What releases the keys above the frontier, and the certainty of those below [`Frontier::until`].
+    /// What releases the keys above the frontier, and the certainty of those below [`Frontier::end`].
     pub(super) awaits: Awaits,
     pub(super) certainty: Certainty,
     /// The frontier: the largest key that the rule releases.
     pub(super) key: Option<u64>,
     /// The largest key that was released, by the rule or early.
     released: Option<u64>,
-    /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if nothing was found.
+    /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if
+    /// nothing was found.
     cap: Option<Option<u64>>,
     /// The largest key that refreshes of all rings have found.
     pub(super) seen: Option<u64>,
-    /// The largest key that any refresh has found, and any before the last. Each record that was published when `found_before` was found
-    /// has been found by now.
+    /// The largest key that any refresh has found, and any before the last. Each record that was published when
+    /// `found_before` was found has been found by now.
     found: Option<u64>,
     found_before: Option<u64>,
-    /// The pending proof: what it will prove, and what one has proven that has ended since the last refresh of all rings.
+    /// The pending proof: what it will prove, and what one has proven that has ended since the last refresh of all
+    /// rings.
     proving: Option<u64>,
     proven: Option<u64>,
 }
@@ -66,8 +71,8 @@ impl Frontier {
         self.found = self.found.max(largest);
     }
 
-    /// Records a refresh of all heads. `largest` is the largest key found, which is no later than the clock. `now` is a clock reading taken
-    /// before the first head was loaded.
+    /// Records a refresh of all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
+    /// clock reading taken before the first head was loaded.
     pub(crate) fn refreshed(&mut self, largest: Option<u64>, now: u64) {
         self.refreshed_in_part(largest);
         let before = self.seen;
@@ -86,15 +91,16 @@ impl Frontier {
         self.released = self.released.max(self.key);
     }
 
-    /// Releases keys up to `key` before the rule does, to make space, but no key that only the last refresh found. So records that were
-    /// published before the end of the previous refresh leave in order, and only records in flight at that time can be late. Returns false
-    /// if another refresh would release more.
+    /// Releases keys up to `key` before the rule does, to make space, but no key that only the last refresh found. So
+    /// records that were published before the end of the previous refresh leave in order, and only records in flight at
+    /// that time can be late. Returns false if another refresh would release more.
     pub(crate) fn release(&mut self, key: u64) -> bool {
         self.released = self.released.max(Some(key).min(self.found_before));
         self.released >= Some(key)
     }
 
-    /// Releases everything before a report, although the rule does not. Returns false if another refresh would release more.
+    /// Releases everything before a report, although the rule does not. Returns false if another refresh would release
+    /// more.
     pub(crate) fn release_to_cap(&mut self) -> bool {
         self.cap.flatten().is_none_or(|cap| self.release(cap))
     }
@@ -105,15 +111,15 @@ impl Frontier {
         Some(key) > self.key
     }
 
-    /// Exclusive bound of the keys that may leave by the rule, not early.
+    /// The end of the keys that may leave by the rule, not early: it is not one of them.
     #[inline]
-    pub(crate) fn until(&self) -> u64 {
-        self.below_cap(self.key).map_or(0, |limit| limit.saturating_add(1))
+    pub(crate) fn end(&self) -> u64 {
+        self.below_cap(self.key).map_or(0, |key| key.saturating_add(1))
     }
 
     /// The largest key that may leave, by the rule or early.
     #[inline]
-    pub(crate) fn limit(&self) -> Option<u64> {
+    pub(crate) fn largest_admitted(&self) -> Option<u64> {
         self.below_cap(self.released)
     }
 
@@ -125,7 +131,7 @@ impl Frontier {
     /// Whether a key may be yielded.
     #[inline]
     pub(crate) fn admits(&self, key: u64) -> bool {
-        Some(key) <= self.limit()
+        Some(key) <= self.largest_admitted()
     }
 
     /// Releases nothing larger than the keys found so far, until [`Frontier::lift_cap`].
@@ -148,8 +154,8 @@ impl Frontier {
         if self.is_early(key) { Certainty::Assumed } else { self.certainty }
     }
 
-    /// Records that a proof is about to begin. It will prove the keys seen so far. False if it would prove nothing new, if another one is
-    /// under way, or if the rule needs none.
+    /// Records that a proof is about to begin. It will prove the keys seen so far. False if it would prove nothing new,
+    /// if another one is under way, or if the rule needs none.
     pub(crate) fn begin_proof(&mut self) -> bool {
         let useful = self.awaits.is_proof() && self.proving.is_none() && self.seen > self.key.max(self.proven);
         if useful {

@@ -1,12 +1,13 @@
 //! One ring's unyielded records in key order, and its tail in ring order.
 //!
-//! A ring is not sorted inside. A writer may be interrupted between drawing its key and reserving its place. Its record then lies after the
-//! interrupt's record, which has a larger key. So the index covers everything between the tail and the last head seen, and a ring offers
-//! its smallest unyielded key instead of its oldest record.
+//! A ring is not sorted inside. A writer may be interrupted between drawing its key and reserving its place. Its record
+//! then lies after the interrupt's record, which has a larger key. So the index covers everything between the tail and
+//! the last head seen, and a ring offers its smallest unyielded key instead of its oldest record.
 //!
-//! The index is a run of places in the order of keys. A record whose key is not smaller than those before it is appended. Any other record
-//! is *displaced*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
-//! share. So the first places of the run lie near the tail, and what is in the heap lies behind a place of the run that is yielded later.
+//! The index is a queue of places in the order of keys. A record whose key is not smaller than those before it is
+//! appended. Any other record is *out of order*: it is put among the last few places by shifting them. If its place is
+//! farther away, it goes into a heap that all rings share. So the first places of the queue lie near the tail, and what
+//! is in the heap lies behind a place of the queue that is yielded later.
 
 use crate::order::certainty::Certainty;
 mod fill;
@@ -16,9 +17,9 @@ mod tests;
 
 use crate::instrument::step;
 use crate::order::place::{Keyed, Note, Place, Tag};
-use crate::order::run::{REACH_BYTES, Run};
+use crate::order::queue::{Queue, REACH_BYTES};
 use crate::ring::{LOW_POSITION, Ring};
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 
 use binary_heap_plus::{BinaryHeap, MinComparator};
@@ -26,7 +27,7 @@ pub(crate) use fill::Indexing;
 pub(crate) use memory::{memory_of, shrink};
 use std::collections::VecDeque;
 
-/// Displaced records of all rings whose places in their runs are far away.
+/// Records of all rings that are out of order, and whose places in their queues are far away.
 pub(crate) type Far = BinaryHeap<Place, MinComparator>;
 
 /// A LOST record before its key is known.
@@ -45,15 +46,16 @@ struct Loose {
     count: u64,
     /// The key of the record before it.
     after: Option<u64>,
-    /// A report waits for it. So it is told as it is, also if a LOST record comes that counts the same records.
+    /// A report waits for it. So it is reported as it is, also if a LOST record comes that counts the same records.
     stays: bool,
 }
 
-/// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
-/// kernel writes.
-const PUBLISH_PART: u64 = 16;
+/// The tail advances past yielded bytes of a ring once they are this part of it, if not before: the tail shares a cache
+/// line with the head that the kernel writes.
+const TAIL_PART: u64 = 16;
 
-/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than these.
+/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than
+/// these.
 const FEW: usize = 64;
 
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
@@ -80,7 +82,7 @@ pub(crate) struct Counts {
     pub(crate) late: u64,
     pub(crate) max_late: u64,
     pub(crate) lost: u64,
-    pub(crate) damaged: u64,
+    pub(crate) corrupt: u64,
     /// Records that were out of order and were put in order.
     pub(crate) repaired: u64,
     /// The most bytes that were not given back at a refresh.
@@ -91,18 +93,19 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Index {
     /// INVARIANT: sorted. Each place that comes before another and lies behind it in the ring was shifted over it.
-    run: Run,
-    /// The rank of the ring.
-    rank: u32,
-    /// The key of the last place of the run, if there is any.
+    queue: Queue,
+    /// The index of the ring among all.
+    ring_index: u32,
+    /// The key of the last place of the queue, if there is any.
     back: u64,
-    /// How many of its places are in the heap, and a bound above their keys. INVARIANT: each lies behind a place of the run that is yielded
-    /// later.
+    /// How many of its places are in the heap, and a key above theirs. INVARIANT: each lies behind a place of the queue
+    /// that is yielded later.
     far: usize,
-    far_until: u64,
+    far_end: u64,
     /// A loss that the kernel counts beyond LOST records.
     loose: Option<Loose>,
-    /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at either end.
+    /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at
+    /// either end.
     notes: VecDeque<(u64, Option<Note>)>,
     /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
@@ -112,21 +115,21 @@ pub(crate) struct Index {
     largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
-    /// The tail from which on yielded bytes are published, and that from which on the ring may have filled up.
-    publish_at: u64,
-    heed_at: u64,
+    /// The tail from which on it is advanced again, and that from which on the ring may have filled up.
+    advance_at: u64,
+    check_fill_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
     /// Places that were made. Those of losses and damage among them that were yielded.
     made: u64,
     others: u64,
-    /// Bytes that were merged or discarded, or read by another consumer. Bytes of places whose length is in a note count when they are
-    /// yielded.
+    /// Bytes that were merged or discarded, or read by another consumer. Bytes of places whose length is in a note
+    /// count when they are yielded.
     done: u64,
     /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
     /// Losses that events have reported beyond LOST records, because the kernel counts them.
-    foretold: u64,
+    reported_ahead: u64,
     /// Losses that LOST records have reported since the last record with a number.
     skipped: u64,
     /// Whether, since the kernel was last asked, the ring was so full at a refresh that records may have been dropped.
@@ -135,7 +138,7 @@ pub(crate) struct Index {
     pub(crate) marked: u64,
     /// The position up to which the ring was reserved when the merge noted it, for a proof.
     pub(crate) sighted: u64,
-    /// The published tail at the last refresh.
+    /// The stored tail at the last refresh.
     looked_tail: u64,
     /// Bytes that the last refresh found.
     found: u64,
@@ -146,7 +149,8 @@ pub(crate) struct Index {
     /// Bytes that are given back at a time.
     share: u64,
     counts: Counts,
-    /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
+    /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key
+    /// after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
     /// The largest key that was yielded and not proven.
     pub(crate) unproven: Option<u64>,
@@ -155,27 +159,27 @@ pub(crate) struct Index {
 // All counts say what is in the index: what the merge has taken out and not yielded yet is the array's.
 impl Index {
     /// An index from this position on. Earlier records were read by another consumer.
-    pub(crate) fn new(rank: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
+    pub(crate) fn new(ring_index: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
-            run: Run::new(),
-            rank: rank as u32,
+            queue: Queue::new(),
+            ring_index: ring_index as u32,
             back: 0,
             far: 0,
-            far_until: 0,
+            far_end: 0,
             loose: None,
             notes: VecDeque::with_capacity(ROOM),
             lost: None,
             before: None,
             largest: None,
             cursor: tail,
-            publish_at: tail,
-            heed_at: tail,
+            advance_at: tail,
+            check_fill_at: tail,
             room: 0,
             made: 0,
             others: 0,
             done: tail,
             lost_head: false,
-            foretold: 0,
+            reported_ahead: 0,
             skipped: 0,
             suspect: false,
             marked: tail,
@@ -191,22 +195,22 @@ impl Index {
         }
     }
 
-    /// The run, to be merged.
+    /// The queue, to be merged.
     #[inline]
-    pub(crate) fn run(&self) -> &Run {
-        &self.run
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Prepares for a merge: what was merged before is yielded.
     #[inline]
     pub(crate) fn tidy(&mut self) {
-        self.run.tidy();
+        self.queue.tidy();
     }
 
-    /// Records what a merge took out of the run, and what it left.
+    /// Records what a merge took out of the queue, and what it left.
     #[inline]
     pub(crate) fn merged(&mut self, left: usize, bytes: u64) {
-        self.run.leave(left);
+        self.queue.leave(left);
         self.done += bytes;
     }
 
@@ -222,14 +226,14 @@ impl Index {
             return;
         }
         self.done -= place.size();
-        if !self.run.put_back(place) {
+        if !self.queue.put_back(place) {
             far.push(place);
             self.far += 1;
         }
     }
 
-    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed, or a
-    /// record more.
+    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as
+    /// many are owed, or a record more.
     #[inline]
     pub(crate) fn part(&self) -> usize {
         let part = self.share / self.longest.max(1);
@@ -240,7 +244,7 @@ impl Index {
     #[cold]
     fn counted_part(&self) -> usize {
         let mut bytes = 0;
-        let part = self.run.iter().take(FEW).take_while(|place| {
+        let part = self.queue.iter().take(FEW).take_while(|place| {
             step();
             // A place without a length is one of a record that is too long for it, or of bytes that were skipped.
             bytes += if place.size() > 0 { place.size() } else { self.share };
@@ -254,10 +258,10 @@ impl Index {
         self.loose.map(|loose| loose.place)
     }
 
-    /// The smallest place of the run.
+    /// The smallest place of the queue.
     #[inline]
     pub(crate) fn front(&self) -> Option<Place> {
-        self.run.front().copied()
+        self.queue.front().copied()
     }
 
     /// The counts of the ring's records so far.
@@ -284,7 +288,7 @@ impl Index {
 
     #[inline]
     fn places(&self) -> usize {
-        self.run.len() + self.far
+        self.queue.len() + self.far
     }
 
     /// Records that are not in it any more.
@@ -292,11 +296,11 @@ impl Index {
         self.made - self.places() as u64 - self.others
     }
 
-    /// Whether so much was yielded since the tail was published that it should be published again. Only if nothing is merged and not
-    /// yielded. The tail is near the first place.
+    /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is
+    /// merged and not yielded. The tail is near the first place.
     #[inline]
-    pub(crate) fn unpublished(&self) -> bool {
-        self.front().map_or(self.cursor, |front| self.position(front)) >= self.publish_at
+    pub(crate) fn is_tail_due(&self) -> bool {
+        self.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
     }
 
     /// Bytes that the last refresh found.
@@ -307,26 +311,28 @@ impl Index {
     /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
     pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
         let position = self.front().map_or(self.cursor, |front| self.position(front));
-        let asks = position >= self.heed_at;
+        let asks = position >= self.check_fill_at;
         if asks {
-            self.heed_at = position + 2 * ring.size() / PUBLISH_PART;
+            self.check_fill_at = position + 2 * ring.size() / TAIL_PART;
         }
         asks && ring.fills_up()
     }
 
-    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged and not yielded.
+    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged
+    /// and not yielded.
     #[inline]
-    pub(crate) fn publish(&mut self, lane: &mut Lane) {
+    pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing) {
         // Further, if held bytes were copied out.
         let tail = self.tail();
-        lane.ring.release(tail.max(lane.ring.tail()));
-        lane.copies.forget_before(tail);
-        self.publish_at = tail + lane.ring.size() / PUBLISH_PART;
+        cpu_ring.ring.release(tail.max(cpu_ring.ring.tail()));
+        cpu_ring.copies.forget_before(tail);
+        self.advance_at = tail + cpu_ring.ring.size() / TAIL_PART;
     }
 
-    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each record then.
-    pub(crate) fn catches_up(&self, lane: &Lane) -> bool {
-        lane.ring.properties().wakes_when_drained && self.run.is_empty()
+    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for
+    /// each record then.
+    pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
+        cpu_ring.ring.properties().wakes_when_drained && self.queue.is_empty()
     }
 
     /// Everything before it is indexed.
@@ -342,11 +348,12 @@ impl Index {
 
     /// The position before which everything has left the index.
     ///
-    /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies further behind the
-    /// smallest position, no smaller one follows. What is in the heap lies behind a place of the run.
+    /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies
+    /// further behind the smallest position, no smaller one follows. What is in the heap lies behind a place of the
+    /// queue.
     pub(crate) fn tail(&self) -> u64 {
         let mut tail = self.cursor;
-        for place in self.run.iter() {
+        for place in self.queue.iter() {
             let position = self.position(*place);
             if position > tail.saturating_add(REACH_BYTES as u64) {
                 break;
@@ -361,7 +368,8 @@ impl Index {
         self.is_past_sighted() && self.cursor >= self.marked
     }
 
-    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose head is lost.
+    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
+    /// head is lost.
     pub(crate) fn is_past_sighted(&self) -> bool {
         self.cursor >= self.sighted || self.lost_head
     }
@@ -419,15 +427,15 @@ impl Index {
             if place.size() == 0 {
                 self.done += self.len_of(place);
             }
-            // What a notice told before the record is forgotten already.
+            // What a notice reported before the record is forgotten already.
             self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
             self.forget(self.position(place));
         }
     }
 
-    /// Marks the anomaly that a note tells as yielded. The length of its record stays.
+    /// Marks the anomaly of a note as yielded. The length of its record stays.
     #[cold]
-    pub(crate) fn told(&mut self, place: Place) {
+    pub(crate) fn mark_reported(&mut self, place: Place) {
         let position = self.position(place);
         match (self.note(place).map_or(0, |note| note.len()), self.note_at(position)) {
             (len @ 1.., Some(at)) => self.notes[at].1 = Some(Note::Long { len: len as u32 }),
@@ -457,16 +465,17 @@ impl Index {
         self.largest
     }
 
-    /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The losses that no event
-    /// has reported yet become one loss after all held records. Call it after a refresh. `stays`: a report waits for that loss.
-    pub(crate) fn dropped(&mut self, total: u64, told: u64, stays: bool) {
+    /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The
+    /// losses that no event has reported yet become one loss after all held records. Call it after a refresh. `stays`:
+    /// a report waits for that loss.
+    pub(crate) fn dropped(&mut self, total: u64, reported: u64, stays: bool) {
         self.suspect = false;
-        let new = total.saturating_sub(told.saturating_add(self.foretold));
-        self.foretold += new;
+        let new = total.saturating_sub(reported.saturating_add(self.reported_ahead));
+        self.reported_ahead += new;
         match &mut self.loose {
             Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
             None if new > 0 => {
-                let place = Place::new(self.before.unwrap_or(0), self.rank, self.cursor, 0, Tag::LOOSE);
+                let place = Place::new(self.before.unwrap_or(0), self.ring_index, self.cursor, 0, Tag::LOOSE);
                 self.loose = Some(Loose { place, count: new, after: self.before, stays });
             }
             None => {}
@@ -474,31 +483,32 @@ impl Index {
     }
 
     /// Losses that events have reported beyond LOST records, or will report.
-    pub(crate) fn foretold(&self) -> u64 {
-        self.foretold
+    pub(crate) fn reported_ahead(&self) -> u64 {
+        self.reported_ahead
     }
 
     /// The largest key of the places before a position.
     pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
-        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap has a smaller key.
-        let near = self.run.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
+        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap
+        // has a smaller key.
+        let near = self.queue.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
         near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
     }
 
     /// The largest key that the index has. `None` if it is empty.
     pub(crate) fn back(&self) -> Option<u64> {
-        (!self.run.is_empty()).then_some(self.back)
+        (!self.queue.is_empty()).then_some(self.back)
     }
 
     /// Keys that divide the places into pieces of about the same length, the largest key included.
     pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
-        self.run.firsts().map(|place| place.key).chain(self.back())
+        self.queue.firsts().map(|place| place.key).chain(self.back())
     }
 
     /// A ring came before this one.
-    pub(crate) fn move_rank(&mut self) {
-        self.rank += 1;
-        self.run.move_ranks();
+    pub(crate) fn move_ring_index(&mut self) {
+        self.ring_index += 1;
+        self.queue.move_ring_index();
         self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
     }
 }

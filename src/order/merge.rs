@@ -16,7 +16,7 @@ use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
 use std::fmt;
@@ -24,12 +24,13 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it in programs with
-/// their own event loop.
+/// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it
+/// in programs with their own event loop.
 ///
-/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become readable when there may
-/// be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it returns true, wait for a grace period, for example
-/// with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`] and refresh again.
+/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become
+/// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it returns
+/// true, wait for a grace period, for example with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`]
+/// and refresh again.
 ///
 /// ```
 /// # use perfweave::{Hold, Item, Merge, Order, sim};
@@ -90,16 +91,18 @@ pub struct Merge {
     pub(crate) mark: FillMark,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
-    /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held records out of it.
+    /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held
+    /// records out of it.
     pub(crate) was_crowded: bool,
     /// Refreshes since memory that was not needed was freed.
     pub(crate) refreshed: u32,
-    /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind ([`Index::catches_up`]).
+    /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind
+    /// ([`Index::catches_up`]).
     pub(crate) keep_behind: bool,
     /// Whether the last refresh indexed everything.
     whole: bool,
-    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until everything before is
-    /// indexed.
+    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until
+    /// everything before is indexed.
     sighting: Option<u64>,
 }
 
@@ -107,10 +110,9 @@ impl Merge {
     /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`]: there are no rings; a fill mark leaves no space for a record; the key is the kernel's time and a ring does
-    /// not record it; the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice. [`ErrorKind::Unsupported`] if writers'
-    /// epochs prove nothing for these rings.
-    /// [`ErrorKind::Forked`].
+    /// [`ErrorKind::InvalidInput`]: there are no rings; a fill mark leaves no space for a record; the key is the
+    /// kernel's time and a ring does not record it; the map of epochs lacks an element for a CPU; a BPF ring buffer was
+    /// added twice. [`ErrorKind::Unsupported`] if writers' epochs prove nothing for these rings. [`ErrorKind::Forked`].
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         rings.control().check()?;
         check(&rings, &order)?;
@@ -118,12 +120,13 @@ impl Merge {
         let complete = rings.are_complete();
         let when_full = if complete { order.when_full.for_a_recording() } else { order.when_full };
         if !complete {
-            order.mark.check(&rings.lanes)?;
+            order.mark.check(&rings.cpu_rings)?;
         }
-        // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
-        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
+        rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let awaits = order.hold.awaits();
-        // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
+        // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another
+        // machine.
         let times = !complete && (matches!(order.key, Key::Time) || matches!(awaits, Awaits::Time(_)));
         let dense = if let Awaits::Number { first } = awaits { Some(first) } else { None };
         let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
@@ -131,7 +134,12 @@ impl Merge {
         if in_doubt {
             keys.distrust();
         }
-        let indexes = rings.lanes.iter().enumerate().map(|(rank, lane)| index_of(rank, lane, &keys)).collect();
+        let indexes = rings
+            .cpu_rings
+            .iter()
+            .enumerate()
+            .map(|(ring_index, cpu_ring)| index_of(ring_index, cpu_ring, &keys))
+            .collect();
         let sequence = dense.map(|first| Tracker::in_doubt(first, when_full.most()));
         if sequence.is_some() {
             keys.count_up();
@@ -155,13 +163,14 @@ impl Merge {
         })
     }
 
-    /// Publishes the tails of all yielded events, loads every ring's head, and indexes new records. Returns the number of new events. It
-    /// refreshes twice if records must leave early to make space.
+    /// Advances the tails past all yielded events, loads every ring's head, and indexes new records. Returns the number
+    /// of new events. It refreshes twice if records must leave early to make space.
     ///
     /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
     ///
     /// # Panics
-    /// If the key function panics. The next refresh reads that record again. Nothing new leaves until a refresh has been complete.
+    /// If the key function panics. The next refresh reads that record again. Nothing new leaves until a refresh has
+    /// been complete.
     ///
     /// In a forked child, which does not have the rings.
     #[doc(alias = "look")]
@@ -192,10 +201,11 @@ impl Merge {
         }
     }
 
-    /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because holding them would
-    /// take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first. Nothing is proven until a refresh has seen
-    /// everything. Another cause: a ring has filled up by a quarter since the last refresh, and a batch has ended early. The third: bytes of
-    /// a BPF ring buffer are still to be given back, and the kernel notifies only a reader that has given all back.
+    /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because
+    /// holding them would take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first.
+    /// Nothing is proven until a refresh has seen everything. Another cause: a ring has filled up by a quarter since
+    /// the last refresh, and a batch has ended early. The third: bytes of a BPF ring buffer are still to be given back,
+    /// and the kernel notifies only a reader that has given all back.
     pub fn is_behind(&self) -> bool {
         !self.is_whole() || self.owes_space()
     }
@@ -205,11 +215,13 @@ impl Merge {
         self.whole && !self.stream.rushed
     }
 
-    /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught up, so the reader
-    /// gives them back and then looks once more.
+    /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught
+    /// up, so the reader gives them back and then looks once more.
     fn owes_space(&self) -> bool {
-        let mut lanes = self.rings.lanes.iter().enumerate();
-        lanes.any(|(rank, lane)| lane.ring.properties().wakes_when_drained && self.stream.tail(rank) > lane.ring.tail())
+        let mut cpu_rings = self.rings.cpu_rings.iter().enumerate();
+        cpu_rings.any(|(ring_index, cpu_ring)| {
+            cpu_ring.ring.properties().wakes_when_drained && self.stream.tail(ring_index) > cpu_ring.ring.tail()
+        })
     }
 
     /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
@@ -241,12 +253,12 @@ impl Merge {
         }
     }
 
-    /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the clock reading of that
-    /// one. `now` is that of the last refresh.
+    /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the
+    /// clock reading of that one. `now` is that of the last refresh.
     ///
-    /// A record that a program has reserved and not committed hides what comes after it in its ring. So under a rule that proves, the
-    /// frontier waits until everything is indexed that was reserved when the heads were loaded. Later reservations do not count: their
-    /// programs would keep it waiting for ever.
+    /// A record that a program has reserved and not committed hides what comes after it in its ring. So under a rule
+    /// that proves, the frontier waits until everything is indexed that was reserved when the heads were loaded. Later
+    /// reservations do not count: their programs would keep it waiting for ever.
     fn seen_all(&mut self, now: u64) -> Option<u64> {
         if !self.whole {
             return None;
@@ -255,8 +267,8 @@ impl Merge {
             return Some(now);
         }
         let since = *self.sighting.get_or_insert_with(|| {
-            for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
-                index.sighted = lane.ring.reserved();
+            for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
+                index.sighted = cpu_ring.ring.reserved();
             }
             now
         });
@@ -273,14 +285,15 @@ impl Merge {
 
     /// Whether a refresh may find some of these reservations committed.
     pub(crate) fn may_find_commits(&self) -> bool {
-        self.awaited().any(|lane| lane.ring.has_committed())
+        self.awaited().any(|cpu_ring| cpu_ring.ring.has_committed())
     }
 
     /// The rings with reservations for which a proof or a report waits.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = &Lane> {
-        let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let awaited = lanes.filter(|(lane, index)| lane.ring.properties().reserves && !index.is_past_reserved());
-        awaited.map(|(lane, _)| lane)
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let awaited =
+            cpu_rings.filter(|(cpu_ring, index)| cpu_ring.ring.properties().reserves && !index.is_past_reserved());
+        awaited.map(|(cpu_ring, _)| cpu_ring)
     }
 
     /// Indexes the new records of each ring.
@@ -299,10 +312,10 @@ impl Merge {
         let mut others = self.memory() + self.reserved();
         let Stream { keys, indexes, far, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
-        for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(indexes) {
             others -= index.memory() + memory_of(far);
             let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
-            if !refresh(index, lane, Indexing { keys, far, most: most.saturating_sub(others) }) {
+            if !refresh(index, cpu_ring, Indexing { keys, far, most: most.saturating_sub(others) }) {
                 let known = index.largest().unwrap_or(u64::MAX);
                 indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
             }
@@ -311,17 +324,19 @@ impl Merge {
         indexed
     }
 
-    /// Opens rings for CPUs that came online since the rings were opened. A new CPU gets a ring. A CPU that came back writes into the ring
-    /// it had. Returns whether there is a new ring, and with it a new file descriptor to wait for ([`Rings::fds`](crate::Rings::fds)). A
-    /// [`Reader`](crate::Reader) does this by itself.
+    /// Opens rings for CPUs that came online since the rings were opened. A new CPU gets a ring. A CPU that came back
+    /// writes into the ring it had. Returns whether there is a new ring, and with it a new file descriptor to wait for
+    /// ([`Rings::fds`](crate::Rings::fds)). A [`Reader`](crate::Reader) does this by itself.
     ///
-    /// A CPU that goes offline needs nothing: its records stay in its ring, and no proof waits for it. Output of programs on a CPU between
-    /// its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`. The kernel does not count it.
+    /// A CPU that goes offline needs nothing: its records stay in its ring, and no proof waits for it. Output of
+    /// programs on a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`. The kernel does
+    /// not count it.
     ///
     /// # Errors
-    /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries again.
-    /// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long it was not.
-    /// [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no room stay untraced.
+    /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries
+    /// again. [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long
+    /// it was not. [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no
+    /// room stay untraced.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         self.follow_cpus_up_to(RINGS)
     }
@@ -330,10 +345,10 @@ impl Merge {
     fn follow_cpus_up_to(&mut self, most: usize) -> Result<bool, Error> {
         let mut new = Vec::new();
         let mut failed = self.rings.arrived(&mut new);
-        let (rings, room) = (self.rings.lanes.len() + new.len(), most.saturating_sub(self.rings.lanes.len()));
-        for lane in new.drain(room.min(new.len())..) {
+        let (rings, room) = (self.rings.cpu_rings.len() + new.len(), most.saturating_sub(self.rings.cpu_rings.len()));
+        for cpu_ring in new.drain(room.min(new.len())..) {
             let now = Moment::now(self.rings.clock());
-            if self.rings.untraced.failed(lane.origin.cpu, now) {
+            if self.rings.untraced.failed(cpu_ring.origin.cpu, now) {
                 failed = Err(too_many(rings, most));
             }
         }
@@ -343,20 +358,20 @@ impl Merge {
             // The notices come before what was merged.
             self.stream.sync();
         }
-        for lane in new {
-            // After the other rings of that CPU: ranks decide between equal keys.
-            let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
-            self.stream.insert(rank, index_of(rank, &lane, &self.stream.keys));
-            self.rings.lanes.insert(rank, lane);
+        for cpu_ring in new {
+            // After the other rings of that CPU: ring indexes decide between equal keys.
+            let ring_index = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
+            self.stream.insert(ring_index, index_of(ring_index, &cpu_ring, &self.stream.keys));
+            self.rings.cpu_rings.insert(ring_index, cpu_ring);
             if let Some((said, _)) = &mut self.stream.said {
-                *said += u32::from(rank as u32 <= *said);
+                *said += u32::from(ring_index as u32 <= *said);
             }
         }
         failed.map(|()| any)
     }
 
-    /// Whether a grace period that begins after this call would release an event that was seen. If so, wait for one, then call
-    /// [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
+    /// Whether a grace period that begins after this call would release an event that was seen. If so, wait for one,
+    /// then call [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
     ///
     /// Events that are already proven can be yielded meanwhile.
     ///
@@ -375,8 +390,8 @@ impl Merge {
         self.stream.frontier.begin_proof()
     }
 
-    /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave after the next
-    /// refresh.
+    /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave
+    /// after the next refresh.
     pub fn end_fence(&mut self) {
         // What proves is a refresh of heads that are loaded after the fence.
         self.sighting = None;
@@ -390,7 +405,8 @@ impl Merge {
         self.stream.frontier.fail_proof();
     }
 
-    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed all of it.
+    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
+    /// all of it.
     pub(crate) fn is_over(&self) -> bool {
         self.rings.are_complete() && self.whole && self.stream.counts.refreshes > 0 && self.held() == 0
     }
@@ -415,29 +431,29 @@ impl Merge {
     #[inline(never)]
     fn pick_anew(&mut self) -> bool {
         self.give_back();
-        self.stream.pick_anew(&self.rings.lanes)
+        self.stream.pick_anew(&self.rings.cpu_rings)
     }
 
-    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a sixteenth of a ring. No
-    /// event is borrowed now.
+    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a
+    /// sixteenth of a ring. No event is borrowed now.
     fn give_back(&mut self) {
         if !self.stream.array.is_empty() {
             return;
         }
         let all = std::mem::take(&mut self.stream.in_batch);
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             // The next refresh decides whether to catch up.
-            if (all || index.unpublished()) && !index.catches_up(lane) {
-                index.publish(lane);
-                self.stream.rushed |= index.fills_up(&lane.ring);
+            if (all || index.is_tail_due()) && !index.catches_up(cpu_ring) {
+                index.advance_tail(cpu_ring);
+                self.stream.rushed |= index.fills_up(&cpu_ring.ring);
             }
         }
     }
 
     /// The next event that the last refresh found, if it may be yielded.
     ///
-    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets the event's bytes
-    /// back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
+    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
+    /// the event's bytes back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -447,8 +463,8 @@ impl Merge {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
-    /// Folds the next events and takes them: one event, or several plain records. Breaks at the end: with the function's break value, or
-    /// with the accumulated value if no event is left.
+    /// Folds the next events and takes them: one event, or several plain records. Breaks at the end: with the
+    /// function's break value, or with the accumulated value if no event is left.
     #[inline]
     pub(crate) fn hand_out<A, B>(
         &mut self,
@@ -461,28 +477,29 @@ impl Merge {
         if self.stream.rushed {
             return ControlFlow::Continue(all);
         }
-        let lanes = &self.rings.lanes;
+        let cpu_rings = &self.rings.cpu_rings;
         if !self.stream.is_at_hand() {
-            return each(all, self.stream.take_picked(lanes)).map_break(ControlFlow::Break);
+            return each(all, self.stream.take_picked(cpu_rings)).map_break(ControlFlow::Break);
         }
-        let plain_until = self.stream.array.plain_until();
-        self.stream.hand_out(lanes, plain_until, all, each).map_break(ControlFlow::Break)
+        let plain_end = self.stream.array.plain_end();
+        self.stream.hand_out(cpu_rings, plain_end, all, each).map_break(ControlFlow::Break)
     }
 
     /// Lends the event that was picked.
     #[inline(always)]
     pub(crate) fn lend(&mut self) -> EventGuard<'_> {
         let place = self.stream.array.next_plain();
-        EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream, place }
+        EventGuard { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, place }
     }
 
-    /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring has filled up by a
-    /// quarter since that refresh: refresh, then go on.
+    /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring
+    /// has filled up by a quarter since that refresh: refresh, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
-    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with the next refresh, or
-    /// once a sixteenth of a ring was consumed, if the program left the iterator before its end. Those of a BPF ring buffer of which all was
-    /// yielded go back with the next refresh, because the kernel then wakes the reader for the next record.
+    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with
+    /// the next refresh, or once a sixteenth of a ring was consumed, if the program left the iterator before its end.
+    /// Those of a BPF ring buffer of which all was yielded go back with the next refresh, because the kernel then wakes
+    /// the reader for the next record.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -490,8 +507,8 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.give_back();
         self.stream.in_batch = true;
-        let plain_until = self.stream.array.plain_until();
-        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until }
+        let plain_end = self.stream.array.plain_end();
+        Batch { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, plain_end }
     }
 
     /// Gives the bytes of all yielded events back to the kernel now.
@@ -502,9 +519,9 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.stream.sync();
         self.stream.in_batch = false;
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            if !self.keep_behind || !index.catches_up(lane) {
-                index.publish(lane);
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            if !self.keep_behind || !index.catches_up(cpu_ring) {
+                index.advance_tail(cpu_ring);
             }
         }
     }
@@ -516,8 +533,8 @@ impl Merge {
         self.stream.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
     }
 
-    /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if time alone does not
-    /// release it.
+    /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if
+    /// time alone does not release it.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let top = self.stream.top()?;
         self.stream.frontier.wait(top.key, now)
@@ -541,14 +558,14 @@ impl Merge {
 
     /// Bytes of the smallest ring that wakes only a reader that has given everything back, if there is one.
     pub(crate) fn smallest_buffer(&self) -> Option<u64> {
-        let rings = self.rings.lanes.iter().map(|lane| &lane.ring);
+        let rings = self.rings.cpu_rings.iter().map(|cpu_ring| &cpu_ring.ring);
         rings.filter(|ring| ring.properties().wakes_when_drained).map(Ring::size).min()
     }
 
     /// Bytes that were written into all of these rings, as far as they are indexed.
     pub(crate) fn written(&self) -> u64 {
-        let all = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let unheard = all.filter(|(lane, _)| lane.ring.properties().wakes_when_drained);
+        let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let unheard = all.filter(|(cpu_ring, _)| cpu_ring.ring.properties().wakes_when_drained);
         unheard.map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
     }
 }
@@ -556,15 +573,15 @@ impl Merge {
 /// An error if the key is the kernel's time and the records of a ring have none.
 pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
     if matches!(key, Key::Time)
-        && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
+        && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {
-        let cpu = lane.origin.cpu;
-        let message = if lane.origin.layout.has_fields() {
+        let cpu = cpu_ring.origin.cpu;
+        let message = if cpu_ring.origin.layout.has_fields() {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         } else {
             let cure = "unless the program writes one: name it with Key::Payload";
-            format!("the records of {} carry no time to order by, {cure}", lane.ring.properties().name)
+            format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
         };
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
@@ -573,15 +590,15 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
 
 /// Whether these rings can be merged with these options.
 fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
-    if rings.lanes.is_empty() {
+    if rings.cpu_rings.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
     }
-    if rings.lanes.len() > RINGS {
-        return Err(too_many(rings.lanes.len(), RINGS));
+    if rings.cpu_rings.len() > RINGS {
+        return Err(too_many(rings.cpu_rings.len(), RINGS));
     }
-    for (at, lane) in rings.lanes.iter().enumerate() {
-        if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
-            let cpu = lane.origin.cpu;
+    for (at, cpu_ring) in rings.cpu_rings.iter().enumerate() {
+        if rings.cpu_rings[..at].iter().any(|other| other.ring.is_same_map(&cpu_ring.ring)) {
+            let cpu = cpu_ring.origin.cpu;
             let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
             let message =
                 format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
@@ -592,11 +609,11 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if let Some(fence) = order.hold.fence().filter(|_| !rings.are_complete()) {
         fence.check(rings)?;
     }
-    let names_none = |lane: &&Lane| {
-        lane.ring.properties().is_shared && lane.origin.cpu == ANY_CPU && lane.origin.layout.cpu().is_none()
+    let names_none = |cpu_ring: &&CpuRing| {
+        cpu_ring.ring.properties().is_shared && cpu_ring.origin.cpu == ANY_CPU && cpu_ring.origin.layout.cpu().is_none()
     };
-    if let Some(lane) = rings.lanes.iter().find(names_none).filter(|_| order.numbers.is_some()) {
-        let name = lane.ring.properties().name;
+    if let Some(cpu_ring) = rings.cpu_rings.iter().find(names_none).filter(|_| order.numbers.is_some()) {
+        let name = cpu_ring.ring.properties().name;
         let message = format!(
             "numbers of each CPU in {name} that CPUs share: its records must name their CPU, by Layout::cpu_at"
         );
@@ -610,8 +627,8 @@ fn too_many(rings: usize, most: usize) -> Error {
 }
 
 /// The index of a ring of which nothing is read yet.
-fn index_of(rank: usize, lane: &Lane, keys: &Keys) -> Index {
-    Index::new(rank, lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
+fn index_of(ring_index: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
+    Index::new(ring_index, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
 }
 
 /// How much of the rings' content was indexed.
@@ -636,8 +653,8 @@ impl Drop for Merge {
     fn drop(&mut self) {
         // In a forked child a ring stores no tail, and a lost head has none to store.
         self.stream.sync();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            index.publish(lane);
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            index.advance_tail(cpu_ring);
         }
     }
 }
@@ -659,9 +676,10 @@ mod tests {
     use crate::sim;
     use crate::{Hold, Item};
 
-    /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The others are traced.
+    /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The
+    /// others are traced.
     #[test]
-    fn cpus_beyond_the_most_rings_are_told() {
+    fn cpus_beyond_the_most_rings_are_reported() {
         assert_eq!(RINGS, 16_384, "as documented");
         let kernel = sim::Kernel::new(&[0, 1]);
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
@@ -669,13 +687,13 @@ mod tests {
         let error = merge.follow_cpus_up_to(3).unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, "5 rings: at most 3".into()));
         assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), [0, 1, 2]);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(event) = merge.next() {
             if let Item::Untraced(untraced) = event.event().item() {
-                told.push((untraced.cpu, untraced.lasted));
+                reported.push((untraced.cpu, untraced.lasted));
             }
         }
-        assert_eq!(told, [(3, None), (4, None)]);
+        assert_eq!(reported, [(3, None), (4, None)]);
         assert!(!merge.follow_cpus_up_to(3).unwrap(), "once");
     }
 }

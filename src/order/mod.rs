@@ -1,7 +1,8 @@
 //! Order: the records of all rings as one stream, in place.
 //!
-//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys, hold rules and fences.
-//! Its threads wait for grace periods. It reads a clock only to check that keys are not in the future.
+//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys,
+//! hold rules and fences. Its threads wait for grace periods. It reads a clock only to check that keys are not in the
+//! future.
 //!
 //! # Index, frontier, merge, yield, tails
 //!
@@ -9,21 +10,22 @@
 //!
 //! | step | file | what it does |
 //! | --- | --- | --- |
-//! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's run (run.rs). A displaced one is shifted in, or goes into a heap |
+//! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's queue (queue.rs). One out of order is shifted in, or goes into a heap |
 //! | frontier | frontier.rs | moves the key up to which events may leave, by the hold rule (rules/) |
-//! | merge | array.rs | merges the runs up to the frontier into an array of places, a block at a time |
+//! | merge | array.rs | merges the queues up to the frontier into an array of places, a block at a time |
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
-//! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others are picked one by
-//! one (stream/notices.rs): losses, damage, gaps, records without a key, and notices. Before anything changes that decides what comes next,
-//! `Stream::sync` puts back what was merged and not yielded.
+//! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others
+//! are picked one by one (stream/notices.rs): losses, damage, gaps, records without a key, and notices. Before anything
+//! changes that decides what comes next, `Stream::sync` puts back what was merged and not yielded.
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
 mod array;
 pub(crate) mod barrier;
 pub(crate) mod certainty;
+mod cpu_visits;
 pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod event_guard;
@@ -40,13 +42,12 @@ mod parts;
 mod place;
 mod pressure;
 pub(crate) mod proof;
+mod queue;
 pub(crate) mod rcu;
 pub(crate) mod rules;
-mod run;
 mod self_filter;
 mod status;
 mod stream;
-mod visits;
 pub(crate) mod watch;
 
 pub(crate) use options::{FillMark, LATENCY};

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::order::hold::Hold;
 use crate::order::key::Key;
 use crate::rings::options::RingOptions;
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use crate::sequence::counter::Sequence;
 use std::time::Duration;
 
@@ -45,14 +45,15 @@ impl Default for Order {
 ///
 /// # Recordings
 ///
-/// No kernel writes into the rings of a recording. So no ring can overflow, and nothing is copied, released or discarded because a ring is
-/// full. The bound of [`WhenFull::Copy`] limits the index. If the index of the whole recording could take more than the bound, each refresh
-/// indexes a part of each ring, and [`Merge::is_behind`](crate::Merge::is_behind) says that there is more. Before the first part the merge
-/// computes the key of each record once. So a part proves the order of all keys that are smaller than every key that is left.
+/// No kernel writes into the rings of a recording. So no ring can overflow, and nothing is copied, released or
+/// discarded because a ring is full. The bound of [`WhenFull::Copy`] limits the index. If the index of the whole
+/// recording could take more than the bound, each refresh indexes a part of each ring, and
+/// [`Merge::is_behind`](crate::Merge::is_behind) says that there is more. Before the first part the merge computes the
+/// key of each record once. So a part proves the order of all keys that are smaller than every key that is left.
 ///
-/// Records leave before their order is proven in two cases, and [`EarlyRelease`](crate::EarlyRelease) says so: if a key is smaller than so
-/// many keys before it in its ring that they do not fit into the bound.
-/// [`WhenFull::Release`] and [`WhenFull::Discard`] index a whole recording at once, without a bound.
+/// Records leave before their order is proven in two cases, and [`EarlyRelease`](crate::EarlyRelease) says so: if a key
+/// is smaller than so many keys before it in its ring that they do not fit into the bound. [`WhenFull::Release`] and
+/// [`WhenFull::Discard`] index a whole recording at once, without a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "overflow")]
@@ -66,14 +67,14 @@ pub enum WhenFull {
     Copy {
         /// The most memory that holding may take for all rings together, in bytes.
         ///
-        /// The bound includes each copied record with 0 to 7 bytes of padding, and the index. The index takes 16 bytes for each held
-        /// record, also for one that lies in its ring, and some 100 bytes more if a notice comes before it. The bound does not include the
-        /// memory of the rings, the 8 KiB that each ring has from the start, or up
+        /// The bound includes each copied record with 0 to 7 bytes of padding, and the index. The index takes 16 bytes
+        /// for each held record, also for one that lies in its ring, and some 100 bytes more if a notice comes before
+        /// it. The bound does not include the memory of the rings, the 8 KiB that each ring has from the start, or up
         /// to 12 KiB for missing numbers of the machine. Memory that a burst took is given back within 64 refreshes.
         most: usize,
     },
-    /// Release as many held records as make space, before their order is proven. This takes no memory beyond the index of the records in
-    /// the rings.
+    /// Release as many held records as make space, before their order is proven. This takes no memory beyond the index
+    /// of the records in the rings.
     Release,
     /// Leave held records where they are. The kernel discards records that do not fit (discard mode in LTTng).
     Discard,
@@ -99,9 +100,9 @@ const MARK: u8 = 75;
 
 impl FillMark {
     /// Checks that the rest of each ring is large enough for a record.
-    pub(crate) fn check(self, lanes: &[Lane]) -> Result<(), Error> {
+    pub(crate) fn check(self, cpu_rings: &[CpuRing]) -> Result<(), Error> {
         let Some(percent) = self.0 else { return Ok(()) };
-        for Lane { ring, origin, .. } in lanes {
+        for CpuRing { ring, origin, .. } in cpu_rings {
             let (size, record) = (ring.size(), origin.layout.smallest());
             let left = size - self.of(size);
             // The kernel never writes one byte of a ring. If no record fits even then, the mark is not at fault.
@@ -126,8 +127,8 @@ impl FillMark {
         size / 100 * percent + size % 100 * percent / 100
     }
 
-    /// The mark that leaves space for two more of the ring's longest records. If that mark is too low, half of what one record leaves. The
-    /// kernel never writes one byte of a ring.
+    /// The mark that leaves space for two more of the ring's longest records. If that mark is too low, half of what one
+    /// record leaves. The kernel never writes one byte of a ring.
     pub(crate) fn leaving(self, size: u64, longest: u64) -> u64 {
         let room = |records: u64| (size - 1).saturating_sub(records * longest);
         self.of(size).min(room(2).max(room(1) / 2))
@@ -140,12 +141,14 @@ impl Order {
         Self::default()
     }
 
-    /// Options of rings that ask the kernel for no more than this order needs. If the key lies in the payload ([`Key::Payload`]), their
-    /// records have no time (`PERF_SAMPLE_TIME`), unless an attribute given to `RingOptions::event` asks for it.
+    /// Options of rings that ask the kernel for no more than this order needs. If the key lies in the payload
+    /// ([`Key::Payload`]), their records have no time (`PERF_SAMPLE_TIME`), unless an attribute given to
+    /// `RingOptions::event` asks for it.
     ///
-    /// Such a record is 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about a fifth of a small
-    /// output. [`Record::time`](crate::Record::time) is then `None`, and a reader by [`Key::Time`] is
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput). Records of [`Rings::options`](crate::Rings::options) have a time.
+    /// Such a record is 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
+    /// a fifth of a small output. [`Record::time`](crate::Record::time) is then `None`, and a reader by [`Key::Time`]
+    /// is [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput). Records of
+    /// [`Rings::options`](crate::Rings::options) have a time.
     ///
     /// ```no_run
     /// use perfweave::{Key, Order, Reader};
@@ -174,12 +177,12 @@ impl Order {
         self
     }
 
-    /// Sets where each CPU's own sequence number is, for programs that number their output. A missing number is then a [`Gap`](crate::Gap)
-    /// with its CPU, before the record that shows the gap.
+    /// Sets where each CPU's own sequence number is, for programs that number their output. A missing number is then a
+    /// [`Gap`](crate::Gap) with its CPU, before the record that shows the gap.
     ///
-    /// In a BPF ring buffer that CPUs share, records must name their CPU ([`Layout::cpu_at`](crate::Layout::cpu_at)). A record there that is
-    /// too short for that, or names a CPU that no kernel has, is not checked. Each counter counts for one ring: a CPU that writes into two
-    /// needs two.
+    /// In a BPF ring buffer that CPUs share, records must name their CPU ([`Layout::cpu_at`](crate::Layout::cpu_at)). A
+    /// record there that is too short for that, or names a CPU that no kernel has, is not checked. Each counter counts
+    /// for one ring: a CPU that writes into two needs two.
     pub fn numbers(mut self, numbers: Sequence) -> Self {
         self.numbers = Some(numbers);
         self
@@ -193,10 +196,11 @@ impl Order {
 
     /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect. 75 unless set.
     ///
-    /// The mark always leaves space for two of the longest records seen in the ring. The kernel wakes the reader, and the reader refreshes.
-    /// The rest of a ring must take what a CPU writes until the reader runs. Under [`WhenFull::Copy`] a reader also copies held records out
-    /// of a ring below the mark if the kernel would fill the rest of the ring within ten milliseconds. Making a merge fails with
-    /// [`ErrorKind::InvalidInput`] if the mark leaves no space for a record in a ring. For a recording this is not checked.
+    /// The mark always leaves space for two of the longest records seen in the ring. The kernel wakes the reader, and
+    /// the reader refreshes. The rest of a ring must take what a CPU writes until the reader runs. Under
+    /// [`WhenFull::Copy`] a reader also copies held records out of a ring below the mark if the kernel would fill the
+    /// rest of the ring within ten milliseconds. Making a merge fails with [`ErrorKind::InvalidInput`] if the mark
+    /// leaves no space for a record in a ring. For a recording this is not checked.
     ///
     /// # Panics
     /// If `percent` is more than 100.
@@ -208,21 +212,21 @@ impl Order {
         self
     }
 
-    /// Sets the longest time that an event waits for a refresh, and then for a fence to begin. 100 ms unless set, from 1 ms to an hour. It
-    /// has no effect on a [`Merge`](crate::Merge), which does not wait.
+    /// Sets the longest time that an event waits for a refresh, and then for a fence to begin. 100 ms unless set, from
+    /// 1 ms to an hour. It has no effect on a [`Merge`](crate::Merge), which does not wait.
     ///
-    /// A reader gathers events, because each wake-up and each fence costs as much as many events. On a machine with few events it wakes
-    /// once in this time, and under a fence rule begins a fence if it found an event. On a busy machine it wakes as soon as a wake-up is cheap
-    /// for the number of events, in 5 to 40 ms, and never later than this. So a smaller latency makes each event dearer, and a larger one
-    /// gains something only where events are few. If a ring fills up, the kernel wakes the reader. docs/NUMBERS.md names the table: what
-    /// each latency costs under each rule.
+    /// A reader gathers events, because each wake-up and each fence costs as much as many events. On a machine with few
+    /// events it wakes once in this time, and under a fence rule begins a fence if it found an event. On a busy machine
+    /// it wakes as soon as a wake-up is cheap for the number of events, in 5 to 40 ms, and never later than this. So a
+    /// smaller latency makes each event dearer, and a larger one gains something only where events are few. If a ring
+    /// fills up, the kernel wakes the reader. docs/NUMBERS.md names the table: what each latency costs under each rule.
     ///
-    /// The kernel wakes a reader of BPF ring buffers for single events. There this is the longest time for which a reader gathers events that
-    /// come fast.
+    /// The kernel wakes a reader of BPF ring buffers for single events. There this is the longest time for which a
+    /// reader gathers events that come fast.
     ///
-    /// A flush and a deadline wait ten times as long, a second unless set, but 0.1 to 10 s, for each program that has reserved bytes of a BPF
-    /// ring buffer to commit them. A program may never do that. Then what is held leaves early: [`EarlyRelease`](crate::EarlyRelease) says which ring it is and
-    /// for how long, and the report comes.
+    /// A flush and a deadline wait ten times as long, a second unless set, but 0.1 to 10 s, for each program that has
+    /// reserved bytes of a BPF ring buffer to commit them. A program may never do that. Then what is held leaves early:
+    /// [`EarlyRelease`](crate::EarlyRelease) says which ring it is and for how long, and the report comes.
     ///
     /// libpcap calls this the packet buffer timeout, LTTng the read timer.
     #[doc(alias = "timeout")]
@@ -234,40 +238,44 @@ impl Order {
 
     /// Sets how long a reader keeps refreshing after it has found an event, before it sleeps. Zero unless set.
     ///
-    /// A spinning reader finds the next event within about a microsecond, without a wake-up, and uses a whole CPU. On a machine without
-    /// events it still sleeps. With [`Duration::MAX`] it never sleeps.
+    /// A spinning reader finds the next event within about a microsecond, without a wake-up, and uses a whole CPU. On a
+    /// machine without events it still sleeps. With [`Duration::MAX`] it never sleeps.
     ///
-    /// It has an effect on a [`Reader`](crate::Reader) only: a reader under tokio does not spin, and a [`Merge`](crate::Merge) does not
-    /// wait. A wake-up for every few events ([`Wakeup::Events`](crate::Wakeup::Events)) also shortens the wait. It costs the traced program
-    /// an interrupt each time.
+    /// It has an effect on a [`Reader`](crate::Reader) only: a reader under tokio does not spin, and a
+    /// [`Merge`](crate::Merge) does not wait. A wake-up for every few events
+    /// ([`Wakeup::Events`](crate::Wakeup::Events)) also shortens the wait. It costs the traced program an interrupt
+    /// each time.
     #[doc(alias = "busy poll")]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Leaves out records about the tracer alone: about the threads that read these rings, and about the thread that waits for their
-    /// fences. On an idle machine most events of a scheduler trace are about the tracer.
+    /// Leaves out records about the tracer alone: about the threads that read these rings, and about the thread that
+    /// waits for their fences. On an idle machine most events of a scheduler trace are about the tracer.
     ///
     /// A record is left out in these cases:
     ///
-    /// - A tracepoint or a probe wrote it in a thread of the tracer (`common_pid`). Example: the reader wakes another thread.
-    /// - A tracepoint of the scheduler (`sched_*`) wrote it, and its field `pid` is a thread of the tracer. Example: another thread wakes
-    ///   the reader.
-    /// - It is a `sched:sched_switch` between a thread of the tracer and the idle thread, or between two threads of the tracer. A switch
-    ///   between the reader and another program stays, since it says when that program ran. So half of the reader's own switches may stay.
-    ///   A tool that pairs switches leaves [`Reader::threads`](crate::Reader::threads) out of its result.
+    /// - A tracepoint or a probe wrote it in a thread of the tracer (`common_pid`). Example: the reader wakes another
+    ///   thread.
+    /// - A tracepoint of the scheduler (`sched_*`) wrote it, and its field `pid` is a thread of the tracer. Example:
+    ///   another thread wakes the reader.
+    /// - It is a `sched:sched_switch` between a thread of the tracer and the idle thread, or between two threads of the
+    ///   tracer. A switch between the reader and another program stays, since it says when that program ran. So half of
+    ///   the reader's own switches may stay. A tool that pairs switches leaves
+    ///   [`Reader::threads`](crate::Reader::threads) out of its result.
     /// - It is any other record with [`Sample::Tid`](crate::Sample::Tid), from a thread of the tracer.
     ///
-    /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a record with
-    /// [`Sample::Tid`](crate::Sample::Tid) that one of them writes tells its number. Without that sample, and for adopted rings, only the
-    /// last rule applies. Nothing is left out of a recording. A thread that has read stays known after it ends,
-    /// although the kernel may reuse its number: read from threads that live long.
+    /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a
+    /// record with [`Sample::Tid`](crate::Sample::Tid) that one of them writes tells its number. Without that sample,
+    /// and for adopted rings, only the last rule applies. Nothing is left out of a recording. A thread that has read
+    /// stays known after it ends, although the kernel may reuse its number: read from threads that live long.
     ///
-    /// [`Status::left_out`](crate::Status::left_out) counts the records that were left out. A ledger counts them as yielded. Their numbers
-    /// and keys are checked like all others. A reader knows a thread from that thread's first refresh on
-    /// ([`Reader::threads`](crate::Reader::threads)). A filter in the kernel ([`RingOptions::filter`](crate::RingOptions::filter)) can
-    /// leave out threads that are known when the rings are opened. It counts nothing.
+    /// [`Status::left_out`](crate::Status::left_out) counts the records that were left out. A ledger counts them as
+    /// yielded. Their numbers and keys are checked like all others. A reader knows a thread from that thread's first
+    /// refresh on ([`Reader::threads`](crate::Reader::threads)). A filter in the kernel
+    /// ([`RingOptions::filter`](crate::RingOptions::filter)) can leave out threads that are known when the rings are
+    /// opened. It counts nothing.
     #[doc(alias = "filter")]
     pub fn without_self(mut self) -> Self {
         self.without_self = true;

@@ -17,8 +17,8 @@ pub(crate) enum Keyed {
     Never,
 }
 
-/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to say. `NOTED` is combined
-/// with the others.
+/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to
+/// say. `NOTED` is combined with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag(u8);
 
@@ -43,23 +43,25 @@ impl Tag {
 const SIZE: u64 = 0xfff8;
 const TAG: u64 = 7;
 
-/// Where the position and the rank of the ring begin in a word.
+/// Where the position and the index of the ring begin in a word.
 const POSITION_AT: u32 = 16;
-const RANK_AT: u32 = 50;
+const RING_INDEX_AT: u32 = 50;
 
 /// How many rings there can be.
-pub(crate) const RINGS: usize = 1 << (u64::BITS - RANK_AT);
+pub(crate) const RINGS: usize = 1 << (u64::BITS - RING_INDEX_AT);
 
-/// The most bytes of a ring between the first held one and the head of a refresh, so that positions are told apart by their low bits.
+/// The most bytes of a ring between the first held one and the head of a refresh, so that positions are told apart by
+/// their low bits.
 pub(crate) const SPAN: u64 = 1 << 32;
 
-const _: () = assert!(LOW_POSITION == (1 << (RANK_AT - POSITION_AT)) - 1 && 2 * (SPAN + (1 << 31)) <= LOW_POSITION);
+const _: () =
+    assert!(LOW_POSITION == (1 << (RING_INDEX_AT - POSITION_AT)) - 1 && 2 * (SPAN + (1 << 31)) <= LOW_POSITION);
 
 /// A place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) key: u64,
-    /// From the top: the rank of the ring, the low bits of the position, the size, the tag.
+    /// From the top: the index of the ring, the low bits of the position, the size, the tag.
     word: u64,
 }
 
@@ -69,15 +71,15 @@ impl Place {
 
     /// `size`: that of a record, or 0 if a note has the length.
     #[inline(always)]
-    pub(crate) fn new(key: u64, rank: u32, position: u64, size: u64, tag: Tag) -> Self {
-        debug_assert!(size & !SIZE == 0 && (rank as usize) < RINGS);
-        Self { key, word: Self::word(rank, position) | size | u64::from(tag.0) }
+    pub(crate) fn new(key: u64, ring_index: u32, position: u64, size: u64, tag: Tag) -> Self {
+        debug_assert!(size & !SIZE == 0 && (ring_index as usize) < RINGS);
+        Self { key, word: Self::word(ring_index, position) | size | u64::from(tag.0) }
     }
 
     /// The word of a position, without a size.
     #[inline(always)]
-    pub(crate) fn word(rank: u32, position: u64) -> u64 {
-        u64::from(rank) << RANK_AT | (position & LOW_POSITION) << POSITION_AT
+    pub(crate) fn word(ring_index: u32, position: u64) -> u64 {
+        u64::from(ring_index) << RING_INDEX_AT | (position & LOW_POSITION) << POSITION_AT
     }
 
     /// A plain sample at the position of a word.
@@ -92,10 +94,10 @@ impl Place {
         word + (size << POSITION_AT)
     }
 
-    /// The rank of its ring.
+    /// The index of its ring.
     #[inline(always)]
-    pub(crate) fn rank(self) -> usize {
-        (self.word >> RANK_AT) as usize
+    pub(crate) fn ring_index(self) -> usize {
+        (self.word >> RING_INDEX_AT) as usize
     }
 
     /// The low bits of its position, and above them others.
@@ -150,9 +152,9 @@ impl Place {
         }
     }
 
-    /// The same in a ring of another rank.
-    pub(crate) fn moved(self, ranks: u32) -> Self {
-        Self { word: self.word + (u64::from(ranks) << RANK_AT), ..self }
+    /// The same in a ring of another index.
+    pub(crate) fn moved(self, rings: u32) -> Self {
+        Self { word: self.word + (u64::from(rings) << RING_INDEX_AT), ..self }
     }
 
     /// How many bytes it lies behind another place of its ring.
@@ -168,8 +170,8 @@ impl Ord for Place {
     /// By key, then by ring, then by position in the ring.
     fn cmp(&self, other: &Self) -> Ordering {
         step();
-        let rank_and_key = (self.key, self.rank()).cmp(&(other.key, other.rank()));
-        rank_and_key.then_with(|| self.ahead_of(*other).cmp(&0))
+        let key_and_ring = (self.key, self.ring_index()).cmp(&(other.key, other.ring_index()));
+        key_and_ring.then_with(|| self.ahead_of(*other).cmp(&0))
     }
 }
 
@@ -190,18 +192,19 @@ impl Eq for Place {}
 /// Details that few places need, stored separately by position. A place without a note is a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Note {
-    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in its ring. Also for
-    /// losses that the kernel counts and no LOST record has reported yet.
+    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in
+    /// its ring. Also for losses that the kernel counts and no LOST record has reported yet.
     Lost { id: u64, count: u64, after: Option<u64> },
     /// For a LOST record: its count was reported before, or is zero.
-    Told,
+    Reported,
     /// For damage: the fault, and its bytes.
     Fault { fault: Fault, len: u32 },
     /// For a record of 64 KiB or more: its bytes.
     Long { len: u32 },
     /// For a record: its number is not the expected one. `len` for a record of 64 KiB or more, else 0.
     Anomaly { cpu: u32, len: u32, kind: AnomalyKind, expected: u64, found: u64 },
-    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before it in its ring.
+    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before
+    /// it in its ring.
     Hole { cpu: u32, len: u32, hole: Hole, after: Option<u64> },
 }
 
@@ -209,7 +212,7 @@ impl Note {
     /// The length of its place, if that is not in the place itself.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Self::Lost { .. } | Self::Told => 0,
+            Self::Lost { .. } | Self::Reported => 0,
             Self::Fault { len, .. } | Self::Long { len } | Self::Anomaly { len, .. } | Self::Hole { len, .. } => {
                 (*len).into()
             }
@@ -218,6 +221,6 @@ impl Note {
 
     /// Whether its place is a record.
     pub(crate) fn is_of_a_record(&self) -> bool {
-        !matches!(self, Self::Lost { .. } | Self::Told | Self::Fault { .. })
+        !matches!(self, Self::Lost { .. } | Self::Reported | Self::Fault { .. })
     }
 }

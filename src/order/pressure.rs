@@ -4,14 +4,14 @@ use crate::order::WhenFull;
 use crate::order::event::EarlyRelease;
 use crate::order::index::{Index, memory_of, shrink};
 use crate::order::merge::{Indexed, Merge};
-use crate::order::run::SLOTS;
+use crate::order::queue::SLOTS;
 use crate::ring::{ANY_CPU, Ring};
 use crate::sequence::tracker::Tracker;
 use crate::sys::{machine, memory};
 use std::time::Duration;
 
-/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records are copied out of a
-/// ring unless its free part can take what is written meanwhile.
+/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
+/// are copied out of a ring unless its free part can take what is written meanwhile.
 const SOON: Duration = Duration::from_millis(10);
 
 /// Refreshes in quicker succession say little about how fast a ring is written.
@@ -35,8 +35,8 @@ impl WhenFull {
         }
     }
 
-    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a process that exceeds
-    /// a limit, and a control group kills it. The other half is for the rest of the program.
+    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a
+    /// process that exceeds a limit, and a control group kills it. The other half is for the rest of the program.
     pub(crate) fn for_a_recording(self) -> Self {
         let available =
             memory::available().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX));
@@ -45,10 +45,10 @@ impl WhenFull {
 }
 
 impl Merge {
-    /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in
-    /// a small ring the fence's own events may fill a quarter.
+    /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the
+    /// kernel wakes a reader: in a small ring the fence's own events may fill a quarter.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.rings.lanes.iter().any(|lane| lane.ring.used() > lane.ring.size() / 2)
+        self.rings.cpu_rings.iter().any(|cpu_ring| cpu_ring.ring.used() > cpu_ring.ring.size() / 2)
     }
 
     /// Whether a ring has filled up so much while events were yielded that a refresh should come before the next one.
@@ -61,28 +61,29 @@ impl Merge {
     pub(crate) fn writers(&mut self) -> impl Iterator<Item = u32> {
         // What was merged is held too.
         self.stream.sync();
-        let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let holding = lanes.filter(|(_, index)| index.len() > 0).map(|(lane, _)| lane.origin.cpu);
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let holding = cpu_rings.filter(|(_, index)| index.len() > 0).map(|(cpu_ring, _)| cpu_ring.origin.cpu);
         let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
         holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
     }
 
     /// Bytes of memory that holding takes now.
     pub(crate) fn memory(&self) -> usize {
-        let lanes = self.rings.lanes.iter().map(|lane| lane.copies.memory());
+        let cpu_rings = self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory());
         let indexes = self.stream.indexes.iter().map(Index::memory);
         let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
-        lanes.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
+        cpu_rings.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
     }
 
-    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the bound: a list that grows
-    /// exists twice for a moment.
+    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the
+    /// bound: a list that grows exists twice for a moment.
     pub(super) fn reserved(&self) -> usize {
         let still = |sequence: &Tracker| sequence.most_memory() - sequence.memory() + Tracker::BESIDE;
         self.stream.sequence.as_ref().map_or(0, still)
     }
 
-    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
+    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must
+    /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         let most = self.when_full.most();
         self.free_unneeded(most);
@@ -91,7 +92,7 @@ impl Merge {
         let mut memory = self.memory();
         if memory > enough {
             self.stream.free_spare();
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.clear_spare());
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
             memory = self.memory();
         }
         let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
@@ -104,8 +105,8 @@ impl Merge {
         let mut crowded = false;
         self.was_crowded |= self.is_crowded();
         let is_complete = self.rings.are_complete();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            let (tail, used, size) = (lane.ring.tail(), lane.ring.used(), lane.ring.size());
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            let (tail, used, size) = (cpu_ring.ring.tail(), cpu_ring.ring.used(), cpu_ring.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
             let mark = self.mark.leaving(size, index.longest());
             // Events that may leave are not held: the consumer makes space by taking them.
@@ -114,15 +115,17 @@ impl Merge {
             if used <= mark.min(size.saturating_sub(soon)) || is_out || is_complete {
                 continue;
             }
-            let is_pressed = used > mark;
+            let is_above_mark = used > mark;
             match self.when_full {
                 WhenFull::Discard => {}
-                WhenFull::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
-                    memory += lane.copies.more(&lane.ring, index.cursor());
-                    index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
+                WhenFull::Copy { .. }
+                    if memory + reserved + cpu_ring.copies.more(&cpu_ring.ring, index.cursor()) <= most =>
+                {
+                    memory += cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
+                    index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
                 }
                 // The ring still has space.
-                WhenFull::Copy { .. } if !is_pressed => {}
+                WhenFull::Copy { .. } if !is_above_mark => {}
                 // Copied records will leave, which frees memory for this ring.
                 WhenFull::Copy { .. } if size as usize <= most / 2 => crowded = true,
                 // Down to half the mark. Otherwise the next record would exceed it again.
@@ -139,7 +142,7 @@ impl Merge {
             release = release.max(self.oldest_quarter());
         }
         let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));
-        self.stream.pressed = Some(self.unproven(memory));
+        self.stream.early_notice = Some(self.unproven(memory));
         Some(release)
     }
 
@@ -148,7 +151,7 @@ impl Merge {
         self.refreshed += 1;
         if self.refreshed == WINDOW {
             self.refreshed = 0;
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
             let mut memory = self.memory();
             for index in &mut self.stream.indexes {
                 let before = index.memory();
@@ -170,8 +173,8 @@ impl Merge {
     /// The notice of an early release.
     pub(super) fn unproven(&self, memory: usize) -> EarlyRelease {
         let filled = |ring: &Ring| (ring.used() * 100 / ring.size()) as u8;
-        let fullest = self.rings.lanes.iter().max_by_key(|lane| filled(&lane.ring));
-        let (cpu, filled) = fullest.map_or((0, 0), |lane| (lane.origin.cpu, filled(&lane.ring)));
+        let fullest = self.rings.cpu_rings.iter().max_by_key(|cpu_ring| filled(&cpu_ring.ring));
+        let (cpu, filled) = fullest.map_or((0, 0), |cpu_ring| (cpu_ring.origin.cpu, filled(&cpu_ring.ring)));
         let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
         EarlyRelease { cpu, filled, memory, most, reserved: None }
     }

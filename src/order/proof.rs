@@ -145,9 +145,9 @@ impl Proof {
     }
 
     /// Speeds up the proof under way, if it is a grace period: makes these CPUs switch, `most` times in all.
-    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+    pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if let Self::Fences(fences) = self {
-            fences.hurry(cpus, most);
+            fences.visit_cpus(cpus, most);
         }
     }
 
@@ -161,7 +161,7 @@ impl Proof {
         if let Self::Epochs(watch) = self { Some(watch) } else { None }
     }
 
-    /// How often a kernel fence replaced the proof for programs that did not leave.
+    /// How often a grace period of the kernel replaced the proof for programs that did not leave.
     pub(crate) fn stand_ins(&self) -> u64 {
         if let Self::Epochs(watch) = self { watch.stood_in } else { 0 }
     }
@@ -203,15 +203,15 @@ impl GracePeriods {
         self.0.name()
     }
 
-    /// What would make these grace periods shorter, by how the machine's administrator has set them now ([`Rcu`]): what to write into
-    /// which file, or which other fence is as fast and needs less. `None` if nothing would, if the setting does not matter to this way, or
-    /// if it cannot be read. It reads two files and waits for nothing.
+    /// What would make these grace periods shorter, by how the machine's administrator has set them now ([`Rcu`]): what
+    /// to write into which file, or which other fence is as fast and needs less. `None` if nothing would, if the
+    /// setting does not matter to this way, or if it cannot be read. It reads two files and waits for nothing.
     pub fn advice(&self) -> Option<&'static str> {
         Rcu::read().ok()?.advice(self.name())
     }
 
-    /// Begins a grace period and does not wait. Call it right after [`Merge::begin_fence`](crate::Merge::begin_fence). Returns false if one
-    /// is already under way.
+    /// Begins a grace period and does not wait. Call it right after [`Merge::begin_fence`](crate::Merge::begin_fence).
+    /// Returns false if one is already under way.
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -221,7 +221,8 @@ impl GracePeriods {
     }
 
     /// The result of the grace period under way, if it has ended, without waiting. Returned once. Then call
-    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace period failed.
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
+    /// period failed.
     ///
     /// # Errors
     /// As [`GracePeriods::wait`].
@@ -229,7 +230,7 @@ impl GracePeriods {
         if let Some(ended) = self.0.ended() {
             return Some(ended);
         }
-        // A kernel fence replaces the proof for a program that stays inside.
+        // A grace period of the kernel replaces the proof for a program that stays inside.
         self.0.epochs()?.lose_patience().err().map(Err)
     }
 
@@ -238,8 +239,8 @@ impl GracePeriods {
     /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
     ///
     /// # Errors
-    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is the parent's.
-    /// Nothing is proven in these cases.
+    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is
+    /// the parent's. Nothing is proven in these cases.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(Error::into_source)
     }

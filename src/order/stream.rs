@@ -12,7 +12,7 @@ use crate::order::key::Keys;
 use crate::order::place::{Keyed, Place, Tag};
 use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
-use crate::rings::{Lane, Untraced};
+use crate::rings::{CpuRing, Untraced};
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::Hole;
 use crate::sequence::tracker::Tracker;
@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
     pub(crate) indexes: Vec<Index>,
-    /// Displaced records whose places in their runs are far away.
+    /// Displaced records whose places in their queues are far away.
     pub(crate) far: Far,
     /// The next places, taken out of the indexes in order.
     pub(crate) array: Array,
@@ -42,7 +42,7 @@ pub(crate) struct Stream {
     /// Whether records leave early, and this was reported.
     early: bool,
     /// The report of an early release that is due.
-    pub(crate) pressed: Option<EarlyRelease>,
+    pub(crate) early_notice: Option<EarlyRelease>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
     /// Finds records about the tracer, if those are left out.
@@ -94,7 +94,7 @@ impl Stream {
             rushed: false,
             said: None,
             early: false,
-            pressed: None,
+            early_notice: None,
             notices: VecDeque::new(),
             own: None,
             counts: Status::default(),
@@ -110,7 +110,8 @@ impl Stream {
         any
     }
 
-    /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something smaller may have come.
+    /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something
+    /// smaller may have come.
     pub(crate) fn sync(&mut self) {
         self.last = self.last();
         self.counts.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
@@ -124,8 +125,8 @@ impl Stream {
 
     /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
-    pub(crate) fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
-        if self.pick_next_other() && !self.leave_out(lanes) {
+    pub(crate) fn pick_anew(&mut self, cpu_rings: &[CpuRing]) -> bool {
+        if self.pick_next_other() && !self.leave_out(cpu_rings) {
             return true;
         }
         self.last = self.last();
@@ -136,9 +137,9 @@ impl Stream {
             if self.array.is_empty() && !self.merge() {
                 return false;
             }
-            // Behind one that was left out the run goes on.
+            // Behind one that was left out the others go on.
             if self.array.next_other().is_none() {
-                self.find_plain(lanes);
+                self.find_plain(cpu_rings);
                 if self.is_at_hand() {
                     return true;
                 }
@@ -151,7 +152,7 @@ impl Stream {
             if !is_picked {
                 return false;
             }
-            if !self.leave_out(lanes) {
+            if !self.leave_out(cpu_rings) {
                 return true;
             }
         }
@@ -167,9 +168,9 @@ impl Stream {
     /// Merges the next places whose keys may be yielded.
     fn merge(&mut self) -> bool {
         // Numbers leave without a fence. What has no key has the smallest one.
-        let until = if self.sequence.is_some() { u64::MAX } else { self.frontier.limit().unwrap_or(0) };
+        let frontier = if self.sequence.is_some() { u64::MAX } else { self.frontier.largest_admitted().unwrap_or(0) };
         self.last = self.last();
-        self.array.merge(&mut self.indexes, &mut self.far, until)
+        self.array.merge(&mut self.indexes, &mut self.far, frontier)
     }
 
     /// Whether a number leaves without a fence.
@@ -182,11 +183,11 @@ impl Stream {
         false
     }
 
-    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early; or such records of
-    /// other kinds. What is about the tracer among the plain ones is left out.
-    fn find_plain(&mut self, lanes: &[Lane]) {
-        let until = self.frontier.until();
-        let is_plain = |place: &Place| place.is_plain() && place.key < until;
+    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early;
+    /// or such records of other kinds. What is about the tracer among the plain ones is left out.
+    fn find_plain(&mut self, cpu_rings: &[CpuRing]) {
+        let end = self.frontier.end();
+        let is_plain = |place: &Place| place.is_plain() && place.key < end;
         self.array.set_plain(0);
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
@@ -195,33 +196,33 @@ impl Stream {
             return;
         }
         if !is_plain(first) {
-            let others = left.iter().take_while(|place| place.is_other() && place.key < until).count();
+            let others = left.iter().take_while(|place| place.is_other() && place.key < end).count();
             return self.array.set_others(others);
         }
-        let all = self.array.are_plain() && last.key < until;
+        let all = self.array.are_plain() && last.key < end;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
         self.early = false;
         if let Some(own) = &self.own {
-            let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(lanes, place)));
+            let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(cpu_rings, place)));
             self.counts.left_out += left_out as u64;
         }
     }
 
     /// Takes the picked record without yielding it, if it is about the tracer.
     #[inline(always)]
-    fn leave_out(&mut self, lanes: &[Lane]) -> bool {
-        self.own.is_some() && self.leave_out_own(lanes)
+    fn leave_out(&mut self, cpu_rings: &[CpuRing]) -> bool {
+        self.own.is_some() && self.leave_out_own(cpu_rings)
     }
 
     /// Adds the index of a new ring. Nothing is merged.
-    pub(crate) fn insert(&mut self, rank: usize, index: Index) {
-        self.indexes[rank..].iter_mut().for_each(Index::move_rank);
-        let moved = |place: Place| if place.rank() >= rank { place.moved(1) } else { place };
+    pub(crate) fn insert(&mut self, ring_index: usize, index: Index) {
+        self.indexes[ring_index..].iter_mut().for_each(Index::move_ring_index);
+        let moved = |place: Place| if place.ring_index() >= ring_index { place.moved(1) } else { place };
         // The order stays the same.
         let far: Vec<_> = self.far.drain().map(moved).collect();
         self.far.extend(far);
-        self.indexes.insert(rank, index);
+        self.indexes.insert(ring_index, index);
         self.array.resize(self.indexes.len());
     }
 
@@ -238,24 +239,28 @@ impl Stream {
     }
 
     /// Places of a ring that were merged and not yielded, with their bytes. A loss in no ring is not among them.
-    pub(crate) fn in_array(&self, rank: usize) -> impl Iterator<Item = Place> {
-        self.array.left().iter().copied().filter(move |place| place.rank() == rank && place.tag() != Tag::LOOSE)
+    pub(crate) fn in_array(&self, ring_index: usize) -> impl Iterator<Item = Place> {
+        self.array
+            .left()
+            .iter()
+            .copied()
+            .filter(move |place| place.ring_index() == ring_index && place.tag() != Tag::LOOSE)
     }
 
     /// The position before which everything of a ring is yielded, or was discarded.
-    pub(crate) fn tail(&self, rank: usize) -> u64 {
-        let index = &self.indexes[rank];
-        self.in_array(rank).map(|place| index.position(place)).fold(index.tail(), u64::min)
+    pub(crate) fn tail(&self, ring_index: usize) -> u64 {
+        let index = &self.indexes[ring_index];
+        self.in_array(ring_index).map(|place| index.position(place)).fold(index.tail(), u64::min)
     }
 
     /// Records of a ring that were yielded.
-    pub(crate) fn records(&self, rank: usize) -> u64 {
-        self.indexes[rank].records_taken() - self.in_array(rank).count() as u64
+    pub(crate) fn records(&self, ring_index: usize) -> u64 {
+        self.indexes[ring_index].records_taken() - self.in_array(ring_index).count() as u64
     }
 
     /// Bytes of a ring that were seen and not yielded.
-    pub(crate) fn unread(&self, rank: usize) -> u64 {
-        self.indexes[rank].unread() + self.in_array(rank).map(Place::size).sum::<u64>()
+    pub(crate) fn unread(&self, ring_index: usize) -> u64 {
+        self.indexes[ring_index].unread() + self.in_array(ring_index).map(Place::size).sum::<u64>()
     }
 
     /// The certainty of an admitted key.
@@ -268,13 +273,13 @@ impl Stream {
     #[inline]
     fn unproven(&self) -> Option<Notice> {
         let begins = !self.early && self.is_early();
-        begins.then_some(self.pressed?).map(Notice::EarlyRelease)
+        begins.then_some(self.early_notice?).map(Notice::EarlyRelease)
     }
 
     /// A plain place as an event.
     #[inline(always)]
-    pub(crate) fn plain_event<'a>(&self, lanes: &'a [Lane], place: Place) -> Event<'a> {
-        let item = Item::Record(plain_record(lanes, place));
+    pub(crate) fn plain_event<'a>(&self, cpu_rings: &'a [CpuRing], place: Place) -> Event<'a> {
+        let item = Item::Record(plain_record(cpu_rings, place));
         Event { key: Some(place.key), certainty: self.frontier.certainty, late_by: 0, item }
     }
 
@@ -282,18 +287,18 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn hand_out<'a, A, B>(
         &mut self,
-        lanes: &'a [Lane],
-        plain_until: usize,
+        cpu_rings: &'a [CpuRing],
+        plain_end: usize,
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
     ) -> ControlFlow<B, A> {
         let Self { array, frontier, .. } = self;
         let certainty = frontier.certainty;
-        let (places, at) = array.walk(plain_until);
+        let (places, at) = array.walk(plain_end);
         for &place in places {
             // Before the function, which may panic.
             *at += 1;
-            let item = Item::Record(plain_record(lanes, place));
+            let item = Item::Record(plain_record(cpu_rings, place));
             let event = Event { key: Some(place.key), certainty, late_by: 0, item };
             all = each(all, event)?;
         }
@@ -302,21 +307,22 @@ impl Stream {
 
     /// The event that was picked and is not a plain place. It is taken.
     #[cold]
-    pub(crate) fn take_picked<'a>(&mut self, lanes: &'a [Lane]) -> Event<'a> {
-        let event = self.picked_event(lanes);
+    pub(crate) fn take_picked<'a>(&mut self, cpu_rings: &'a [CpuRing]) -> Event<'a> {
+        let event = self.picked_event(cpu_rings);
         self.take_other();
         event
     }
 
-    /// In a batch, whose events may still be borrowed, nothing is published. Whether a ring of which much was yielded fills up.
+    /// In a batch, whose events may still be borrowed, no tail advances. Whether a ring of which much was yielded fills
+    /// up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn heed(&mut self, lanes: &[Lane]) {
+    pub(crate) fn check_fill(&mut self, cpu_rings: &[CpuRing]) {
         if !self.array.is_empty() {
             return;
         }
-        for (index, lane) in self.indexes.iter_mut().zip(lanes) {
-            self.rushed |= index.fills_up(&lane.ring);
+        for (index, cpu_ring) in self.indexes.iter_mut().zip(cpu_rings) {
+            self.rushed |= index.fills_up(&cpu_ring.ring);
         }
     }
 
@@ -327,12 +333,12 @@ impl Stream {
     }
 
     fn keyed(&self, place: Place) -> Keyed {
-        self.indexes[place.rank()].keyed(place)
+        self.indexes[place.ring_index()].keyed(place)
     }
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = self.indexes[self.picked.place.rank()].counts_mut();
+        let counts = self.indexes[self.picked.place.ring_index()].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
@@ -340,7 +346,7 @@ impl Stream {
 
 /// The record of a plain place, where it lies.
 #[inline(always)]
-pub(crate) fn plain_record(lanes: &[Lane], place: Place) -> Record<'_> {
-    let lane = &lanes[place.rank()];
-    Record::sample(lane.near(place.low(), place.size()), place.size(), &lane.origin)
+pub(crate) fn plain_record(cpu_rings: &[CpuRing], place: Place) -> Record<'_> {
+    let cpu_ring = &cpu_rings[place.ring_index()];
+    Record::sample(cpu_ring.near(place.low(), place.size()), place.size(), &cpu_ring.origin)
 }

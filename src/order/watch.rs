@@ -15,24 +15,26 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Watch {
     epochs: Epochs,
-    /// What makes a program's entering visible before its clock reading, where the program's own atomic does not; and why that failed. The
-    /// words are read after that.
+    /// What makes a program's entering visible before its clock reading, where the program's own atomic does not; and
+    /// why that failed. The words are read after that.
     barrier: Option<Box<Reserved>>,
     failed: Option<io::Error>,
     course: Course,
-    /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has seen.
+    /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has
+    /// seen.
     inside: Vec<(u32, Epoch)>,
     /// Whether the words were read repeatedly for this proof.
     pub(super) spun: bool,
-    /// The kernel fence that replaces the proof for words that stay inside. Started at first use.
+    /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
     stand_in: Option<Fences>,
-    /// Since when the fence under way replaces this proof. A fence may be left from an earlier proof.
+    /// Since when the grace period under way replaces this proof. A grace period may be left from an earlier proof.
     standing_in: Option<Instant>,
     /// How often it replaced a proof.
     pub(super) stood_in: u64,
     /// The last word for which it replaced a proof. If the word is unchanged, the reader does not wait for it again.
     stuck: Option<(u32, Epoch)>,
-    /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. To be reported once.
+    /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. To be
+    /// reported once.
     pub(crate) returned: Option<(u32, Duration)>,
 }
 
@@ -74,7 +76,8 @@ impl Watch {
             self.failed = ordered.err();
         }
         let words = &self.epochs.words;
-        // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest key.
+        // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest
+        // key.
         EpochWords::behind_clocks();
         let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
@@ -92,8 +95,8 @@ impl Watch {
         !self.course.is_under_way || self.inside.is_empty()
     }
 
-    /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most programs have left, and
-    /// the others take longer. Returns whether all programs have left.
+    /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most
+    /// programs have left, and the others take longer. Returns whether all programs have left.
     pub(crate) fn spin(&mut self) -> bool {
         let times = if std::mem::replace(&mut self.spun, true) { 1 } else { SPINS };
         (0..times).any(|_| {
@@ -103,7 +106,7 @@ impl Watch {
         })
     }
 
-    /// If a program has been inside for too long, a kernel fence replaces the proof.
+    /// If a program has been inside for too long, a grace period of the kernel replaces the proof.
     pub(crate) fn lose_patience(&mut self) -> io::Result<()> {
         let is_known = self.inside.iter().any(|inside| self.stuck == Some(*inside));
         let is_long = is_known || self.course.past() >= self.epochs.patience;
@@ -123,7 +126,7 @@ impl Watch {
             self.course.is_under_way = false;
             return Err(io::Error::other(Error::forked()));
         }
-        // The end of a fence for an earlier proof, which ended by itself.
+        // The end of a grace period for an earlier proof, which ended by itself.
         let _ = fences.ended();
         if fences.pause() != Some(Duration::ZERO) {
             return Ok(());
@@ -165,12 +168,12 @@ impl Proves for Watch {
             _ if self.ordering().is_some() => return None,
             Some(errno) => Err(errno),
             None if self.are_outside() => Ok(()),
-            // Only a fence that was begun for this proof counts.
+            // Only a grace period that was begun for this proof counts.
             None => self.stand_in.as_mut().filter(|_| self.standing_in.is_some())?.ended()?,
         };
         if ended.is_ok() && !self.inside.is_empty() {
-            // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is unchanged, one of
-            // them has not left, or one sleeps.
+            // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is
+            // unchanged, one of them has not left, or one sleeps.
             let words = &self.epochs.words;
             self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
             self.returned = self.stuck.map(|(cpu, _)| (cpu, self.course.past()));
@@ -259,7 +262,7 @@ mod tests {
         assert_eq!(count(|| watch.spin()), (1, true), "it has left");
     }
 
-    /// A fence begun for an earlier proof, which ends after that proof, proves nothing for this one.
+    /// A grace period begun for an earlier proof, which ends after that proof, proves nothing for this one.
     #[test]
     fn a_fence_of_an_earlier_proof_proves_nothing() {
         let kernel = Kernel::new(&[0]);

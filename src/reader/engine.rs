@@ -88,14 +88,16 @@ const LIST_CPUS: Duration = Duration::from_secs(1);
 /// The shortest sleep while a reservation is busy.
 const COMMIT_NAP: Duration = Duration::from_micros(50);
 
-/// How far apart proofs of reservations are in a rush: as far as with interrupts ([`Barrier::Interrupts`](crate::Barrier::Interrupts)).
+/// How far apart proofs of reservations are in a rush: as far as with interrupts
+/// ([`Barrier::Interrupts`](crate::Barrier::Interrupts)).
 const APART: Duration = Duration::from_micros(100);
 
 /// How often the kernel is asked for its count of losses.
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The default of the longest time that an event lies in its ring unseen. Without messages about CPUs, also how often CPUs are listed.
+    /// The default of the longest time that an event lies in its ring unseen. Without messages about CPUs, also how
+    /// often CPUs are listed.
     pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
@@ -240,8 +242,8 @@ impl Engine {
             return Duration::ZERO;
         }
         let now = Instant::now();
-        // While a fence is under way, nothing else releases events under its rule. The fence's end wakes the reader, and so do rings that
-        // fill up.
+        // While a fence is under way, nothing else releases events under its rule. The fence's end wakes the reader,
+        // and so do rings that fill up.
         let fencing = self.merge.awaits() == Awaits::Proof
             && self.proof.as_deref().is_some_and(Proves::is_under_way)
             && self.do_rings_wake();
@@ -264,7 +266,8 @@ impl Engine {
     fn pause_of_rule(&self, now: Instant) -> Duration {
         match (self.merge.awaits(), &self.proof) {
             (Awaits::Time(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
-            // One more refresh is enough, and it disturbs no other program. But events that come meanwhile must not keep the reader awake.
+            // One more refresh is enough, and it disturbs no other program. But events that come meanwhile must not
+            // keep the reader awake.
             (Awaits::Refresh, _) if self.again || self.report.is_some() => Duration::ZERO,
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.
@@ -319,7 +322,8 @@ impl Engine {
         self.merge.lift_cap();
     }
 
-    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are told before it.
+    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are
+    /// reported before it.
     fn report_after_refresh(&mut self, report: Report) {
         self.cpus_changed();
         self.refresh();
@@ -344,7 +348,8 @@ impl Engine {
         self.capped && self.merge.is_drained()
     }
 
-    /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next fence.
+    /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next
+    /// fence.
     #[inline]
     fn notice_fence(&mut self) -> Result<(), Error> {
         // Asked for each event, so without a call: mostly, none has ended.
@@ -358,7 +363,7 @@ impl Engine {
                 self.failures.well();
                 self.refresh();
                 self.attend()?;
-                self.tell_stuck()
+                self.report_stuck()
             }
             Some(Err(errno)) => self.fence_failed(errno),
         }
@@ -373,7 +378,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits a little for a program that is inside to leave. After too long, a kernel fence replaces the proof.
+    /// Waits a little for a program that is inside to leave. After too long, a grace period of the kernel replaces the
+    /// proof.
     fn await_epochs(&mut self) -> Result<(), Error> {
         let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
         if watch.is_over() || watch.spin() {
@@ -382,16 +388,17 @@ impl Engine {
         watch.lose_patience().or_else(|errno| self.fence_failed(errno))
     }
 
-    /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits for it.
-    fn tell_stuck(&mut self) -> Result<(), Error> {
+    /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits
+    /// for it.
+    fn report_stuck(&mut self) -> Result<(), Error> {
         let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(|watch| watch.returned.take());
         let Some((cpu, waited)) = returned else { return Ok(()) };
         let times = self.stuck.failed(self.report.is_some());
         times.map_or(Ok(()), |times| Err(stuck(cpu, waited, times)))
     }
 
-    /// The events of the failed fence stay held, and the reader tries again. Not every failure is reported, unless a flush or deadline
-    /// waits for the fence.
+    /// The events of the failed fence stay held, and the reader tries again. Not every failure is reported, unless a
+    /// flush or deadline waits for the fence.
     #[cold]
     fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
         self.merge.fail_fence();
@@ -424,7 +431,7 @@ impl Engine {
         self.watch_reserved(now);
         self.forgo_reserved(now);
         self.prove(now);
-        self.control.tell(|seen| self.fill_status(seen, false));
+        self.control.update_status(|status| self.fill_status(status, false));
     }
 
     /// Learns the thread that refreshes, and those of fences.
@@ -451,7 +458,7 @@ impl Engine {
             }
             (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
                 proof.begin();
-                proof.hurry(self.merge.writers(), self.pace.visits());
+                proof.visit_cpus(self.merge.writers(), self.pace.cpu_visits());
                 true
             }
             _ => false,
@@ -462,13 +469,15 @@ impl Engine {
         }
     }
 
-    /// Whether the held events justify a fence: a report waits for it, a ring fills up with them, or the pace allows it.
+    /// Whether the held events justify a fence: a report waits for it, a ring fills up with them, or the pace allows
+    /// it.
     fn may_prove(&self, now: Instant) -> bool {
         let is_paced = self.pace.may_prove(now) && !self.rests_from_proofs(now);
         is_paced || self.report.is_some() || self.merge.was_crowded
     }
 
-    /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and waits for it.
+    /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and
+    /// waits for it.
     fn rests_from_proofs(&self, now: Instant) -> bool {
         let gathers = self.pace.is_busy() && self.spin.is_zero() && self.merge.rings().have(|ring| ring.reserves);
         gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
@@ -491,8 +500,8 @@ impl Engine {
         self.wakes += u64::from(woken);
     }
 
-    /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether there is an event of
-    /// one.
+    /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether
+    /// there is an event of one.
     fn find_losses(&mut self, now: Instant) -> bool {
         if self.control.take_lossy() {
             self.merge.suspect_losses();
@@ -502,7 +511,8 @@ impl Engine {
             return false;
         }
         self.check_losses = now + ASK_LOSSES;
-        // Only losses before the last refresh count. The kernel is asked ring by ring, because other rings may never run dry.
+        // Only losses before the last refresh count. The kernel is asked ring by ring, because other rings may never
+        // run dry.
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
@@ -548,14 +558,14 @@ impl Engine {
         if now < self.check_cpus {
             return Ok(());
         }
-        let told = self.merge.rings().news().is_some();
-        self.check_cpus = now + if told { LIST_CPUS } else { Self::TICK };
+        let has_news = self.merge.rings().news().is_some();
+        self.check_cpus = now + if has_news { LIST_CPUS } else { Self::TICK };
         self.merge.follow_cpus().map(drop)
     }
 }
 
-/// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word has not changed. A
-/// fence replaced the proof `times` times since the last report.
+/// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word
+/// has not changed. A fence replaced the proof `times` times since the last report.
 #[cold]
 fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
     let message = format!(

@@ -1,11 +1,14 @@
-//! When a reader refreshes by itself, and when it begins the proofs that release events. Pure bookkeeping: no clock, no system call.
+//! When a reader refreshes by itself, and when it begins the proofs that release events. Pure bookkeeping: no clock, no
+//! system call.
 //!
-//! A reader that traces the scheduler traces itself. Each time it wakes, it causes three events: a wake-up and two switches. A fence causes
-//! about twenty. If the reader refreshed and fenced for those, it would never stop. So it refreshes and begins fences only when so many
-//! events wait that its own are less than a tenth of them. Fewer events wait for the tick.
+//! A reader that traces the scheduler traces itself. Each time it wakes, it causes three events: a wake-up and two
+//! switches. A fence causes about twenty. If the reader refreshed and began fences for those, it would never stop. So
+//! it refreshes and begins fences only when so many events wait that its own are less than a tenth of them. Fewer
+//! events wait for the tick.
 //!
-//! A reader that is faster than the writers would refresh for few events all the time. So once it has taken many events, it rests before it
-//! refreshes again. It gathers as many events as make a wake-up cheap, but no longer than [`Order::latency`](crate::Order::latency) allows.
+//! A reader that is faster than the writers would refresh for few events all the time. So once it has taken many
+//! events, it rests before it refreshes again. It gathers as many events as make a wake-up cheap, but no longer than
+//! [`Order::latency`](crate::Order::latency) allows.
 
 use crate::order::fence::Fence;
 use crate::order::hold::Hold;
@@ -18,14 +21,14 @@ pub(crate) const WORTH_A_REFRESH: usize = 64;
 /// Enough held events to justify a fence that would release them: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
 
-/// Held events that justify one visit to a CPU that delays a grace period (`order/visits.rs`), if many wait.
-const WORTH_A_VISIT: usize = 512;
+/// Held events that justify one visit to a CPU that delays a grace period (`order/cpu_visits.rs`), if many wait.
+const WORTH_A_CPU_VISIT: usize = 512;
 
 /// Enough events for one wake-up: reading them costs about as much as the wake-up does.
 const ENOUGH: usize = 1024;
 
-/// A tick ends early if this many times enough events were found. Fewer justify no visits: CPUs that write so few events reach quiescent
-/// states by themselves.
+/// A tick ends early if this many times enough events were found. Fewer justify no visits: CPUs that write so few
+/// events reach quiescent states by themselves.
 const MANY: usize = 4;
 
 /// The longest time for which events that justify a refresh or a proof wait for more, which make it cheap.
@@ -103,8 +106,8 @@ impl Pace {
         }
     }
 
-    /// Records a refresh that found `found` new events. At the end of a tick without enough events the tick doubles. It becomes short as
-    /// soon as there are many events.
+    /// Records a refresh that found `found` new events. At the end of a tick without enough events the tick doubles. It
+    /// becomes short as soon as there are many events.
     pub(crate) fn refreshed(&mut self, now: Instant, found: usize) {
         self.refreshed = now;
         self.waiting = self.waiting.saturating_add(found);
@@ -125,8 +128,8 @@ impl Pace {
         (self.found, self.since) = (0, now);
     }
 
-    /// How long until the next refresh, unless something else wakes the reader. If a refresh releases nothing (`lets_nothing_out`), it only
-    /// makes events visible.
+    /// How long until the next refresh, unless something else wakes the reader. If a refresh releases nothing
+    /// (`lets_nothing_out`), it only makes events visible.
     pub(crate) fn left(&self, now: Instant, lets_nothing_out: bool) -> Duration {
         let tick = if lets_nothing_out { self.longest } else { self.tick };
         tick.saturating_sub(now.saturating_duration_since(self.refreshed))
@@ -184,8 +187,8 @@ impl Pace {
     }
 
     /// How many visits to CPUs the next proof justifies.
-    pub(crate) fn visits(&self) -> usize {
-        if self.waiting < ENOUGH * MANY { 0 } else { self.waiting / WORTH_A_VISIT }
+    pub(crate) fn cpu_visits(&self) -> usize {
+        if self.waiting < ENOUGH * MANY { 0 } else { self.waiting / WORTH_A_CPU_VISIT }
     }
 
     /// Records that a proof of all found events begins.
@@ -203,9 +206,9 @@ impl Pace {
 
 /// Whether events come fast: as of the last tick, or of one before it.
 ///
-/// If programs write about the scheduler into a BPF ring buffer, each wake-up of its reader causes events, which wake it again. While the
-/// reader gathers events, these are few, and it looks as if the rush were over. So if events come fast again in the tick after that, the
-/// next rush is over only when they have come slowly for longer, up to a second.
+/// If programs write about the scheduler into a BPF ring buffer, each wake-up of its reader causes events, which wake
+/// it again. While the reader gathers events, these are few, and it looks as if the rush were over. So if events come
+/// fast again in the tick after that, the next rush is over only when they have come slowly for longer, up to a second.
 #[derive(Debug, Default)]
 struct Rush {
     is_on: bool,
@@ -246,7 +249,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TICK: Duration = Duration::from_millis(100);
 
-    /// What a reader that traces the scheduler does, on a machine where others cause events at a steady rate. The clock is simulated.
+    /// What a reader that traces the scheduler does, on a machine where others cause events at a steady rate. The clock
+    /// is simulated.
     #[derive(Debug, Default, Clone, Copy)]
     struct Seen {
         wakes: f64,
@@ -412,7 +416,8 @@ mod tests {
         }
     }
 
-    /// Under a rule with fences, what waits decides: little waits for the latency, events that justify a fence for a tick, and many for nothing.
+    /// Under a rule with fences, what waits decides: little waits for the latency, events that justify a fence for a
+    /// tick, and many for nothing.
     #[test]
     fn fences_are_paced_by_what_waits() {
         for (hold, _) in rules().into_iter().filter(|(hold, _)| hold.fence().is_some()) {
@@ -451,8 +456,9 @@ mod tests {
         }
     }
 
-    /// Each wake-up of a reader of BPF ring buffers causes three events, which wake it again at once. It soon gathers events, and tries for a
-    /// tick each second whether they still come fast. (Without patience it gathers in every other tick only.)
+    /// Each wake-up of a reader of BPF ring buffers causes three events, which wake it again at once. It soon gathers
+    /// events, and tries for a tick each second whether they still come fast. (Without patience it gathers in every
+    /// other tick only.)
     #[test]
     fn a_reader_that_wakes_itself_gathers() {
         let mut now = Instant::now();
@@ -483,10 +489,10 @@ mod tests {
         let mut pace = Pace::new(&Hold::FENCE, TICK, now);
         for (found, visits) in [(4095, 0), (1, 8), (511, 8), (1, 9), (4 * 512 + 511, 13)] {
             pace.refreshed(now, found);
-            assert_eq!(pace.visits(), visits);
+            assert_eq!(pace.cpu_visits(), visits);
         }
         pace.proving(now);
-        assert_eq!(pace.visits(), 0);
+        assert_eq!(pace.cpu_visits(), 0);
         assert_eq!(pace.since_refresh(now + TICK), TICK);
     }
 

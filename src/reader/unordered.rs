@@ -4,7 +4,7 @@ use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use std::sync::Arc;
 impl Rings {
     /// Calls a function with everything that is in the rings now, in place and **in no order**.
     ///
-    /// The ring with the least free space comes first. Each ring's records come in the order of the ring. This suits a program that only
-    /// counts events, or wants to lose as few as possible. It also measures the cost of ordering.
+    /// The ring with the least free space comes first. Each ring's records come in the order of the ring. This suits a
+    /// program that only counts events, or wants to lose as few as possible. It also measures the cost of ordering.
     ///
-    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. The kernel notifies a reader of a
-    /// BPF ring buffer only once it has caught up, so call this until it gives nothing before you wait. Every event given to the
-    /// function is consumed, even if the function breaks or panics. Events have no key, and their certainty is [`Certainty::Assumed`]. To
-    /// read only some CPUs, open their rings separately ([`RingOptions::cpus`](crate::RingOptions::cpus)).
+    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. The kernel
+    /// notifies a reader of a BPF ring buffer only once it has caught up, so call this until it gives nothing before
+    /// you wait. Every event given to the function is consumed, even if the function breaks or panics. Events have no
+    /// key, and their certainty is [`Certainty::Assumed`]. To read only some CPUs, open their rings separately
+    /// ([`RingOptions::cpus`](crate::RingOptions::cpus)).
     ///
     /// ```
     /// # use perfweave::{Item, sim};
@@ -45,12 +46,12 @@ impl Rings {
     pub fn drain<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            let fault = lane.ring.look().err();
-            order.push((lane.ring.size() - lane.ring.used(), index, fault));
+        for (index, cpu_ring) in self.cpu_rings.iter_mut().enumerate() {
+            let fault = cpu_ring.ring.look().err();
+            order.push((cpu_ring.ring.size() - cpu_ring.ring.used(), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
-        order.into_iter().try_for_each(|(_, index, fault)| self.lanes[index].drain(fault, &mut each))
+        order.into_iter().try_for_each(|(_, index, fault)| self.cpu_rings[index].drain(fault, &mut each))
     }
 }
 
@@ -58,7 +59,7 @@ impl Rings {
 const AHEAD: usize = 4096;
 
 /// How many bytes are looked through for busy reservations before they are read: what the nearest cache holds.
-const STRETCH: u64 = 8192;
+const PART: u64 = 8192;
 
 /// How far a ring was read. The bytes are given back to the kernel on drop, even after a panic.
 struct Reading<'a> {
@@ -104,7 +105,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl Lane {
+impl CpuRing {
     /// Reads up to the last head seen, and skips to a head that could not be right.
     fn drain<B>(
         &mut self,
@@ -118,7 +119,7 @@ impl Lane {
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         loop {
             if reading.position == reading.ring.head() && head.is_none() {
-                head = reading.ring.pass_committed(STRETCH).err();
+                head = reading.ring.pass_committed(PART).err();
             }
             if reading.position == reading.ring.head() {
                 break;
@@ -135,7 +136,7 @@ impl Lane {
                         continue;
                     }
                     match record.lost() {
-                        Some((id, count)) if record.kind() == Kind::LOST => match losses.tell(count) {
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.add_reported(count) {
                             Ok(()) if count == 0 => continue,
                             Ok(()) => {
                                 Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })

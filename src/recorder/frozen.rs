@@ -5,7 +5,7 @@ use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::recorder::recording::{Mark, Marked};
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -33,22 +33,22 @@ impl<'a> Frozen<'a> {
         self.recorded(self.recorder.marks.partition_point(|mark| mark.order < key))
     }
 
-    /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time from the future does
-    /// not count as the newest.
+    /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time
+    /// from the future does not count as the newest.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
         self.since(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage. Before this key, the
-    /// rings of busy CPUs have no records although events happened there.
+    /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage.
+    /// Before this key, the rings of busy CPUs have no records although events happened there.
     ///
-    /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX` if a ring with
-    /// missing records holds too few records to tell, or if a CPU is not traced ([`Untraced`](crate::Untraced)), or if a CPU was not traced
-    /// for some time and keys are no times. If something is missing and the clock was set back, at least the largest time that it can have
-    /// shown before.
+    /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX`
+    /// if a ring with missing records holds too few records to tell, or if a CPU is not traced
+    /// ([`Untraced`](crate::Untraced)), or if a CPU was not traced for some time and keys are no times. If something is
+    /// missing and the clock was set back, at least the largest time that it can have shown before.
     ///
-    /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program that draws its own
-    /// key and is preempted before it writes can leave smaller gaps after that key.
+    /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program
+    /// that draws its own key and is preempted before it writes can leave smaller gaps after that key.
     pub fn complete_from(&self) -> Option<u64> {
         self.complete_from
     }
@@ -56,15 +56,15 @@ impl<'a> Frozen<'a> {
     /// Resumes recording, and returns the error if that fails. Dropping does not report the error.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
-    /// child, which may not resume the parent's rings.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child, which may not resume the parent's rings.
     pub fn resume(mut self) -> Result<(), Error> {
         self.thaw()
     }
 
     fn recorded(&self, from: usize) -> Recorded<'_> {
         let Recorder { rings, marks, .. } = &*self.recorder;
-        Recorded { lanes: &rings.lanes, marks: marks[from..].iter() }
+        Recorded { cpu_rings: &rings.cpu_rings, marks: marks[from..].iter() }
     }
 
     fn thaw(&mut self) -> Result<(), Error> {
@@ -74,7 +74,7 @@ impl<'a> Frozen<'a> {
         }
         // No slice is borrowed any more (I9).
         self.recorder.marks.clear();
-        self.recorder.rings.lanes.iter_mut().for_each(|lane| lane.ring.thaw());
+        self.recorder.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.ring.thaw());
         self.recorder.rings.resume()
     }
 }
@@ -89,13 +89,13 @@ impl Drop for Frozen<'_> {
 /// Events of a [`Frozen`] recorder, oldest first.
 #[derive(Clone)]
 pub struct Recorded<'a> {
-    lanes: &'a [Lane],
+    cpu_rings: &'a [CpuRing],
     marks: std::slice::Iter<'a, Mark>,
 }
 
 impl<'a> Recorded<'a> {
     fn event(&self, mark: &Mark) -> Event<'a> {
-        let Lane { ring, origin, .. } = &self.lanes[mark.rank as usize];
+        let CpuRing { ring, origin, .. } = &self.cpu_rings[mark.ring_index as usize];
         ring.assert_here();
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;
@@ -105,7 +105,7 @@ impl<'a> Recorded<'a> {
             Marked::Lost { id, count, after } => {
                 Item::Lost(Lost { cpu, count, id, source: origin.source(id), after, until: key })
             }
-            Marked::Damage(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
+            Marked::Corrupt(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
         };
         Event { key, certainty: mark.certainty, late_by: 0, item }
     }

@@ -12,16 +12,17 @@ use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
 use crate::rings::control::Pause;
 use crate::rings::options::RingOptions;
-use crate::rings::{Lane, Rings};
+use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records (`write_backward` of
-/// perf_event_open(2)). No program reads them until [`Recorder::freeze`].
+/// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records
+/// (`write_backward` of perf_event_open(2)). No program reads them until [`Recorder::freeze`].
 ///
-/// Recording costs a traced program only the writing: no reader runs, nothing wakes, and no record is dropped. When something has happened,
-/// [`Recorder::freeze`] stops all rings, waits until their writers are done, and gives everything they hold, **merged across CPUs in proven
-/// order**, in place. Recording resumes when the result is dropped.
+/// Recording costs a traced program only the writing: no reader runs, nothing wakes, and no record is dropped. When
+/// something has happened, [`Recorder::freeze`] stops all rings, waits until their writers are done, and gives
+/// everything they hold, **merged across CPUs in proven order**, in place. Recording resumes when the result is
+/// dropped.
 ///
 /// ```no_run
 /// # use perfweave::{Fence, Key, Recorder, Rings};
@@ -38,10 +39,10 @@ use std::fmt;
 ///
 /// # Memory
 ///
-/// Recording takes the memory of the rings and no more. A stop takes 88 bytes for each record in them, and half as much again while it
-/// sorts. While the list grows, the old list and the new one both exist: up to 264 bytes for each record. So a ring full of records of 64
-/// bytes takes up to four times its size in addition, and one full of the smallest possible records, of 8 bytes, up to 33 times. The list
-/// is kept for the next stop.
+/// Recording takes the memory of the rings and no more. A stop takes 88 bytes for each record in them, and half as much
+/// again while it sorts. While the list grows, the old list and the new one both exist: up to 264 bytes for each
+/// record. So a ring full of records of 64 bytes takes up to four times its size in addition, and one full of the
+/// smallest possible records, of 8 bytes, up to 33 times. The list is kept for the next stop.
 ///
 /// An event cannot outlive the stop, so no event is overwritten while it is borrowed:
 ///
@@ -77,7 +78,7 @@ pub(super) struct Mark {
     pub(super) key: Option<u64>,
     /// From the newest record back, in bytes.
     pub(super) position: u64,
-    pub(super) rank: u32,
+    pub(super) ring_index: u32,
     pub(super) len: u32,
     pub(super) certainty: Certainty,
     pub(super) what: Marked,
@@ -87,17 +88,18 @@ pub(super) struct Mark {
 pub(super) enum Marked {
     Record(Header),
     Lost { id: u64, count: u64, after: Option<u64> },
-    Damage(Fault),
+    Corrupt(Fault),
 }
 
 impl Recorder {
-    /// Opens rings as [`RingOptions::open`] does, in overwrite mode. A recorder does not use wake-ups. They come at most once a ring's
-    /// length.
+    /// Opens rings as [`RingOptions::open`] does, in overwrite mode. A recorder does not use wake-ups. They come at
+    /// most once a ring's length.
     ///
     /// `key` orders the events. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the fence is not possible, or is a custom one, writers' epochs, or reservations.
+    /// As [`RingOptions::open`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the fence is not
+    /// possible, or is a custom one, writers' epochs, or reservations.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
@@ -107,7 +109,7 @@ impl Recorder {
     }
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
-        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         check_key(&rings, &key)?;
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());
@@ -128,8 +130,8 @@ impl Recorder {
         self.rings.skipped()
     }
 
-    /// Opens rings for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it from time to time while
-    /// recording.
+    /// Opens rings for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it from
+    /// time to time while recording.
     ///
     /// # Errors
     /// As [`Merge::follow_cpus`](crate::Merge::follow_cpus).
@@ -138,20 +140,21 @@ impl Recorder {
         let failed = self.rings.arrived(&mut new);
         // `Frozen::complete_from` reports this to the program.
         self.rings.untraced.take_news().for_each(drop);
-        self.rings.lanes.append(&mut new);
-        self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        self.rings.cpu_rings.append(&mut new);
+        self.rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         failed
     }
 
-    /// Stops all rings, waits for a grace period, so that all writers are done, and sorts everything in the rings. Blocks for the length of
-    /// a grace period ([`Fence`]). Takes memory for each record: see [`Recorder`].
+    /// Stops all rings, waits for a grace period, so that all writers are done, and sorts everything in the rings.
+    /// Blocks for the length of a grace period ([`Fence`]). Takes memory for each record: see [`Recorder`].
     ///
-    /// Records written while the rings are stopped are lost, and counted: the first record after them has a [`Lost`](crate::Lost) before
-    /// it.
+    /// Records written while the rings are stopped are lost, and counted: the first record after them has a
+    /// [`Lost`](crate::Lost) before it.
     ///
     /// # Errors
-    /// The kind of the system's error, mostly [`ErrorKind::System`](crate::ErrorKind::System), if a ring cannot be stopped or waiting for the
-    /// grace period failed; [`ErrorKind::Forked`](crate::ErrorKind::Forked). Recording goes on then.
+    /// The kind of the system's error, mostly [`ErrorKind::System`](crate::ErrorKind::System), if a ring cannot be
+    /// stopped or waiting for the grace period failed; [`ErrorKind::Forked`](crate::ErrorKind::Forked). Recording goes
+    /// on then.
     pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
         if self.rings.control().is_forked() {
             return Err(Error::forked());
@@ -161,8 +164,8 @@ impl Recorder {
         let mut frozen = Frozen::new(self);
         stopped?;
         frozen.recorder.marks.clear();
-        for rank in 0..frozen.recorder.rings.lanes.len() {
-            let oldest = frozen.recorder.mark(rank as u32);
+        for ring_index in 0..frozen.recorder.rings.cpu_rings.len() {
+            let oldest = frozen.recorder.mark(ring_index as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
         }
         // Keys that are no times do not show which records came after that.
@@ -186,50 +189,51 @@ impl Recorder {
         Ok(frozen)
     }
 
-    /// Marks everything in a ring, oldest first. Returns the key from which on the ring is complete, if anything was overwritten or
-    /// skipped.
-    fn mark(&mut self, rank: u32) -> Option<u64> {
+    /// Marks everything in a ring, oldest first. Returns the key from which on the ring is complete, if anything was
+    /// overwritten or skipped.
+    fn mark(&mut self, ring_index: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
-        let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
+        let CpuRing { ring, origin, losses, .. } = &mut rings.cpu_rings[ring_index as usize];
         losses.refreshed();
-        let mut told = 0;
+        let mut reported = 0;
         let overwrote = ring.refresh_backward();
         let mut whole = !overwrote;
         let first = marks.len();
         let mut position = 0;
         while position < ring.head() {
             let (what, key, end) = match Record::at(ring, position, origin) {
-                // The oldest record: the newest one is written over its end. A record longer than the ring was never complete.
+                // The oldest record: the newest one is written over its end. A record longer than the ring was never
+                // complete.
                 Err((Fault::Size { size, room }, _)) if overwrote && is_cut(size, room, ring.size()) => break,
                 Err((fault, end)) => {
                     // The start of the next older record is unknown.
                     whole &= !matches!(fault, Fault::Size { .. });
-                    (Marked::Damage(fault), None, end)
+                    (Marked::Corrupt(fault), None, end)
                 }
                 Ok(record) => {
                     let end = position + record.as_bytes().len() as u64;
                     match record.lost() {
                         // Its key is that of the record after it.
-                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(told, count) {
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(reported, count) {
                             Ok(_) if count == 0 => {
                                 position = end;
                                 continue;
                             }
                             Ok(sum) => {
-                                told = sum;
+                                reported = sum;
                                 (Marked::Lost { id, count, after: None }, None, end)
                             }
-                            Err(fault) => (Marked::Damage(fault), None, end),
+                            Err(fault) => (Marked::Corrupt(fault), None, end),
                         },
                         _ => match keys.of(&record) {
                             Ok(key) => (Marked::Record(record.header()), key, end),
-                            Err(fault) => (Marked::Damage(fault), None, end),
+                            Err(fault) => (Marked::Corrupt(fault), None, end),
                         },
                     }
                 }
             };
             let len = (end - position) as u32;
-            marks.push(Mark { order: 0, key, position, rank, len, certainty: Certainty::Assumed, what });
+            marks.push(Mark { order: 0, key, position, ring_index, len, certainty: Certainty::Assumed, what });
             position = end;
         }
         let marks = &mut marks[first..];
@@ -245,9 +249,10 @@ const NESTED: usize = 4;
 
 /// The key from which on a ring, given oldest first, is complete.
 ///
-/// This is not always the oldest record's key. A writer that is interrupted writes after the interrupts, and has a smaller key. So the
-/// oldest record may be that writer's record, while the interrupts' records are overwritten. Overwritten writers interrupted fewer writers
-/// than can be nested. So of this many records at least one was begun after them.
+/// This is not always the oldest record's key. A writer that is interrupted writes after the interrupts, and has a
+/// smaller key. So the oldest record may be that writer's record, while the interrupts' records are overwritten.
+/// Overwritten writers interrupted fewer writers than can be nested. So of this many records at least one was begun
+/// after them.
 fn complete_from(marks: &[Mark]) -> u64 {
     let records = marks.iter().filter(|mark| matches!(mark.what, Marked::Record(_)));
     let oldest: SmallVec<[u64; NESTED]> = records.filter_map(|mark| mark.key).take(NESTED).collect();
@@ -259,8 +264,8 @@ fn is_cut(size: u32, room: u64, ring: u64) -> bool {
     size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
 }
 
-/// Gives every event of a ring its place, oldest first. A loss comes before the record that it was written with. An event without a key
-/// comes after the record before it or, if none is left, before the one after it.
+/// Gives every event of a ring its place, oldest first. A loss comes before the record that it was written with. An
+/// event without a key comes after the record before it or, if none is left, before the one after it.
 fn place(marks: &mut [Mark]) {
     // A loss lies before its record, so a walk from the newest record back meets it after that record.
     for at in 1..marks.len() {

@@ -23,8 +23,8 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
 /// A program can adopt a ring and hand it to [`Rings::add`](crate::Rings::add).
 #[derive(Debug)]
 pub struct Ring {
-    /// `data_head` and `data_tail`, or the producer and the consumer position of a BPF ring buffer. INVARIANT (I1): valid and 8-aligned
-    /// while `memory` lives.
+    /// `data_head` and `data_tail`, or the producer and the consumer position of a BPF ring buffer. INVARIANT (I1):
+    /// valid and 8-aligned while `memory` lives.
     head_word: NonNull<AtomicU64>,
     tail_word: NonNull<AtomicU64>,
     /// INVARIANT (I1): `mapped` bytes, mapped while `memory` lives.
@@ -40,12 +40,12 @@ pub struct Ring {
     tail: u64,
     /// INVARIANT (I3). Nothing before it changes until it is released.
     head: u64,
-    /// Where the kernel reserves next, as the last refresh found it: `head`, or after it where a program has reserved bytes of a BPF ring
-    /// buffer and not committed them. INVARIANT: `head <= reserved <= tail + size`.
+    /// Where the kernel reserves next, as the last refresh found it: `head`, or after it where a program has reserved
+    /// bytes of a BPF ring buffer and not committed them. INVARIANT: `head <= reserved <= tail + size`.
     reserved: u64,
     kind: RingKind,
-    /// Whether the kernel writes backwards and ignores the tail. `tail` and `head` bound the readable bytes then, counted from the newest record
-    /// back.
+    /// Whether the kernel writes backwards and ignores the tail. `tail` and `head` bound the readable bytes then,
+    /// counted from the newest record back.
     is_backward: bool,
     /// The number of the map of a BPF ring buffer, which is the same for all descriptors of it.
     map: Option<u32>,
@@ -64,8 +64,8 @@ pub(crate) const LOW_POSITION: u64 = (1 << 34) - 1;
 
 const _: () = assert!(LOW_POSITION >= 2 * Ring::MAX);
 
-// SAFETY: the pointers lead to memory that belongs to the process, not to a thread, and `&Ring` only reads what I3 and I5
-// keep still.
+// SAFETY: the pointers lead to memory that belongs to the process, not to a thread, and `&Ring` only reads what I3 and
+// I5 keep still.
 unsafe impl Send for Ring {}
 // SAFETY: as for Send; everything that changes takes `&mut Ring`.
 unsafe impl Sync for Ring {}
@@ -94,8 +94,8 @@ impl Ring {
         self.head
     }
 
-    /// Where the kernel reserved next at the last refresh. Between the head and this position, at least one program of a BPF ring buffer
-    /// has reserved bytes and not committed them. For a perf ring it is the head.
+    /// Where the kernel reserved next at the last refresh. Between the head and this position, at least one program of
+    /// a BPF ring buffer has reserved bytes and not committed them. For a perf ring it is the head.
     #[inline]
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved
@@ -123,8 +123,8 @@ impl Ring {
         self.fd = None;
     }
 
-    /// Checked before new bytes are read: at each refresh, and before each record whose header is read from the ring. Not checked before
-    /// each indexed event: the caller that lends events checks once for each event or batch.
+    /// Checked before new bytes are read: at each refresh, and before each record whose header is read from the ring.
+    /// Not checked before each indexed event: the caller that lends events checks once for each event or batch.
     ///
     /// # Panics
     /// In a forked child, which does not have the memory.
@@ -147,8 +147,8 @@ impl Ring {
         head.wrapping_sub(self.base).clamp(self.reserved, self.tail + self.size)
     }
 
-    /// Whether a quarter of the ring was written since the last refresh of its head. A quarter is also what wakes a sleeping reader. A head
-    /// that cannot be right gives false.
+    /// Whether a quarter of the ring was written since the last refresh of its head. A quarter is also what wakes a
+    /// sleeping reader. A head that cannot be right gives false.
     pub(crate) fn fills_up(&self) -> bool {
         let head = self.words().0.wrapping_sub(self.base);
         let (new, used) = (head.wrapping_sub(self.reserved), head.wrapping_sub(self.tail));
@@ -161,7 +161,8 @@ impl Ring {
         self.tail
     }
 
-    /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::skip_to_head`] goes on after it.
+    /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::skip_to_head`] goes on after
+    /// it.
     #[inline]
     pub(crate) fn refresh(&mut self) -> Result<(), Fault> {
         self.look()?;
@@ -199,13 +200,14 @@ impl Ring {
         if self.properties().reserves { head & !7 } else { head }
     }
 
-    /// Gives back everything up to the last head seen, skips what lies between that and the kernel's head, and goes on from there.
+    /// Gives back everything up to the last head seen, skips what lies between that and the kernel's head, and goes on
+    /// from there.
     pub(crate) fn skip_to_head(&mut self) {
         let head = self.load_head();
         self.tail = self.head;
         self.base = head.wrapping_sub(self.head);
         self.reserved = self.head;
-        self.publish();
+        self.store_tail();
     }
 
     /// Gives bytes back to the kernel: everything before `tail`.
@@ -217,12 +219,12 @@ impl Ring {
         assert!((self.tail..=self.head).contains(&tail), "a tail between tail and head");
         if tail != self.tail {
             self.tail = tail;
-            self.publish();
+            self.store_tail();
         }
     }
 
     #[inline]
-    fn publish(&mut self) {
+    fn store_tail(&mut self) {
         debug_assert!(!self.is_backward, "mapped read-only");
         // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
         if !self.owner.is_surely_here() {
@@ -262,14 +264,15 @@ impl Ring {
         Bytes::new(head, tail)
     }
 
-    /// The bytes from a position to the head, or to where their memory ends: those in which a loop looks for plain samples.
+    /// The bytes from a position to the head, or to where their memory ends: those in which a loop looks for plain
+    /// samples.
     #[inline]
     pub(crate) fn rest(&self, position: u64) -> &[u8] {
         self.bytes(position, self.head - position).as_slices().0
     }
 
-    /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and which lies less than
-    /// their range before the head. `None` if the bytes wrap, or do not lie between tail and head.
+    /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and
+    /// which lies less than their range before the head. `None` if the bytes wrap, or do not lie between tail and head.
     #[inline(always)]
     pub(crate) fn near(&self, low: u64, len: u64) -> Option<&[u8]> {
         // Of a position before the tail this is larger than any ring.
@@ -281,8 +284,8 @@ impl Ring {
         }
         // SAFETY: `at` is below `size` (I1).
         let start = unsafe { self.data.add(at as usize) };
-        // SAFETY: within the data area (I1), and still while `self` is borrowed: it begins `ahead` bytes behind the tail, and `len` bytes
-        // from there do not pass the head (I3, I5).
+        // SAFETY: within the data area (I1), and still while `self` is borrowed: it begins `ahead` bytes behind the
+        // tail, and `len` bytes from there do not pass the head (I3, I5).
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) })
     }
 
@@ -312,7 +315,8 @@ impl Ring {
         self.base.wrapping_add(position) & self.mask
     }
 
-    /// The record that begins at a position: its header, read once and checked against the head (I4), and its bytes with the header.
+    /// The record that begins at a position: its header, read once and checked against the head (I4), and its bytes
+    /// with the header.
     #[inline]
     pub(crate) fn record(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
         self.assert_here();

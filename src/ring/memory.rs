@@ -29,8 +29,8 @@ pub(super) enum Memory {
 
 /// A mapping of a perf event or of a BPF map. Unmapped on drop.
 ///
-/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`). A forked child does not have that of a perf event
-/// (`VM_DONTCOPY`), and dropping any mapping there unmaps nothing.
+/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`). A forked child does not have that of a
+/// perf event (`VM_DONTCOPY`), and dropping any mapping there unmaps nothing.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -38,8 +38,9 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the header page and the data of a perf event. If the mapping is writable, the kernel respects `data_tail`. If not, the kernel
-    /// overwrites the oldest records (`perf_mmap`, `kernel/events/core.c`). `offset`: where it begins in the file, a multiple of a page.
+    /// Maps the header page and the data of a perf event. If the mapping is writable, the kernel respects `data_tail`.
+    /// If not, the kernel overwrites the oldest records (`perf_mmap`, `kernel/events/core.c`). `offset`: where it
+    /// begins in the file, a multiple of a page.
     pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, writable: bool, offset: usize) -> nix::Result<Self> {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
@@ -87,8 +88,8 @@ enum Edit {
     Head(u64),
 }
 
-// SAFETY: the two words are atomics; data is written by the one `KernelHalf` and read by the one `Ring`, in the disjoint
-// ranges that the words mark off, or by `apply_edits` under the ring's exclusive borrow (I5).
+// SAFETY: the two words are atomics; data is written by the one `KernelHalf` and read by the one `Ring`, in the
+// disjoint ranges that the words mark off, or by `apply_edits` under the ring's exclusive borrow (I5).
 unsafe impl Send for Pages {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pages {}
@@ -165,9 +166,10 @@ impl Drop for Pages {
 
 /// The kernel's half of a simulated ring: the only writer of data and head.
 ///
-/// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched whatever thread it is on.
-/// [`KernelHalf::scribble`], [`KernelHalf::force_head`] and [`KernelHalf::force_tail`] break the rules by which that is known. From then on
-/// every write takes effect at the consumer's next refresh, when it cannot hold a slice.
+/// A lawful write never touches a byte between the stored tail and head, so a consumer's slices stay untouched whatever
+/// thread it is on. [`KernelHalf::scribble`], [`KernelHalf::force_head`] and [`KernelHalf::force_tail`] break the rules
+/// by which that is known. From then on every write takes effect at the consumer's next refresh, when it cannot hold a
+/// slice.
 pub(crate) struct KernelHalf {
     pages: Arc<Pages>,
     backward: bool,
@@ -183,7 +185,7 @@ impl KernelHalf {
         self.next
     }
 
-    /// The consumer's published tail.
+    /// The consumer's stored tail.
     pub(crate) fn tail(&self) -> u64 {
         words::load_tail(self.pages.word(TAIL_AT))
     }
@@ -201,7 +203,8 @@ impl KernelHalf {
     /// Writes into free space.
     ///
     /// # Panics
-    /// If the bytes do not lie between the published head and the end of the free space after it, unless hostile or writing backwards.
+    /// If the bytes do not lie between the published head and the end of the free space after it, unless hostile or
+    /// writing backwards.
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) {
         if self.pages.is_hostile() {
             return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
@@ -237,7 +240,8 @@ impl KernelHalf {
             [position, end].iter().all(|at| at.wrapping_sub(data) <= u64::from(*len))
         };
         assert!(self.busy.iter().any(is_within), "{} bytes at {position} are not reserved", bytes.len());
-        // SAFETY: reserved and not committed, so the consumer reads only the header before it, and nobody but us writes.
+        // SAFETY: reserved and not committed, so the consumer reads only the header before it, and nobody but us
+        // writes.
         unsafe { self.pages.write(position, bytes) };
     }
 
@@ -253,7 +257,8 @@ impl KernelHalf {
         let at = self.pages.page + (position & (self.size() - 1)) as usize;
         // SAFETY: within the allocation, which is a page and the data area.
         let header = unsafe { self.pages.base.add(at) }.cast::<AtomicU32>();
-        // SAFETY: aligned to 8 in an area that is a multiple of 8 long. Both halves use it as one word while it is not committed.
+        // SAFETY: aligned to 8 in an area that is a multiple of 8 long. Both halves use it as one word while it is not
+        // committed.
         words::store_reservation(unsafe { header.as_ref() }, word);
     }
 
@@ -304,7 +309,8 @@ impl KernelHalf {
     }
 }
 
-/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`]. `None` if there is too little memory.
+/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`]. `None` if there is too
+/// little memory.
 ///
 /// # Panics
 /// Unless both sizes are powers of two, with the page no smaller than the kernel's header struct.

@@ -1,7 +1,7 @@
 //! The words shared with the kernel and with BPF programs, and nothing else.
 //!
-//! Names follow perf: the kernel moves `head`, this crate moves `tail`. (In most ring libraries it is the other way round.) A BPF ring
-//! buffer calls them producer and consumer position.
+//! Names follow perf: the kernel moves `head`, this crate moves `tail`. (In most ring libraries it is the other way
+//! round.) A BPF ring buffer calls them producer and consumer position.
 //!
 //! The protocol of a perf ring is that of `tools/include/linux/ring_buffer.h`:
 //!
@@ -37,9 +37,9 @@ pub(super) use crate::instrument::{AtomicU32, AtomicU64, Ordering};
 /// Reads `data_head` (C), or the producer position of a BPF ring buffer (E).
 ///
 /// Acquire pairs with (B), `smp_wmb(); WRITE_ONCE(rb->user_page->data_head, head)` in `perf_output_put_handle`
-/// (`kernel/events/ring_buffer.c`): a reader that sees the head sees the bytes before it. For a BPF ring buffer, it pairs with
-/// `smp_store_release(&rb->producer_pos, new_prod_pos)` in `__bpf_ringbuf_reserve`: a reader that sees the position sees the headers before
-/// it.
+/// (`kernel/events/ring_buffer.c`): a reader that sees the head sees the bytes before it. For a BPF ring buffer, it
+/// pairs with `smp_store_release(&rb->producer_pos, new_prod_pos)` in `__bpf_ringbuf_reserve`: a reader that sees the
+/// position sees the headers before it.
 #[inline]
 pub(super) fn load_head(head: &AtomicU64) -> u64 {
     head.load(Ordering::Acquire)
@@ -47,9 +47,10 @@ pub(super) fn load_head(head: &AtomicU64) -> u64 {
 
 /// Stores `data_tail` (D).
 ///
-/// Release pairs with (A), `READ_ONCE(rb->user_page->data_tail)` and the control dependency after it in `__perf_output_begin`
-/// (`kernel/events/ring_buffer.c`): our reads of the bytes before the tail are over before the kernel writes there. For a BPF ring buffer,
-/// it pairs with `smp_load_acquire(&rb->consumer_pos)` in `__bpf_ringbuf_reserve`.
+/// Release pairs with (A), `READ_ONCE(rb->user_page->data_tail)` and the control dependency after it in
+/// `__perf_output_begin` (`kernel/events/ring_buffer.c`): our reads of the bytes before the tail are over before the
+/// kernel writes there. For a BPF ring buffer, it pairs with `smp_load_acquire(&rb->consumer_pos)` in
+/// `__bpf_ringbuf_reserve`.
 #[inline]
 pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
     tail.store(position, Ordering::Release);
@@ -57,9 +58,9 @@ pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
 
 /// Stores the consumer position of a BPF ring buffer (D), before the reader looks for the last time and sleeps.
 ///
-/// `bpf_ringbuf_commit` makes its record visible by a full barrier, then loads this position, and wakes the reader only if that has
-/// reached the record. Without a full barrier here too, the reader could still find the record busy and the program the old position: nobody
-/// would wake the reader.
+/// `bpf_ringbuf_commit` makes its record visible by a full barrier, then loads this position, and wakes the reader only
+/// if that has reached the record. Without a full barrier here too, the reader could still find the record busy and the
+/// program the old position: nobody would wake the reader.
 #[inline]
 pub(super) fn store_consumer(tail: &AtomicU64, position: u64) {
     store_tail(tail, position);
@@ -76,8 +77,8 @@ pub(super) fn load_own(word: &AtomicU64) -> u64 {
 
 /// Reads the header of a reservation in a BPF ring buffer (F).
 ///
-/// Acquire pairs with `xchg(&hdr->len, new_len)` in `bpf_ringbuf_commit` (`kernel/bpf/ringbuf.c`): a reader that sees that the reservation
-/// is committed sees the program's data.
+/// Acquire pairs with `xchg(&hdr->len, new_len)` in `bpf_ringbuf_commit` (`kernel/bpf/ringbuf.c`): a reader that sees
+/// that the reservation is committed sees the program's data.
 #[inline(always)]
 pub(super) fn load_reservation(header: &AtomicU32) -> u32 {
     header.load(Ordering::Acquire)
@@ -91,8 +92,8 @@ pub(super) fn store_reservation(header: &AtomicU32, word: u32) {
 
 /// Reads the word in which the programs of a CPU say whether they are inside.
 ///
-/// Acquire pairs with the fully ordered atomics of `leave_epoch`, or of `perfweave_leave` in `perfweave.bpf.h`: a reader that sees that a
-/// program has left also sees the head that was stored before.
+/// Acquire pairs with the fully ordered atomics of `leave_epoch`, or of `perfweave_leave` in `perfweave.bpf.h`: a
+/// reader that sees that a program has left also sees the head that was stored before.
 #[inline]
 pub(super) fn load_epoch(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
@@ -100,7 +101,8 @@ pub(super) fn load_epoch(word: &AtomicU64) -> u64 {
 
 /// A program's half, for `sim` and models: it enters before it draws its key.
 pub(super) fn enter_epoch(word: &AtomicU64) {
-    // SeqCst stands for the full barrier of BPF's atomic with fetch: others see that it entered before the key is drawn.
+    // SeqCst stands for the full barrier of BPF's atomic with fetch: others see that it entered before the key is
+    // drawn.
     word.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -199,14 +201,14 @@ mod model {
         });
     }
 
-    /// Dies (seen once each) when `load_head`, `store_tail`, `store_head` or `load_tail` is made Relaxed, and when `refresh`
-    /// stores the tail before it reads.
+    /// Dies (seen once each) when `load_head`, `store_tail`, `store_head` or `load_tail` is made Relaxed, and when
+    /// `refresh` stores the tail before it reads.
     #[test]
     fn records_are_read_whole_while_the_ring_wraps_and_fills() {
         run(4, 3);
     }
 
-    /// The merge publishes late: all bytes that were read stay unchanged until then.
+    /// The merge advances the tail late: all bytes that were read stay unchanged until then.
     #[test]
     fn what_is_held_is_not_overwritten() {
         run(5, 1);
@@ -254,7 +256,8 @@ mod model {
         }
     }
 
-    /// Dies when `load_reservation` is made Relaxed, when the reader takes what is busy, and when it gives a place back before it reads it.
+    /// Dies when `load_reservation` is made Relaxed, when the reader takes what is busy, and when it gives a place back
+    /// before it reads it.
     #[test]
     fn reservations_are_read_once_they_are_committed() {
         loom::model(|| {
@@ -279,11 +282,11 @@ mod model {
         });
     }
 
-    /// One CPU reserves before it draws its key, and is interrupted by the reader; another has drawn a larger key and committed it. The
-    /// reader, which has seen the larger key, sees the reservation after the interrupt's answer.
+    /// One CPU reserves before it draws its key, and is interrupted by the reader; another has drawn a larger key and
+    /// committed it. The reader, which has seen the larger key, sees the reservation after the interrupt's answer.
     ///
-    /// The interrupt is a word that the CPU answers between two of its instructions. Dies (seen once) without it: the store of the producer
-    /// position is then still in the store buffer.
+    /// The interrupt is a word that the CPU answers between two of its instructions. Dies (seen once) without it: the
+    /// store of the producer position is then still in the store buffer.
     #[test]
     fn an_answered_interrupt_shows_every_earlier_reservation() {
         loom::model(|| {

@@ -37,8 +37,8 @@ pub enum Pause {
 
 /// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
-/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event. When the reader is
-/// closed or dropped, the methods do nothing and do not fail.
+/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event.
+/// When the reader is closed or dropped, the methods do nothing and do not fail.
 #[derive(Debug, Clone)]
 pub struct Handle(pub(crate) Arc<Control>);
 
@@ -48,39 +48,42 @@ impl Handle {
     /// reader. Records that are written
     /// before the reader notices this call count as written before it.
     ///
-    /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for ever:
-    /// [`Order::latency`](crate::Order::latency). With [`Epochs`](crate::Epochs) whose
-    /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a program that never leaves
-    /// keeps the flush from being reported.
+    /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for
+    /// ever: [`Order::latency`](crate::Order::latency). With [`Epochs`](crate::Epochs) whose
+    /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a
+    /// program that never leaves keeps the flush from being reported.
     ///
-    /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended by a deadline
-    /// yields it when it goes on.
+    /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended
+    /// by a deadline yields it when it goes on.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
-        // Release pairs with the Acquire load in `Control::signals`: the refresh that follows finds all records written before the flush.
+        // Release pairs with the Acquire load in `Control::signals`: the refresh that follows finds all records written
+        // before the flush.
         self.0.word.get().fetch_add(FLUSH, Ordering::Release);
         self.0.wake();
         Ok(())
     }
 
-    /// Ends the stream for good ([`Ended::Closed`](crate::Ended::Closed)): a blocked call gives `None` at once, as does every
-    /// later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is dropped.
+    /// Ends the stream for good ([`Ended::Closed`](crate::Ended::Closed)): a blocked call gives `None` at once, as does
+    /// every later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is
+    /// dropped.
     ///
     /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
-    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
+    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
+    /// kernel dropped last.
     pub fn close(&self) {
         if !self.0.is_forked() {
             drop(self.0.retire());
         }
     }
 
-    /// The status of the reader as of a recent refresh, also while it sleeps or lends an event: [`Reader::status`](crate::Reader::status) for
-    /// other threads. It is the last refresh, unless a handle was asked at that very moment: the reader does not wait for handles. A reader
-    /// with events to read refreshes at least once a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings
-    /// without a reader.
+    /// The status of the reader as of a recent refresh, also while it sleeps or lends an event:
+    /// [`Reader::status`](crate::Reader::status) for other threads. It is the last refresh, unless a handle was asked
+    /// at that very moment: the reader does not wait for handles. A reader with events to read refreshes at least once
+    /// a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings without a reader.
     ///
     /// ```
     /// # use perfweave::{Hold, Order, Reader, sim};
@@ -101,16 +104,17 @@ impl Handle {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[doc(alias = "metrics")]
     pub fn status(&self) -> Result<Status, Error> {
-        self.0.seen(Status::clone)
+        self.0.read_status(Status::clone)
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
     /// force at once. A writer that is inside at this moment finishes. [`Pause::Slots`] has no effect on adopted rings.
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for [`Pause::Output`] if there is a BPF ring buffer. All rings are tried: the first refusal
-    /// is reported, and the other rings are paused.
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for [`Pause::Output`] if there is a BPF ring buffer.
+    /// All rings are tried: the first refusal is reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.pause(how)
     }
@@ -124,15 +128,16 @@ impl Handle {
         self.0.resume()
     }
 
-    /// Sets when the stream ends; `None` for never. Once the deadline is past and the reader runs out of events, it yields
-    /// everything that is in the rings then, held events included. Then the stream has ended
-    /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none. From
-    /// then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back before.
+    /// Sets when the stream ends; `None` for never. Once the deadline is past and the reader runs out of events, it
+    /// yields everything that is in the rings then, held events included. Then the stream has ended
+    /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none.
+    /// From then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back
+    /// before.
     ///
-    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as programs take to commit what
-    /// they have reserved in BPF ring buffers, which is bounded as for a flush. With [`Epochs`](crate::Epochs) whose
-    /// [`patience`](crate::Epochs::patience) has no end there is no bound: a program that never leaves keeps the stream from ending by a
-    /// deadline. [`Handle::close`] ends it.
+    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as
+    /// programs take to commit what they have reserved in BPF ring buffers, which is bounded as for a flush. With
+    /// [`Epochs`](crate::Epochs) whose [`patience`](crate::Epochs::patience) has no end there is no bound: a program
+    /// that never leaves keeps the stream from ending by a deadline. [`Handle::close`] ends it.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
@@ -165,9 +170,9 @@ pub(crate) struct Control {
     begun: Instant,
     /// Whether output has gone on after a pause, which may have dropped records.
     lossy: AtomicBool,
-    outlets: Mutex<Outlets>,
-    /// As of a recent refresh of the reader.
-    seen: Mutex<Status>,
+    producers: Mutex<Producers>,
+    /// The status as of a recent refresh of the reader.
+    status: Mutex<Status>,
 }
 
 /// A report between earlier and later events.
@@ -184,32 +189,33 @@ pub(crate) struct Signals(u64);
 
 impl Control {
     pub(crate) fn new() -> Arc<Self> {
-        let mut seen = Status::default();
-        seen.is_not_exact();
+        let mut status = Status::default();
+        status.is_not_exact();
         Arc::new(Self {
             word: ForkWord::new(ALIVE),
             wake: OnceLock::new(),
             deadline: AtomicU64::new(u64::MAX),
             begun: Instant::now(),
             lossy: AtomicBool::new(false),
-            outlets: Mutex::default(),
-            seen: Mutex::new(seen),
+            producers: Mutex::default(),
+            status: Mutex::new(status),
         })
     }
 
-    /// What the reader saw at a recent refresh.
-    fn seen<T>(&self, what: impl FnOnce(&Status) -> T) -> Result<T, Error> {
+    /// The status that the reader left at a recent refresh.
+    fn read_status<T>(&self, what: impl FnOnce(&Status) -> T) -> Result<T, Error> {
         // A child may have been forked while the lock was taken.
         self.check()?;
-        Ok(what(&self.seen.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(what(&self.status.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Tells handles what the reader sees. It does not wait: a handle that asks at this moment gets what was seen before.
-    pub(crate) fn tell(&self, update: impl FnOnce(&mut Status)) {
-        match self.seen.try_lock() {
-            Ok(mut seen) => update(&mut seen),
+    /// Leaves the status of the reader for handles. It does not wait: a handle that asks at this moment gets the one
+    /// before.
+    pub(crate) fn update_status(&self, update: impl FnOnce(&mut Status)) {
+        match self.status.try_lock() {
+            Ok(mut status) => update(&mut status),
             // A thread panicked while it had the lock. An update writes all of it.
-            Err(TryLockError::Poisoned(seen)) => update(&mut seen.into_inner()),
+            Err(TryLockError::Poisoned(status)) => update(&mut status.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
     }
@@ -288,15 +294,15 @@ impl Control {
     /// Keeps output from all rings.
     pub(crate) fn pause(&self, how: Pause) -> Result<(), Error> {
         self.check()?;
-        self.outlets().turn(how, true)
+        self.producers().turn(how, true)
     }
 
     /// Lets all output in again.
     pub(crate) fn resume(&self) -> Result<(), Error> {
         self.check()?;
         // Rings that were paused one by one go on too.
-        let mut outlets = self.outlets();
-        let resumed = outlets.turn(Pause::Output, false).and(outlets.turn(Pause::Slots, false));
+        let mut producers = self.producers();
+        let resumed = producers.turn(Pause::Output, false).and(producers.turn(Pause::Slots, false));
         self.lossy.store(true, Ordering::Relaxed);
         resumed
     }
@@ -304,21 +310,21 @@ impl Control {
     /// Stops or restarts the output of one CPU; whether it has any.
     pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
         self.check()?;
-        let turned = self.outlets().turn_output(cpu, paused);
+        let turned = self.producers().turn_output(cpu, paused);
         self.lossy.store(true, Ordering::Relaxed);
         turned
     }
 
-    pub(crate) fn outlets(&self) -> MutexGuard<'_, Outlets> {
-        self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn producers(&self) -> MutexGuard<'_, Producers> {
+        self.producers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the stream and stops all output for good. Returns the events, to be closed after their rings are unmapped.
-    pub(crate) fn retire(&self) -> Vec<Outlet> {
+    pub(crate) fn retire(&self) -> Vec<Producer> {
         // Release pairs with the Acquire load in `Control::signals`.
         self.word.get().fetch_or(CLOSED, Ordering::Release);
         self.wake();
-        self.outlets().retire()
+        self.producers().retire()
     }
 }
 
@@ -344,8 +350,9 @@ impl Signals {
     }
 }
 
-/// Stops and restarts the output into a ring.
-pub(crate) enum Gate {
+/// The gate of one ring: it stops all producers of that ring at once and lets them in again. The producers themselves
+/// stay as they are.
+pub(crate) enum ProducerGate {
     /// The event that owns the ring.
     Event(Arc<OwnedFd>),
     /// Nothing stops it but what writes there. With what messages call such a ring.
@@ -354,9 +361,9 @@ pub(crate) enum Gate {
     Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
 }
 
-/// An event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
+/// A producer: an event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct Producer {
     pub(crate) cpu: u32,
     /// The event's name, for messages.
     pub(crate) name: Arc<str>,
@@ -376,20 +383,20 @@ pub(crate) struct Slot {
     pub(crate) index: u32,
 }
 
-/// Everything that writes into the rings, and how it is paused.
+/// All producers, which write into the rings, and the gates of the rings.
 #[derive(Debug, Default)]
-pub(crate) struct Outlets {
-    gates: Vec<(u32, Gate)>,
-    events: Vec<Outlet>,
+pub(crate) struct Producers {
+    gates: Vec<(u32, ProducerGate)>,
+    events: Vec<Producer>,
     output_paused: bool,
     slots_paused: bool,
     /// Everything was stopped for good.
     retired: bool,
 }
 
-impl Outlets {
+impl Producers {
     /// Adds a ring, paused if the others are, and starts its events. Does nothing once all are stopped for good.
-    pub(crate) fn add(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, cpu: u32, gate: ProducerGate, events: Vec<Producer>) -> Result<(), Error> {
         if self.retired {
             return Ok(());
         }
@@ -403,11 +410,11 @@ impl Outlets {
         Ok(())
     }
 
-    /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when its thread has ended,
-    /// and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
+    /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when
+    /// its thread has ended, and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
     pub(crate) fn have_ended(&self) -> bool {
-        let has_hung_up = |outlet: &Outlet| {
-            let mut polled = [PollFd::new(outlet.event.as_fd(), PollFlags::empty())];
+        let has_hung_up = |producer: &Producer| {
+            let mut polled = [PollFd::new(producer.event.as_fd(), PollFlags::empty())];
             let is_polled = nix::poll::poll(&mut polled, PollTimeout::ZERO).is_ok();
             is_polled && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
         };
@@ -415,41 +422,41 @@ impl Outlets {
     }
 
     /// All that writes into the rings. Nothing once it was stopped for good.
-    pub(crate) fn events(&self) -> &[Outlet] {
+    pub(crate) fn events(&self) -> &[Producer] {
         &self.events
     }
 
     /// Adds a ring without pausing it.
-    pub(crate) fn push_gate(&mut self, cpu: u32, gate: Gate) {
+    pub(crate) fn push_gate(&mut self, cpu: u32, gate: ProducerGate) {
         self.gates.push((cpu, gate));
     }
 
     /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
     /// slots stay empty. If one fails, all are stopped again. Does nothing once all are stopped for good.
-    pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
+    pub(crate) fn start(&mut self, mut events: Vec<Producer>) -> Result<(), Error> {
         if self.retired {
             return Ok(());
         }
         let paused = self.slots_paused;
         let mut start = || {
             let (mut slotted, mut others): (Vec<_>, Vec<_>) =
-                events.iter_mut().partition(|outlet| outlet.slot.is_some());
-            slotted.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))?;
-            slotted.iter().try_for_each(|outlet| outlet.enable(true))?;
-            others.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))
+                events.iter_mut().partition(|producer| producer.slot.is_some());
+            slotted.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))?;
+            slotted.iter().try_for_each(|producer| producer.enable(true))?;
+            others.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))
         };
         let started = start();
         match started {
             Ok(()) => self.events.append(&mut events),
-            Err(_) => events.iter_mut().for_each(Outlet::stop),
+            Err(_) => events.iter_mut().for_each(Producer::stop),
         }
         started
     }
 
     /// Stops a CPU's events for good: they stopped with the CPU, or seem to have.
     pub(crate) fn stop(&mut self, cpu: u32) {
-        self.events.iter_mut().filter(|outlet| outlet.cpu == cpu).for_each(Outlet::stop);
-        self.events.retain(|outlet| outlet.cpu != cpu);
+        self.events.iter_mut().filter(|producer| producer.cpu == cpu).for_each(Producer::stop);
+        self.events.retain(|producer| producer.cpu != cpu);
     }
 
     /// Stops or restarts the output into the rings of one CPU; whether it has any, or all are stopped for good.
@@ -473,16 +480,16 @@ impl Outlets {
             turned = turned.and(gate.turn(*cpu, how, paused));
         }
         if how == Pause::Slots {
-            for outlet in &mut self.events {
-                turned = turned.and(outlet.set(!paused));
+            for producer in &mut self.events {
+                turned = turned.and(producer.set(!paused));
             }
         }
         turned
     }
 
-    fn retire(&mut self) -> Vec<Outlet> {
+    fn retire(&mut self) -> Vec<Producer> {
         self.retired = true;
-        self.events.iter_mut().for_each(Outlet::stop);
+        self.events.iter_mut().for_each(Producer::stop);
         self.gates.clear();
         std::mem::take(&mut self.events)
     }
@@ -493,7 +500,7 @@ fn place(cpu: u32) -> String {
     if cpu == ANY_CPU { "the ring of all CPUs".into() } else { format!("a ring of CPU {cpu}") }
 }
 
-impl Gate {
+impl ProducerGate {
     fn turn(&self, cpu: u32, how: Pause, paused: bool) -> Result<(), Error> {
         match (self, how) {
             (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
@@ -514,7 +521,7 @@ impl Gate {
     }
 }
 
-impl Outlet {
+impl Producer {
     /// Puts the event into its slot, or takes it out. Without a slot, enables or disables it.
     fn set(&mut self, set: bool) -> Result<(), Error> {
         if self.set == set {
@@ -558,7 +565,7 @@ impl Outlet {
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for ProducerGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Event(_) => "Event",

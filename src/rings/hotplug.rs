@@ -1,13 +1,13 @@
 //! Opens a ring for every online CPU, and follows CPUs that come and go while their rings are read.
 
 use crate::error::{Error, ErrorKind};
-use crate::rings::control::{Control, Gate};
-use crate::rings::cpu_ring::{self, CpuRing};
+use crate::rings::control::{Control, ProducerGate};
 use crate::rings::event_spec::RingEvent;
+use crate::rings::opening::{self, OpenedRing};
 use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
 use crate::rings::untraced::{Moment, UntracedCpus};
-use crate::rings::{Lane, Rings, list_cpus, no_such_cpu};
+use crate::rings::{CpuRing, Rings, list_cpus, no_such_cpu};
 use crate::sys::machine::{self, CpuEvents, CpuList, Message, OnlineCpus};
 use crate::sys::perf;
 use std::io;
@@ -42,11 +42,11 @@ struct Hotplug {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do not reach this
-    /// process.
+    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do
+    /// not reach this process.
     events: Option<CpuEvents>,
-    /// The CPUs that came online since the last check, as the kernel's messages say, though their events ran no more or never had. Those that
-    /// have gone again by now are in no list.
+    /// The CPUs that came online since the last check, as the kernel's messages say, though their events ran no more or
+    /// never had. Those that have gone again by now are in no list.
     came: Vec<u32>,
     /// When the online CPUs were last listed. All of them were traced then, except those that were reported.
     checked: Moment,
@@ -77,7 +77,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     plan.cpu_count = cpus.len();
     let mut skipped = Vec::new();
     let opened = loop {
-        let opened = cpus.iter().filter_map(|cpu| CpuRing::open(plan, *cpu).transpose());
+        let opened = cpus.iter().filter_map(|cpu| OpenedRing::open(plan, *cpu).transpose());
         match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => break opened,
             Err(error) => skipped.push(plan.skip(error)?),
@@ -90,10 +90,10 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     rings.sources = plan.events.iter().map(RingEvent::source).collect();
     rings.traced_threads = plan.target.threads()?;
     let mut all = Vec::new();
-    for CpuRing { lane, owner, outlets } in opened {
-        hotplug.watch(lane.origin.cpu, Arc::clone(&owner));
-        all.extend(outlets);
-        rings.open_lane(lane, Gate::Event(owner))?;
+    for OpenedRing { cpu_ring, owner, producers } in opened {
+        hotplug.watch(cpu_ring.origin.cpu, Arc::clone(&owner));
+        all.extend(producers);
+        rings.add_ring(cpu_ring, ProducerGate::Event(owner))?;
     }
     if rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
@@ -101,11 +101,12 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
         return Err(Error::new(ErrorKind::NotFound, message));
     }
     // All at once, so that some CPUs are traced and others are not for a short time only.
-    rings.control().outlets().start(all)?;
+    rings.control().producers().start(all)?;
     let news = hotplug.events.as_ref().map(|events| Arc::clone(events.socket()));
     let started = rings.clock.now();
-    let check =
-        move |control: &_, lanes: &mut _, new: &mut _, untraced: &mut _| hotplug.check(control, lanes, new, untraced);
+    let check = move |control: &_, cpu_rings: &mut _, new: &mut _, untraced: &mut _| {
+        hotplug.check(control, cpu_rings, new, untraced)
+    };
     rings.set_arrivals(Box::new(check), news, started);
     Ok(rings)
 }
@@ -138,8 +139,8 @@ impl Hotplug {
     fn check(
         &mut self,
         control: &Control,
-        lanes: &mut [Lane],
-        new: &mut Vec<Lane>,
+        cpu_rings: &mut [CpuRing],
+        new: &mut Vec<CpuRing>,
         untraced: &mut UntracedCpus,
     ) -> Result<(), Error> {
         // Before anything is read: the next check finds what changes from here on.
@@ -164,7 +165,7 @@ impl Hotplug {
                 continue;
             }
             let done = match self.find(cpu) {
-                Ok(at) => self.watched[at].check(&self.plan, control, lanes),
+                Ok(at) => self.watched[at].check(&self.plan, control, cpu_rings),
                 Err(_) => self.open(cpu, control, new),
             };
             let is_now = Moment::now(self.plan.clock);
@@ -177,7 +178,7 @@ impl Hotplug {
             }
         }
         if is_listed {
-            self.tell_short_stays(control, untraced, well);
+            self.report_short_stays(control, untraced, well);
         }
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
         // Nothing happens on a CPU that is offline.
@@ -190,8 +191,8 @@ impl Hotplug {
         failed
     }
 
-    /// Tells of CPUs that were online for some time, and gone before anything could be opened.
-    fn tell_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
+    /// Reports CPUs that were online for some time, and gone before anything could be opened.
+    fn report_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
         let now = Moment::now(self.plan.clock);
         let mut came = std::mem::take(&mut self.came);
         came.sort_unstable();
@@ -229,7 +230,7 @@ impl Hotplug {
 
     /// Whether what happens on a CPU that comes is lost until its events are opened. Events of threads go on.
     fn misses(&self, cpu: u32, control: &Control) -> bool {
-        let goes_on = || self.plan.target.is_tasks() && (self.find(cpu).is_ok() || control.outlets().have_ended());
+        let goes_on = || self.plan.target.is_tasks() && (self.find(cpu).is_ok() || control.producers().have_ended());
         self.plan.wants(cpu) && !goes_on()
     }
 
@@ -239,24 +240,24 @@ impl Hotplug {
     }
 
     /// Opens the ring of a CPU that never had one. Returns whether it is traced from now on.
-    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>) -> Result<bool, Error> {
+    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<CpuRing>) -> Result<bool, Error> {
         // Beside all watched CPUs: those that are offline now may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
-        let opened = match CpuRing::open(&self.plan, cpu) {
+        let opened = match OpenedRing::open(&self.plan, cpu) {
             // The process or thread has ended. What it started may run on, and nothing lists that.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => {
                 let message = format!("the process has ended, and what it started runs on: CPU {cpu} is not traced");
                 let untraced =
                     || Error::new(ErrorKind::NotFound, message).because(io::Error::from_raw_os_error(libc::ESRCH));
-                return if control.outlets().have_ended() { Ok(false) } else { Err(untraced()) };
+                return if control.producers().have_ended() { Ok(false) } else { Err(untraced()) };
             }
             opened => opened?,
         };
         // The CPU may have gone again.
-        let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(false) };
-        control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
+        let Some(OpenedRing { cpu_ring, owner, producers }) = opened else { return Ok(false) };
+        control.producers().add(cpu, ProducerGate::Event(Arc::clone(&owner)), producers)?;
         self.watch(cpu, owner);
-        new.push(lane);
+        new.push(cpu_ring);
         Ok(true)
     }
 }
@@ -268,12 +269,12 @@ impl WatchedCpu {
     }
 
     /// Opens the CPU's events again if they have stopped. Returns whether it did.
-    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<bool, Error> {
-        // The CPU may also have adopted rings. Lanes are sorted by CPU.
-        let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
-        let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
+    fn check(&mut self, plan: &Plan, control: &Control, cpu_rings: &mut [CpuRing]) -> Result<bool, Error> {
+        // The CPU may also have adopted rings. Rings are sorted by CPU.
+        let first = cpu_rings.partition_point(|cpu_ring| cpu_ring.origin.cpu < self.cpu);
+        let is_ours = |cpu_ring: &&mut CpuRing| cpu_ring.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
         // A stream that has as many rings as it can have does not take one more.
-        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else {
+        let Some(cpu_ring) = cpu_rings[first..].iter_mut().find(is_ours) else {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!("CPU {} has no ring: there are too many", self.cpu),
@@ -289,22 +290,23 @@ impl WatchedCpu {
             return Ok(false);
         }
         self.online = false;
-        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
-        let new: Vec<_> = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
+        let Some((producers, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
+        let new: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
         let Some(first) = new.first().cloned() else { return Ok(false) };
-        let mut events = control.outlets();
+        let mut events = control.producers();
         events.stop(self.cpu);
-        lane.losses.change(new);
-        events.start(outlets)?;
-        lane.origin = Arc::new(lane.origin.with(sources, lane.ring.written(), lane.oldest()));
+        cpu_ring.losses.change(new);
+        events.start(producers)?;
+        cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));
         (self.first, self.online) = (first, true);
         Ok(true)
     }
 
     /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.
     fn has_died(&self, plan: &Plan) -> bool {
-        // The events of a control group also pause while none of its processes runs. There only the kernel's message tells.
-        let tells = plan.target.is_machine() && plan.tells_running();
+        // The events of a control group also pause while none of its processes runs. There only the kernel's message
+        // tells.
+        let tells = plan.target.is_machine() && plan.reads_running();
         let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if tells { stands_still() } else { !plan.target.is_machine() }
     }

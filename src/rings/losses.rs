@@ -8,14 +8,14 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// How many records the kernel dropped for want of room, and how many of them LOST records have told of.
+/// How many records the kernel dropped for want of room, and how many of them LOST records have reported.
 #[derive(Debug)]
 pub(crate) struct Losses {
     counter: Counter,
-    told: u64,
+    reported: u64,
     /// What the kernel said when it was asked last.
     counted: u64,
-    /// The most that LOST records could have told of then.
+    /// The most that LOST records could have reported then.
     most: u64,
     /// Whether it was asked since the last look.
     asked: bool,
@@ -37,7 +37,7 @@ pub(crate) enum Counter {
 
 impl Losses {
     pub(crate) fn new(counter: Counter) -> Self {
-        Self { counter, told: 0, counted: 0, most: 0, asked: false }
+        Self { counter, reported: 0, counted: 0, most: 0, asked: false }
     }
 
     /// How many were dropped since the ring was opened. Asking interrupts the CPU.
@@ -58,9 +58,9 @@ impl Losses {
         matches!(self.counter, Counter::Failures(_))
     }
 
-    /// How many LOST records have told of.
-    pub(crate) fn told(&self) -> u64 {
-        self.told
+    /// How many LOST records have reported.
+    pub(crate) fn reported(&self) -> u64 {
+        self.reported
     }
 
     /// The head was loaded anew.
@@ -69,29 +69,30 @@ impl Losses {
         self.asked = false;
     }
 
-    /// Takes what a LOST record before the head tells of. Zero is what a lawful kernel writes where a writer is interrupted between
-    /// seeing that records were lost and taking their count: the interrupt's writer has taken it (`__perf_output_begin`).
-    pub(crate) fn tell(&mut self, count: u64) -> Result<(), Fault> {
-        self.told = self.check(self.told, count)?;
+    /// Takes what a LOST record before the head reports. Zero is what a lawful kernel writes where a writer is
+    /// interrupted between seeing that records were lost and taking their count: the interrupt's writer has taken it
+    /// (`__perf_output_begin`).
+    pub(crate) fn add_reported(&mut self, count: u64) -> Result<(), Fault> {
+        self.reported = self.check(self.reported, count)?;
         Ok(())
     }
 
-    /// What LOST records have told of together with one more. If that is more than there can be, the one is no LOST record of the
-    /// kernel's, which counts each record that it drops before it writes one (`__perf_output_begin`,
-    /// `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a nanosecond can have been dropped since
-    /// the machine was booted.
-    pub(crate) fn check(&mut self, told: u64, count: u64) -> Result<u64, Fault> {
-        let sum = told.saturating_add(count);
+    /// What LOST records have reported together with one more. If that is more than there can be, the one is no LOST
+    /// record of the kernel's, which counts each record that it drops before it writes one (`__perf_output_begin`,
+    /// `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a nanosecond can have been
+    /// dropped since the machine was booted.
+    pub(crate) fn check(&mut self, reported: u64, count: u64) -> Result<u64, Fault> {
+        let sum = reported.saturating_add(count);
         if sum > self.most && !self.asked {
             // Once for a look: the answer is the same for all LOST records before the head.
             self.ask();
         }
-        if sum > self.most { Err(Fault::Lost { count, most: self.most.saturating_sub(told) }) } else { Ok(sum) }
+        if sum > self.most { Err(Fault::Lost { count, most: self.most.saturating_sub(reported) }) } else { Ok(sum) }
     }
 
     /// How many were dropped as far as is known: by LOST records, or the kernel's last answer.
     pub(crate) fn known(&self) -> u64 {
-        self.told.max(self.counted)
+        self.reported.max(self.counted)
     }
 
     /// The count of dropped records, after asking the kernel, if it can be asked. That interrupts the CPU.

@@ -1,13 +1,12 @@
 //! The rings of a machine: how they are opened, what writes into them, and how they are stopped.
 //!
-//! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], one lane for each CPU, with the
+//! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], the ring of each CPU, with the
 //! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
 //! pause. It does not know keys or order. `options.rs` has what a user asks for, `event_spec.rs` and `target.rs` what
-//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, and `hotplug.rs` those of the machine, also of CPUs that
-//! come later.
+//! that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs` those of the
+//! machine, also of CPUs that come later.
 
 pub(crate) mod control;
-mod cpu_ring;
 mod event_attr;
 mod event_map;
 mod event_names;
@@ -17,6 +16,7 @@ mod foreign;
 mod format;
 mod hotplug;
 mod losses;
+mod opening;
 pub(crate) mod options;
 mod plan;
 mod recording;
@@ -37,7 +37,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
@@ -57,7 +57,7 @@ use std::sync::Arc;
 /// mappings and shares the slots with its parent: there, dropping only closes.
 pub struct Rings {
     control: Arc<Control>,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) cpu_rings: Vec<CpuRing>,
     arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
     news: Option<Arc<OwnedFd>>,
@@ -78,9 +78,9 @@ pub struct Rings {
     traced_threads: Option<Vec<u32>>,
 }
 
-/// One ring, with the layout, the copies and the losses of its records.
+/// The ring of one CPU (or one that all CPUs share), with the layout, the copies and the losses of its records.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct CpuRing {
     pub(crate) ring: Ring,
     pub(crate) origin: Arc<Origin>,
     /// Bytes that were copied out of the ring to make room, and were not yielded yet.
@@ -88,7 +88,7 @@ pub(crate) struct Lane {
     pub(crate) losses: Losses,
 }
 
-impl Lane {
+impl CpuRing {
     pub(crate) fn new(ring: Ring, origin: Origin, counter: Counter) -> Self {
         Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
     }
@@ -148,21 +148,22 @@ impl Lane {
     }
 }
 
-/// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs are not
-/// traced.
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs
+/// are not traced.
 pub(crate) type Arrivals =
-    Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
+    Box<dyn FnMut(&Control, &mut [CpuRing], &mut Vec<CpuRing>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
 
 /// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RawRing {
-    /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`. For a BPF ring buffer, the page whose
-    /// first word is the producer position. The data area follows after that page, twice.
+    /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`. For a BPF ring
+    /// buffer, the page whose first word is the producer position. The data area follows after that page, twice.
     pub base: NonNull<u8>,
     /// Bytes of the data area. This excludes the header page, as in libbpf, although the comment there says otherwise.
     pub size: usize,
-    /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made. The producer position of a BPF ring buffer.
+    /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made. The producer position
+    /// of a BPF ring buffer.
     pub head: u64,
     /// `data_tail`, or the consumer position. Everything before it was given back to the kernel.
     pub tail: u64,
@@ -173,7 +174,7 @@ impl Rings {
     pub fn empty(clock: Clock) -> Self {
         Self {
             control: Control::new(),
-            lanes: Vec::new(),
+            cpu_rings: Vec::new(),
             arrivals: None,
             untraced: UntracedCpus::default(),
             news: None,
@@ -190,9 +191,9 @@ impl Rings {
     }
 
     /// Adds an opened ring, whose output a gate can stop.
-    pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
-        self.control.outlets().add(lane.origin.cpu, gate, Vec::new())?;
-        self.lanes.push(lane);
+    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: ProducerGate) -> Result<(), Error> {
+        self.control.producers().add(cpu_ring.origin.cpu, gate, Vec::new())?;
+        self.cpu_rings.push(cpu_ring);
         Ok(())
     }
 
@@ -203,26 +204,26 @@ impl Rings {
         self.started = started;
     }
 
-    /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of another type, for all
-    /// other rings, and once [`Rings::add`] has added one.
+    /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
+    /// another type, for all other rings, and once [`Rings::add`] has added one.
     pub fn facts<T: Any>(&self) -> Option<&T> {
         self.facts.as_deref()?.downcast_ref()
     }
 
     /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
     pub fn are_live(&self) -> bool {
-        !self.is_complete && self.lanes.iter().any(|lane| !lane.ring.is_simulated())
+        !self.is_complete && self.cpu_rings.iter().any(|cpu_ring| !cpu_ring.ring.is_simulated())
     }
 
-    /// The threads that were traced when the rings were opened, by their numbers in this PID namespace. `None` if the rings trace a machine
-    /// or a control group, and for rings that were not opened by [`Rings::options`].
+    /// The threads that were traced when the rings were opened, by their numbers in this PID namespace. `None` if the
+    /// rings trace a machine or a control group, and for rings that were not opened by [`Rings::options`].
     pub fn traced_threads(&self) -> Option<&[u32]> {
         self.traced_threads.as_deref()
     }
 
     /// Whether this process was forked from the one that made the rings. It does not have their memory, and calls give
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked). Costs a load from memory; or a system call, if the kernel refuses the pages by which
-    /// children are told apart ([forked children](crate#forked-children)).
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked). Costs a load from memory; or a system call, if the kernel
+    /// refuses the pages by which children are told apart ([forked children](crate#forked-children)).
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.control.is_forked()
@@ -233,15 +234,16 @@ impl Rings {
         self.is_complete
     }
 
-    /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted and
-    /// simulated rings. For a recording, the events that it names.
+    /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted
+    /// and simulated rings. For a recording, the events that it names.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
     /// The tracepoints that a pattern stands for and that the kernel lets nobody sample, each as the
-    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) that opening it by its name gives. They are in no ring and no source. Linux 6.18 on
-    /// x86-64 has one, `irq_vectors:irq_work_exit`: each sample of it would cause the next.
+    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) that opening it by its name gives. They are in no ring
+    /// and no source. Linux 6.18 on x86-64 has one, `irq_vectors:irq_work_exit`: each sample of it would cause the
+    /// next.
     pub fn skipped(&self) -> &[Error] {
         &self.skipped
     }
@@ -256,19 +258,20 @@ impl Rings {
         self.news.as_ref()
     }
 
-    /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has the number
-    /// [`ANY_CPU`](crate::ANY_CPU) and the layout [`Layout::RING_BUFFER`].
+    /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has
+    /// the number [`ANY_CPU`](crate::ANY_CPU) and the layout [`Layout::RING_BUFFER`].
     ///
     /// If keys are the kernel's times, the same clock must stamp this ring as the others: otherwise its records are
     /// damage or late. The records name no source. Pausing output works if the ring's event is known. Pausing slots has
     /// no effect on this ring, and a pause in force does not extend to it. The ring's opener handles its CPU's coming
-    /// and going. The output into a BPF ring buffer cannot be paused: [`Pause::Output`](crate::Pause::Output) is refused.
+    /// and going. The output into a BPF ring buffer cannot be paused: [`Pause::Output`](crate::Pause::Output) is
+    /// refused.
     ///
-    /// Order is proven only if the event of the ring has `inherit_stat` 0 and, on [`Clock::Perf`], `precise_ip` 0. Hardware draws the times
-    /// of an event with `precise_ip` before the kernel writes the record, and the crate cannot see it. An event with `inherit_stat` lets a
-    /// thread that ends write `PERF_RECORD_READ` into other CPUs' rings, over their records: those become damage. Before the crate sees the
-    /// first such record, events can be late behind proven ones. From then on it calls all events of all rings
-    /// [`Certainty::Assumed`](crate::Certainty::Assumed).
+    /// Order is proven only if the event of the ring has `inherit_stat` 0 and, on [`Clock::Perf`], `precise_ip` 0.
+    /// Hardware draws the times of an event with `precise_ip` before the kernel writes the record, and the crate cannot
+    /// see it. An event with `inherit_stat` lets a thread that ends write `PERF_RECORD_READ` into other CPUs' rings,
+    /// over their records: those become damage. Before the crate sees the first such record, events can be late behind
+    /// proven ones. From then on it calls all events of all rings [`Certainty::Assumed`](crate::Certainty::Assumed).
     ///
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
@@ -276,57 +279,58 @@ impl Rings {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
         if !ring.properties().can_pause {
-            self.control.outlets().push_gate(cpu, Gate::None(ring.properties().name));
+            self.control.producers().push_gate(cpu, ProducerGate::None(ring.properties().name));
         } else if let Some(event) = ring.fd() {
-            self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
+            self.control.producers().push_gate(cpu, ProducerGate::Event(Arc::clone(event)));
         }
         // The other program may still write into its ring.
         self.is_complete = false;
         self.facts = None;
-        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
+        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
     }
 
     /// How many rings there are.
     pub fn len(&self) -> usize {
-        self.lanes.len()
+        self.cpu_rings.len()
     }
 
     /// Whether there are no rings.
     pub fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.cpu_rings.is_empty()
     }
 
     /// The CPUs that have a ring.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
-        self.lanes.iter().map(|lane| lane.origin.cpu)
+        self.cpu_rings.iter().map(|cpu_ring| cpu_ring.origin.cpu)
     }
 
     /// The layout of each ring's records, in the order of [`Rings::cpus`].
     pub fn layouts(&self) -> impl Iterator<Item = &Layout> {
-        self.lanes.iter().map(|lane| &lane.origin.layout)
+        self.cpu_rings.iter().map(|cpu_ring| &cpu_ring.origin.layout)
     }
 
-    /// The ids by which records name their event (`PERF_EVENT_IOC_ID`, [`Record::id`]), each with the event's index in [`Rings::sources`]. An
-    /// event has an id for each CPU. A CPU that comes online adds some.
+    /// The ids by which records name their event (`PERF_EVENT_IOC_ID`, [`Record::id`]), each with the event's index in
+    /// [`Rings::sources`]. An event has an id for each CPU. A CPU that comes online adds some.
     pub fn ids(&self) -> impl Iterator<Item = (u64, usize)> {
-        self.lanes.iter().flat_map(|lane| lane.origin.all())
+        self.cpu_rings.iter().flat_map(|cpu_ring| cpu_ring.origin.all())
     }
 
     /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
     /// consumes that. So check all rings after a wake-up, and before going to sleep. A CPU that comes online adds a
-    /// descriptor. That of a BPF ring buffer is readable as long as any of its bytes are not given back: poll it edge-triggered.
+    /// descriptor. That of a BPF ring buffer is readable as long as any of its bytes are not given back: poll it
+    /// edge-triggered.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events().map(|event| event.as_fd())
     }
 
     /// The events that own the rings, as far as they are known.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
-        self.lanes.iter().filter_map(|lane| lane.ring.fd())
+        self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.fd())
     }
 
     /// Whether there is a ring of a kind with this property.
     pub(crate) fn have(&self, property: impl Fn(&Properties) -> bool) -> bool {
-        self.lanes.iter().any(|lane| property(lane.ring.properties()))
+        self.cpu_rings.iter().any(|cpu_ring| property(cpu_ring.ring.properties()))
     }
 
     /// Sets the clock that stamps the records, if it is not known: simulated rings have none.
@@ -340,19 +344,21 @@ impl Rings {
         self.clock
     }
 
-    /// How far the wall clock is ahead of the clock that stamps the records: [`Clock::offset_to`] [`Clock::Realtime`], asked now. For the
-    /// rings of a recording: as the recording says it (in a `perf.data` file, `HEADER_CLOCK_DATA`),
+    /// How far the wall clock is ahead of the clock that stamps the records: [`Clock::offset_to`] [`Clock::Realtime`],
+    /// asked now. For the rings of a recording: as the recording says it (in a `perf.data` file, `HEADER_CLOCK_DATA`),
     /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
         if self.is_complete { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
     }
 
-    /// Whether order by the records' times can be proven: the CPUs agree on the perf clock, and no hardware has drawn times before the
-    /// kernel wrote the records (`setup_pebs_time`, `arch/x86/events/intel/ds.c`; with any other clock it draws none).
+    /// Whether order by the records' times can be proven: the CPUs agree on the perf clock, and no hardware has drawn
+    /// times before the kernel wrote the records (`setup_pebs_time`, `arch/x86/events/intel/ds.c`; with any other clock
+    /// it draws none).
     pub(crate) fn have_one_clock(&self) -> bool {
         let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
-        let mut told = self.lanes.iter().filter_map(|lane| lane.ring.has_user_time());
-        self.clock != Clock::Perf || !self.sources.iter().any(is_drawn_before) && told.all(machine::perf_clock_agrees)
+        let mut user_times = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
+        self.clock != Clock::Perf
+            || !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
     }
 
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a
@@ -367,8 +373,10 @@ impl Rings {
     /// [`Handle::pause`](crate::Handle::pause) does this for all CPUs, and from other threads.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring with a known event; [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if one of them is a BPF ring buffer; [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring with a known event;
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if one of them is a BPF ring buffer;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
     }
@@ -394,13 +402,15 @@ impl Rings {
     /// Only this crate may store `data_tail` or the consumer position while the rings are in use.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring here, or the machine cannot have such a CPU;
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring here, or the machine cannot have such
+    /// a CPU; [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         self.control.check()?;
-        let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };
-        let (head, tail) = lane.ring.words();
-        Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail })
+        let Some(cpu_ring) = self.cpu_rings.iter().find(|cpu_ring| cpu_ring.origin.cpu == cpu) else {
+            return Err(self.absent(cpu));
+        };
+        let (head, tail) = cpu_ring.ring.words();
+        Ok(RawRing { base: cpu_ring.ring.page(), size: cpu_ring.ring.size() as usize, head, tail })
     }
 
     /// Why a CPU has no ring.
@@ -417,12 +427,12 @@ impl Rings {
         &self.control
     }
 
-    /// Finds CPUs that came online. Adds their new rings to `new`, for `lanes`.
-    pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
+    /// Finds CPUs that came online. Adds their new rings to `new`, for [`Rings`].
+    pub(crate) fn arrived(&mut self, new: &mut Vec<CpuRing>) -> Result<(), Error> {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
         match &mut self.arrivals {
-            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new, &mut self.untraced),
+            Some(arrivals) => arrivals(&self.control, &mut self.cpu_rings, new, &mut self.untraced),
             None => Ok(()),
         }
     }
@@ -444,14 +454,14 @@ impl Drop for Rings {
         }
         // First nobody writes into the rings, then they are unmapped, then events are closed.
         let events = self.control.retire();
-        self.lanes.clear();
+        self.cpu_rings.clear();
         drop(events);
     }
 }
 
 impl fmt::Debug for Rings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rings").field("lanes", &self.lanes).field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("Rings").field("rings", &self.cpu_rings).field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 

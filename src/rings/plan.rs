@@ -59,7 +59,8 @@ impl Plan {
         }
         let target = target.map_or(Ok(Target::Machine), |(_, target)| target)?;
         if let (Target::Process(_), Some(event)) = (&target, events.iter().find(|event| event.probe.is_some())) {
-            // perf_uprobe_init and perf_kprobe_init of kernel/trace/trace_event_perf.c, called by inherit_event of kernel/events/core.c.
+            // perf_uprobe_init and perf_kprobe_init of kernel/trace/trace_event_perf.c, called by inherit_event of
+            // kernel/events/core.c.
             let message = format!(
                 "{} cannot be limited to a process: the kernel looks for the probe's target in the memory of each thread that starts another, finds none, and lets fork(2) and clone(2) fail",
                 event.name
@@ -93,8 +94,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Leaves out the event that could not be opened, if the kernel lets nobody have it and its pattern has other events. Returns the error:
-    /// `Ok` if the event is left out.
+    /// Leaves out the event that could not be opened, if the kernel lets nobody have it and its pattern has other
+    /// events. Returns the error: `Ok` if the event is left out.
     pub(super) fn skip(&mut self, error: Error) -> Result<Error, Error> {
         let at = self.events.iter().position(|event| error.event() == Some(&event.name));
         let (ErrorKind::Permission, Some(at)) = (error.kind(), at) else { return Err(error) };
@@ -107,11 +108,12 @@ impl Plan {
         Ok(error)
     }
 
-    /// Leaves out the kernel's counts of lost records before Linux 6.0: such a kernel refuses an event that asks for them.
+    /// Leaves out the kernel's counts of lost records before Linux 6.0: such a kernel refuses an event that asks for
+    /// them.
     fn leave_out_losses(&mut self) {
         let read_format = self.events.first().map_or(0, |event| event.attr.read_format);
         let harmless = perf_event_attr { read_format, ..event_attr::harmless() };
-        if self.tells_losses()
+        if self.reads_losses()
             && perf::open_own(&harmless).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
         {
             for RingEvent { attr, .. } in &mut self.events {
@@ -121,14 +123,14 @@ impl Plan {
     }
 
     /// Whether read(2) of an event returns its running time and perhaps its lost records, and nothing else.
-    pub(super) fn tells_running(&self) -> bool {
+    pub(super) fn reads_running(&self) -> bool {
         self.layout.sample_type() & u64::from(bindings::PERF_SAMPLE_READ) == 0
     }
 
     /// Whether read(2) of an event returns its running time and its lost records, and nothing else.
-    pub(super) fn tells_losses(&self) -> bool {
+    pub(super) fn reads_losses(&self) -> bool {
         let lost = |event: &RingEvent| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
-        self.tells_running() && self.events.iter().all(lost)
+        self.reads_running() && self.events.iter().all(lost)
     }
 
     /// Whether a CPU is to have a ring.
@@ -136,7 +138,8 @@ impl Plan {
         self.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
     }
 
-    /// Checks that each of these CPUs has a slot of its own in the maps, if there are any. The CPUs of `before` have slots already.
+    /// Checks that each of these CPUs has a slot of its own in the maps, if there are any. The CPUs of `before` have
+    /// slots already.
     pub(super) fn check_slots(&self, cpus: &[u32], before: impl Iterator<Item = u32>) -> Result<(), Error> {
         let maps = self.events.iter().filter_map(|event| event.map.as_ref());
         let Some(entries) = maps.map(|map| map.entries).min() else { return Ok(()) };
@@ -273,7 +276,8 @@ mod tests {
         }
     }
 
-    /// One layout for all records of a ring: fields, masks and sizes of each event, and those that were asked for besides.
+    /// One layout for all records of a ring: fields, masks and sizes of each event, and those that were asked for
+    /// besides.
     #[test]
     fn events_of_a_ring_share_what_any_asks_for() {
         let (ip, read) = (bindings::PERF_SAMPLE_IP, bindings::PERF_SAMPLE_READ);

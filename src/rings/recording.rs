@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Sources};
 use crate::ring::{KernelHalf, Ring};
-use crate::rings::{Counter, Lane, Rings, Source};
+use crate::rings::{Counter, CpuRing, Rings, Source};
 use crate::sys::{machine, memory, perf};
 use std::any::Any;
 use std::io;
@@ -12,8 +12,8 @@ use std::io;
 /// Makes [`Rings`] of recorded bytes, for a program that reads a file format. A [`Merge`](crate::Merge) and a
 /// [`Reader`](crate::Reader) take them like those of a kernel.
 ///
-/// The package perfweave-perf-data reads `perf.data` files with it. Another format takes what it knows of a CPU to records as
-/// perf_event_open(2) describes them:
+/// The package perfweave-perf-data reads `perf.data` files with it. Another format takes what it knows of a CPU to
+/// records as perf_event_open(2) describes them:
 ///
 /// ```
 /// use perfweave::{Clock, Layout, Order, Reader, Recording, Sample};
@@ -67,13 +67,14 @@ use std::io;
 ///
 /// # What holds
 ///
-/// A recording is complete, because nothing more is written into it. So no hold rule waits, every event with a key is proven, and the stream
-/// ends ([`Ended::Recording`](crate::Ended::Recording)). The records of one ring may be out of order. Bytes that cannot be a record are
-/// [`Damage`](crate::Damage).
+/// A recording is complete, because nothing more is written into it. So no hold rule waits, every event with a key is
+/// proven, and the stream ends ([`Ended::Recording`](crate::Ended::Recording)). The records of one ring may be out of
+/// order. Bytes that cannot be a record are [`Damage`](crate::Damage).
 ///
 /// # Memory
 ///
-/// A ring takes its length, rounded up to a power of two, and some 16 KiB more for a merge. Nothing is copied a second time.
+/// A ring takes its length, rounded up to a power of two, and some 16 KiB more for a merge. Nothing is copied a second
+/// time.
 #[derive(Debug)]
 pub struct Recording {
     rings: Rings,
@@ -95,8 +96,8 @@ struct Part {
 const LONGEST: u64 = Ring::MAX / 2;
 
 impl Recording {
-    /// A recording without events and rings yet. `clock` has stamped the records. `wall`: how far the wall clock was ahead of it, if that
-    /// is known ([`Rings::wall_clock`]).
+    /// A recording without events and rings yet. `clock` has stamped the records. `wall`: how far the wall clock was
+    /// ahead of it, if that is known ([`Rings::wall_clock`]).
     pub fn new(clock: Clock, wall: Option<ClockOffset>) -> Self {
         let mut rings = Rings::empty(clock);
         rings.is_complete = true;
@@ -106,21 +107,21 @@ impl Recording {
 
     /// Adds an event, and returns its index in [`Rings::sources`].
     ///
-    /// `name` is [`Source::name`]. If it is `tracepoint CATEGORY:NAME` and the attribute is that of a tracepoint, [`Source::tracepoint`] is
-    /// what follows the first word. `attr` are the bytes of `struct perf_event_attr`, in the byte order of this machine. Members that are
-    /// missing are 0, and those that this crate does not know are left out. `format` is the text of the tracepoint's format file on the
-    /// machine that was recorded.
+    /// `name` is [`Source::name`]. If it is `tracepoint CATEGORY:NAME` and the attribute is that of a tracepoint,
+    /// [`Source::tracepoint`] is what follows the first word. `attr` are the bytes of `struct perf_event_attr`, in the
+    /// byte order of this machine. Members that are missing are 0, and those that this crate does not know are left
+    /// out. `format` is the text of the tracepoint's format file on the machine that was recorded.
     pub fn event(&mut self, name: &str, attr: &[u8], format: Option<&str>) -> usize {
         let source = Source::recorded(name, perf::attr_from(attr), format);
         self.rings.sources.push(source);
         self.rings.sources.len() - 1
     }
 
-    /// Adds a ring for this many bytes of records, and returns its number for [`Recording::write`]. A CPU may have several. Its own numbers
-    /// ([`Order::numbers`](crate::Order::numbers)) then start again in each.
+    /// Adds a ring for this many bytes of records, and returns its number for [`Recording::write`]. A CPU may have
+    /// several. Its own numbers ([`Order::numbers`](crate::Order::numbers)) then start again in each.
     ///
-    /// `ids` are those by which records of this ring name their event, each with the event's index. Records of a recording with one event
-    /// need no ids: all are of that event. Ids of events that are not there are left out.
+    /// `ids` are those by which records of this ring name their event, each with the event's index. Records of a
+    /// recording with one event need no ids: all are of that event. Ids of events that are not there are left out.
     ///
     /// # Errors
     /// [`ErrorKind::Limit`] if there is no memory. [`ErrorKind::InvalidInput`] for more than 1 GiB.
@@ -167,8 +168,9 @@ impl Recording {
         Ok(())
     }
 
-    /// Appends a loss to a ring: so many records were dropped behind the record before it. It takes 24 bytes and [`Layout::trailer_len`] of the
-    /// ring. As from a kernel, it is reported with the record that follows; its own event is not known.
+    /// Appends a loss to a ring: so many records were dropped behind the record before it. It takes 24 bytes and
+    /// [`Layout::trailer_len`] of the ring. As from a kernel, it is reported with the record that follows; its own
+    /// event is not known.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the ring has no room for it.
@@ -186,15 +188,15 @@ impl Recording {
         self.write(ring, &record)
     }
 
-    /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it back. One value is kept:
-    /// the last.
+    /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it
+    /// back. One value is kept: the last.
     pub fn facts(&mut self, facts: impl Any + Send + Sync) {
         self.rings.facts = Some(Box::new(facts));
     }
 
-    /// How many bytes of memory this process can get: the least of `MemAvailable` of `/proc/meminfo` and what `RLIMIT_AS`, `RLIMIT_DATA` and
-    /// the `memory.max` of this process's control groups leave. `None` if nothing says it. A file may claim to be of any length: ask before
-    /// you allocate.
+    /// How many bytes of memory this process can get: the least of `MemAvailable` of `/proc/meminfo` and what
+    /// `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's control groups leave. `None` if nothing says
+    /// it. A file may claim to be of any length: ask before you allocate.
     pub fn available_memory() -> Option<u64> {
         memory::available()
     }
@@ -210,7 +212,7 @@ impl Recording {
                 1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
                 _ => Origin::new(cpu, layout, ids).asked(),
             };
-            rings.lanes.push(Lane::new(ring, origin, Counter::Unknown));
+            rings.cpu_rings.push(CpuRing::new(ring, origin, Counter::Unknown));
         }
         rings
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::ring::ANY_CPU;
-use crate::rings::{Counter, Lane, Losses, Rings};
+use crate::rings::{Counter, CpuRing, Losses, Rings};
 use crate::sys::{bpf, machine};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,12 +35,13 @@ impl Failures {
 }
 
 impl Rings {
-    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs count up: 8 bytes, one
-    /// count for each CPU. `perfweave_reserve()` and `perfweave_output()` of [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger
-    /// and losses ([`Lost`](crate::Lost)) then have these counts.
+    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
+    /// count up: 8 bytes, one count for each CPU. `perfweave_reserve()` and `perfweave_output()` of
+    /// [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger and losses ([`Lost`](crate::Lost)) then have these
+    /// counts.
     ///
-    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them. [`Account::exact`](crate::Account::exact)
-    /// is then false, and only sequence numbers show what is missing.
+    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them.
+    /// [`Account::exact`](crate::Account::exact) is then false, and only sequence numbers show what is missing.
     ///
     /// Call it after [`Rings::add`]. It counts failures from now on.
     ///
@@ -63,8 +64,9 @@ impl Rings {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
-        let uncounted = |lane: &Lane| !lane.ring.properties().counts_losses;
-        let buffers: Vec<u32> = self.lanes.iter().filter(|lane| uncounted(lane)).map(|lane| lane.origin.cpu).collect();
+        let uncounted = |cpu_ring: &CpuRing| !cpu_ring.ring.properties().counts_losses;
+        let buffers: Vec<u32> =
+            self.cpu_rings.iter().filter(|cpu_ring| uncounted(cpu_ring)).map(|cpu_ring| cpu_ring.origin.cpu).collect();
         let shared = |cpu: &u32| buffers.iter().filter(|other| *other == cpu).count() > 1;
         let wrong = if buffers.is_empty() {
             Some("there is no BPF ring buffer")
@@ -86,9 +88,9 @@ impl Rings {
             Ok(Losses::new(Counter::Failures(failures)))
         };
         let counters = buffers.iter().map(|cpu| counter(*cpu)).collect::<Result<Vec<_>, _>>()?;
-        let lanes = self.lanes.iter_mut().filter(|lane| uncounted(lane));
-        for (lane, losses) in lanes.zip(counters) {
-            lane.losses = losses;
+        let cpu_rings = self.cpu_rings.iter_mut().filter(|cpu_ring| uncounted(cpu_ring));
+        for (cpu_ring, losses) in cpu_rings.zip(counters) {
+            cpu_ring.losses = losses;
         }
         Ok(())
     }

@@ -1,17 +1,20 @@
-//! CPUs that are online and not traced: before the reader has noticed that they are online, or because the kernel refuses to open their
-//! events.
+//! CPUs that are online and not traced: before the reader has noticed that they are online, or because the kernel
+//! refuses to open their events.
 
 use crate::error::Repeats;
 use crate::record::clock::Clock;
 use std::time::{Duration, Instant};
 
-/// A time in which a CPU is online and not traced. Events of the CPU in this time are in no ring, and no count has them.
+/// A time in which a CPU is online and not traced. Events of the CPU in this time are in no ring, and no count has
+/// them.
 ///
-/// A CPU that comes online, or comes back, is not traced until the reader has noticed it and has opened its events: this comes once, when that
-/// is over, also if the CPU has gone again before. Where the kernel's messages about CPUs do not come, a CPU that comes and goes between two
-/// looks is not noticed. Where some were dropped, each CPU that is offline counts as one that came and went. If the kernel refuses to open them, the [`Error`](crate::Error) says why, and the reader tries again once a second, or ten times a
-/// second where the kernel sends no messages about CPUs. It then yields this once when the time begins, and once more when it is over. It comes
-/// as soon as the reader knows, and has no key: `since` says where in the order it belongs.
+/// A CPU that comes online, or comes back, is not traced until the reader has noticed it and has opened its events:
+/// this comes once, when that is over, also if the CPU has gone again before. Where the kernel's messages about CPUs do
+/// not come, a CPU that comes and goes between two looks is not noticed. Where some were dropped, each CPU that is
+/// offline counts as one that came and went. If the kernel refuses to open them, the [`Error`](crate::Error) says why,
+/// and the reader tries again once a second, or ten times a second where the kernel sends no messages about CPUs. It
+/// then yields this once when the time begins, and once more when it is over. It comes as soon as the reader knows, and
+/// has no key: `since` says where in the order it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Untraced {
@@ -20,8 +23,9 @@ pub struct Untraced {
     /// When it was last known that all of the CPU is traced, or that it is offline: a time of the rings' clock
     /// ([`Rings::clock`](crate::Rings::clock)), in nanoseconds. `None` if that clock cannot be read.
     pub since: Option<u64>,
-    /// How long it lasted from then on, until the CPU was traced again or went offline: at most, since the CPU may have come online later than
-    /// `since`. The reader looks at least once a second, unless the program does not call it. `None` while it lasts.
+    /// How long it lasted from then on, until the CPU was traced again or went offline: at most, since the CPU may have
+    /// come online later than `since`. The reader looks at least once a second, unless the program does not call it.
+    /// `None` while it lasts.
     pub lasted: Option<Duration>,
 }
 
@@ -59,7 +63,8 @@ struct Cpu {
 }
 
 impl UntracedCpus {
-    /// Notes that a CPU could not be traced. `well` is when it was last known to be traced or offline. Returns whether to report the error.
+    /// Notes that a CPU could not be traced. `well` is when it was last known to be traced or offline. Returns whether
+    /// to report the error.
     pub(crate) fn failed(&mut self, cpu: u32, well: Moment) -> bool {
         let at = self.place(cpu);
         let known = &mut self.cpus[at];
@@ -116,8 +121,8 @@ impl UntracedCpus {
         })
     }
 
-    /// The time on the rings' clock from which on all CPUs are traced. `None` if they always were; `u64::MAX` if one is not, or the clock
-    /// cannot be read.
+    /// The time on the rings' clock from which on all CPUs are traced. `None` if they always were; `u64::MAX` if one is
+    /// not, or the clock cannot be read.
     pub(crate) fn until(&self) -> Option<u64> {
         let until = |known: &Cpu| known.until.filter(|_| known.since.is_none()).unwrap_or(u64::MAX);
         self.cpus.iter().map(until).max()
@@ -134,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_when_they_begin_and_when_they_are_over_and_add_up() {
+    fn times_are_reported_when_they_begin_and_when_they_are_over_and_add_up() {
         let begin = Instant::now();
         let at = |seconds: u64| Moment { key: Some(seconds), instant: begin + Duration::from_secs(seconds) };
         let mut all = UntracedCpus::default();
@@ -143,11 +148,11 @@ mod tests {
         let said: Vec<_> = (1..=10).filter(|_| all.failed(3, at(5))).collect();
         assert_eq!(said, [1, 10]);
         assert_eq!(all.until(), Some(u64::MAX));
-        let told =
+        let reported =
             |all: &mut UntracedCpus| all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect::<Vec<_>>();
-        assert_eq!(told(&mut all), [(3, Some(5), None)]);
+        assert_eq!(reported(&mut all), [(3, Some(5), None)]);
         all.well(at(8), |cpu| cpu == 1);
-        assert!(all.until() == Some(u64::MAX) && told(&mut all).is_empty());
+        assert!(all.until() == Some(u64::MAX) && reported(&mut all).is_empty());
         all.well(at(8), |cpu| cpu == 3);
         assert_eq!(all.until(), Some(8));
         assert!(all.failed(3, at(20)), "another time, and another reason");
@@ -161,14 +166,14 @@ mod tests {
             (3, Some(20), seconds(5)),
             (1, Some(21), seconds(4)),
         ];
-        assert_eq!(told(&mut all), expected);
+        assert_eq!(reported(&mut all), expected);
         let times: Vec<_> = all.times().collect();
         assert_eq!(times, [(3, Duration::from_secs(8)), (1, Duration::from_secs(4))]);
         assert_eq!(all.until(), Some(25));
     }
 
     #[test]
-    fn a_cpu_that_was_noticed_late_is_told_once() {
+    fn a_cpu_that_was_noticed_late_is_reported_once() {
         let begin = Instant::now();
         let at = |seconds: u64| Moment { key: Some(seconds), instant: begin + Duration::from_secs(seconds) };
         let mut all = UntracedCpus::default();
@@ -176,9 +181,9 @@ mod tests {
         // Its events could not be opened before: that time goes on.
         assert!(all.failed(4, at(5)));
         all.was_late(4, at(7), at(8));
-        let told: Vec<_> = all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect();
+        let reported: Vec<_> = all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(told, [(2, Some(3), seconds(2)), (4, Some(5), None), (4, Some(5), seconds(3))]);
+        assert_eq!(reported, [(2, Some(3), seconds(2)), (4, Some(5), None), (4, Some(5), seconds(3))]);
         assert_eq!(all.times().collect::<Vec<_>>(), [(2, Duration::from_secs(2)), (4, Duration::from_secs(3))]);
         assert_eq!(all.until(), Some(8));
     }

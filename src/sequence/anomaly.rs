@@ -12,10 +12,11 @@ pub enum AnomalyKind {
     Backward,
     /// The number is larger than losses can explain. Counting goes on from there.
     Forward,
-    /// The number was declared missing, and came after all: the program did not write it in the run in which it drew it.
+    /// The number was declared missing, and came after all: the program did not write it in the run in which it drew
+    /// it.
     Late,
-    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing numbers is unknown,
-    /// and counting starts again. See [`Sequence`](crate::Sequence).
+    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing
+    /// numbers is unknown, and counting starts again. See [`Sequence`](crate::Sequence).
     Wraparound,
 }
 
@@ -30,7 +31,7 @@ const QUIET: u32 = 16;
 pub(super) struct Quiet {
     /// Correct numbers in a row.
     well: u32,
-    told: [bool; KINDS],
+    reported: [bool; KINDS],
 }
 
 impl Quiet {
@@ -39,15 +40,15 @@ impl Quiet {
         self.well = if well { self.well.saturating_add(1) } else { 0 };
     }
 
-    pub(super) fn may_tell(&self, kind: AnomalyKind) -> bool {
-        self.well >= QUIET || !self.told[kind as usize]
+    pub(super) fn may_report(&self, kind: AnomalyKind) -> bool {
+        self.well >= QUIET || !self.reported[kind as usize]
     }
 
-    pub(super) fn told(&mut self, kind: AnomalyKind) {
+    pub(super) fn reported(&mut self, kind: AnomalyKind) {
         if std::mem::take(&mut self.well) >= QUIET {
-            self.told = [false; KINDS];
+            self.reported = [false; KINDS];
         }
-        self.told[kind as usize] = true;
+        self.reported[kind as usize] = true;
     }
 }
 
@@ -59,21 +60,21 @@ mod tests {
     #[test]
     fn kinds_of_anomalies_are_told_apart_and_forgotten_together() {
         let mut quiet = Quiet::default();
-        let mut tell = |well: u32, kind| {
+        let mut reports = |well: u32, kind| {
             (0..well).for_each(|_| quiet.well(true));
-            let may = quiet.may_tell(kind);
-            quiet.told(kind);
+            let may = quiet.may_report(kind);
+            quiet.reported(kind);
             may
         };
-        assert!(tell(0, AnomalyKind::Duplicate) && tell(0, AnomalyKind::Backward));
-        assert!(!tell(0, AnomalyKind::Duplicate) && !tell(0, AnomalyKind::Backward));
-        assert!(!tell(QUIET - 1, AnomalyKind::Duplicate));
-        assert!(tell(QUIET, AnomalyKind::Duplicate) && tell(0, AnomalyKind::Backward), "a new run");
-        assert!(!tell(0, AnomalyKind::Duplicate) && !tell(0, AnomalyKind::Backward));
+        assert!(reports(0, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Backward));
+        assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Backward));
+        assert!(!reports(QUIET - 1, AnomalyKind::Duplicate));
+        assert!(reports(QUIET, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Backward), "a new run");
+        assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Backward));
         // In a row.
         (1..QUIET).for_each(|_| quiet.well(true));
         quiet.well(false);
         quiet.well(true);
-        assert!(!quiet.may_tell(AnomalyKind::Backward));
+        assert!(!quiet.may_report(AnomalyKind::Backward));
     }
 }

@@ -52,8 +52,8 @@ impl CpuNumbers {
         self.cpus.get_mut(at)
     }
 
-    /// Takes the number of a CPU's record. `lost` is the sum of the LOST records since the ring's last number. `None` if there is no such
-    /// CPU.
+    /// Takes the number of a CPU's record. `lost` is the sum of the LOST records since the ring's last number. `None`
+    /// if there is no such CPU.
     #[inline]
     pub(crate) fn take(&mut self, cpu: u32, number: u64, lost: u64) -> Option<Said> {
         let at = self.at(cpu);
@@ -95,10 +95,10 @@ impl CpuNumbers {
 
 /// The numbers of one CPU, one for each record, and the holes in them.
 ///
-/// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and writing. So a
-/// number that is too large leaves a hole, and later records may fill it. If a hole is still there when the record that showed it is
-/// yielded, it is a gap: under the fence rule no record can fill it any more.
-/// Any number takes a time that grows with the logarithm of the open holes, and adds at most one range to them.
+/// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and
+/// writing. So a number that is too large leaves a hole, and later records may fill it. If a hole is still there when
+/// the record that showed it is yielded, it is a gap: under the fence rule no record can fill it any more. Any number
+/// takes a time that grows with the logarithm of the open holes, and adds at most one range to them.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     unwrap: Unwrap,
@@ -199,8 +199,8 @@ impl Numbers {
         }
     }
 
-    /// A number after so many losses that the counter may have wrapped. If it is where all the losses together lead, they are the missing
-    /// numbers.
+    /// A number after so many losses that the counter may have wrapped. If it is where all the losses together lead,
+    /// they are the missing numbers.
     #[cold]
     fn unwrap_far(&mut self, written: u64, lost: u64) -> Option<u64> {
         let next = self.tracker.next().unwrap_or(MIDDLE);
@@ -229,7 +229,7 @@ impl Numbers {
             return self.begin_anew(written, kind);
         }
         self.counts.missing -= u64::from(self.tracker.found(number));
-        self.tell(kind)
+        self.report(kind)
     }
 
     /// Numbers are missing so far.
@@ -242,7 +242,7 @@ impl Numbers {
     /// Counting goes on from a number, as it was written, that is not the next. Numbers missing before stay missing.
     #[cold]
     fn begin_anew(&mut self, written: u64, kind: AnomalyKind) -> Said {
-        let said = self.tell(kind);
+        let said = self.report(kind);
         let ahead = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
         if !self.unwrap.shift(written, ahead) {
             // Near the end of all numbers. Missing numbers are no longer reported, but counted.
@@ -258,11 +258,11 @@ impl Numbers {
     }
 
     /// Counts an anomaly, and reports it unless one was reported recently.
-    fn tell(&mut self, kind: AnomalyKind) -> Said {
+    fn report(&mut self, kind: AnomalyKind) -> Said {
         self.counts.anomalies[kind as usize] += 1;
         let expected = self.unwrap.wrap(self.tracker.next().unwrap_or(MIDDLE));
-        let may = self.tracker.may_tell(kind);
-        self.tracker.told(kind);
+        let may = self.tracker.may_report(kind);
+        self.tracker.reported(kind);
         if may { Said::Anomaly(kind, expected) } else { Said::Well }
     }
 

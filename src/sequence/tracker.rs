@@ -23,7 +23,8 @@ const FIXED: usize = 256;
 pub(crate) struct Tracker {
     /// The next number; `None` until the first is known.
     next: Option<u64>,
-    /// The first number, or the one with which counting started again. Smaller numbers were counted before that, or drawn before the first.
+    /// The first number, or the one with which counting started again. Smaller numbers were counted before that, or
+    /// drawn before the first.
     begin: u64,
     /// Reported gaps whose numbers may still come.
     gaps: Ranges,
@@ -130,21 +131,21 @@ impl Tracker {
         }
     }
 
-    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported. Such numbers have 64 bits, as the
-    /// program wrote them.
-    pub(crate) fn to_tell(&self, number: u64) -> Option<AnomalyKind> {
+    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported. Such numbers have
+    /// 64 bits, as the program wrote them.
+    pub(crate) fn to_report(&self, number: u64) -> Option<AnomalyKind> {
         let kind = self.anomaly(number, number <= 1 || number == self.begin);
-        (!self.is_before_first(number) && self.may_tell(kind)).then_some(kind)
+        (!self.is_before_first(number) && self.may_report(kind)).then_some(kind)
     }
 
     /// Whether an anomaly is to be reported: none of its kind was reported recently.
-    pub(super) fn may_tell(&self, kind: AnomalyKind) -> bool {
-        self.quiet.may_tell(kind)
+    pub(super) fn may_report(&self, kind: AnomalyKind) -> bool {
+        self.quiet.may_report(kind)
     }
 
     /// An anomaly was reported, or was left unreported because it repeats.
-    pub(crate) fn told(&mut self, kind: AnomalyKind) {
-        self.quiet.told(kind);
+    pub(crate) fn reported(&mut self, kind: AnomalyKind) {
+        self.quiet.reported(kind);
     }
 
     /// Numbers are reported as missing. In doubt, they may still come.
@@ -218,11 +219,11 @@ mod tests {
     fn numbers_that_are_behind_are_told_apart() {
         let mut sequence = Tracker::in_doubt(Some(1000), 1 << 20);
         (1000..1100).for_each(|number| sequence.pass(number));
-        assert_eq!(sequence.to_tell(1100 - RECENT), Some(AnomalyKind::Duplicate));
-        assert_eq!(sequence.to_tell(1099 - RECENT), Some(AnomalyKind::Backward));
-        assert_eq!(sequence.to_tell(1000), Some(AnomalyKind::Reset), "the first number");
+        assert_eq!(sequence.to_report(1100 - RECENT), Some(AnomalyKind::Duplicate));
+        assert_eq!(sequence.to_report(1099 - RECENT), Some(AnomalyKind::Backward));
+        assert_eq!(sequence.to_report(1000), Some(AnomalyKind::Reset), "the first number");
         assert_eq!(
-            [0, 1, 2, 900].map(|number| sequence.to_tell(number)),
+            [0, 1, 2, 900].map(|number| sequence.to_report(number)),
             [AnomalyKind::Reset, AnomalyKind::Reset, AnomalyKind::Backward, AnomalyKind::Backward].map(Some)
         );
         // Both kinds of gaps are known again, and each number once.
@@ -230,13 +231,13 @@ mod tests {
         sequence.pass(1104);
         sequence.declare(1105, 1109, true);
         sequence.pass(1109);
-        assert_eq!([1100, 1104, 1105, 1109].map(|number| sequence.to_tell(number)), [Some(AnomalyKind::Late); 4]);
+        assert_eq!([1100, 1104, 1105, 1109].map(|number| sequence.to_report(number)), [Some(AnomalyKind::Late); 4]);
         assert!(sequence.found(1105) && !sequence.found(1105) && sequence.found(1100) && !sequence.found(1100));
-        assert_eq!(sequence.to_tell(1105), Some(AnomalyKind::Duplicate));
+        assert_eq!(sequence.to_report(1105), Some(AnomalyKind::Duplicate));
         // A number before the first one seen is no anomaly; the first one again is.
         let mut sequence = Tracker::in_doubt(None, 0);
         sequence.pass(1000);
-        assert_eq!((sequence.to_tell(999), sequence.to_tell(1000)), (None, Some(AnomalyKind::Duplicate)));
+        assert_eq!((sequence.to_report(999), sequence.to_report(1000)), (None, Some(AnomalyKind::Duplicate)));
     }
 
     /// Numbers that are reported in doubt take memory as long as they are in doubt, and no more than their part.

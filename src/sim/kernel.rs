@@ -9,9 +9,9 @@ use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Origin};
 use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
-use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::untraced::UntracedCpus;
-use crate::rings::{Counter, Lane, Rings};
+use crate::rings::{Counter, CpuRing, Rings};
 use crate::sim::Grace;
 use crate::sim::cpu::{Cpu, Output, Writer};
 use crate::sim::sections::Sections;
@@ -49,7 +49,7 @@ type SharedCpu = Arc<Mutex<Cpu>>;
 struct Consumer {
     /// Whether the rings were taken. Rings of CPUs that came later are picked up one by one.
     taken: bool,
-    waiting: Vec<(Lane, SharedCpu)>,
+    waiting: Vec<(CpuRing, SharedCpu)>,
 }
 
 /// The id of the first CPU's event. The ids of the others follow.
@@ -62,8 +62,8 @@ const WORDS: u32 = 1024;
 const BYTES: usize = 64 << 10;
 
 impl Kernel {
-    /// A machine with these CPUs. Its rings are 64 KiB long and have the layout that [`RingOptions`](crate::RingOptions) uses for a single
-    /// event.
+    /// A machine with these CPUs. Its rings are 64 KiB long and have the layout that
+    /// [`RingOptions`](crate::RingOptions) uses for a single event.
     pub fn new(cpus: &[u32]) -> Self {
         let sample_type = u64::from(sys::PERF_SAMPLE_RAW | sys::PERF_SAMPLE_TIME);
         Self::with(cpus, BYTES, Layout::new(sample_type, true, 0))
@@ -102,9 +102,9 @@ impl Kernel {
         kernel
     }
 
-    /// Brings a new CPU online. A [`Reader`](crate::Reader) opens its ring by itself; a [`Merge`](crate::Merge) opens it with
-    /// [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, records written there wait in the ring. A real kernel would refuse
-    /// them.
+    /// Brings a new CPU online. A [`Reader`](crate::Reader) opens its ring by itself; a [`Merge`](crate::Merge) opens
+    /// it with [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, records written there wait in the ring. A
+    /// real kernel would refuse them.
     ///
     /// A CPU that goes offline needs no call: no test writes there any more.
     ///
@@ -122,8 +122,8 @@ impl Kernel {
         let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
         let counted = Arc::clone(&shared);
         let losses = Counter::Simulated(Box::new(move || lock(&counted).dropped));
-        let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
-        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((lane, Arc::clone(&shared)));
+        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
+        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((cpu_ring, Arc::clone(&shared)));
         cpus.push((cpu, shared));
     }
 
@@ -146,16 +146,16 @@ impl Kernel {
         let mut rings = Rings::empty(clock);
         let mut consumer = self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!std::mem::replace(&mut consumer.taken, true), "the rings were taken already");
-        for (lane, cpu) in consumer.waiting.drain(..) {
-            let opened = rings.open_lane(lane, gate(cpu));
+        for (cpu_ring, cpu) in consumer.waiting.drain(..) {
+            let opened = rings.add_ring(cpu_ring, gate(cpu));
             debug_assert!(opened.is_ok(), "a simulated gate does not fail");
         }
         drop(consumer);
         let machine = Arc::clone(&self.machine);
-        let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>, _: &mut UntracedCpus| {
-            for (lane, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
-                control.outlets().add(lane.origin.cpu, gate(cpu), Vec::new())?;
-                new.push(lane);
+        let arrivals = move |control: &Control, _: &mut [CpuRing], new: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
+            for (cpu_ring, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
+                control.producers().add(cpu_ring.origin.cpu, gate(cpu), Vec::new())?;
+                new.push(cpu_ring);
             }
             Ok(())
         };
@@ -174,10 +174,12 @@ impl Kernel {
         self.recorder_with(key, &self.fence())
     }
 
-    /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no writer writes into these rings while they are stopped.
+    /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no writer writes into these rings while they
+    /// are stopped.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported); [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported); [`ErrorKind::System`](crate::ErrorKind::System) if
+    /// the recorder's thread cannot be started.
     ///
     /// # Panics
     /// As [`Kernel::recorder`].
@@ -198,15 +200,15 @@ impl Kernel {
         Hold::Fence(self.fence())
     }
 
-    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds, because a test began a writer and never
-    /// ended it.
+    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds, because a test began a
+    /// writer and never ended it.
     pub fn fence(&self) -> Fence {
         let kernel = self.clone();
         Fence::custom(move || kernel.grace().wait())
     }
 
-    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`]. For
-    /// [`Fence::Epochs`]. [`Kernel::fence`] replaces the proof for a writer that stays inside.
+    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`].
+    /// For [`Fence::Epochs`]. [`Kernel::fence`] replaces the proof for a writer that stays inside.
     pub fn epochs(&self) -> Epochs {
         let kernel = self.clone();
         Epochs::over(Arc::clone(&self.machine.epochs), Some(Arc::new(move || kernel.grace().wait())))
@@ -236,8 +238,8 @@ impl Kernel {
     /// The innermost writer of a CPU outputs a sample with this raw data. False if the sample was dropped because the
     /// ring is full or paused.
     ///
-    /// More than 65,516 bytes have the same effect as in the kernel: the header's 16-bit size is cut short, and the rest overwrites the
-    /// bytes after it.
+    /// More than 65,516 bytes have the same effect as in the kernel: the header's 16-bit size is cut short, and the
+    /// rest overwrites the bytes after it.
     ///
     /// # Panics
     /// If no writer has begun there, or if the rings' layout has fields that vary in length besides raw data.
@@ -296,7 +298,8 @@ impl Kernel {
         cpu.dropped += count;
     }
 
-    /// How many records were dropped since the start, including those that no LOST record reports yet (`PERF_FORMAT_LOST`).
+    /// How many records were dropped since the start, including those that no LOST record reports yet
+    /// (`PERF_FORMAT_LOST`).
     pub fn dropped(&self, cpu: u32) -> u64 {
         lock(&self.cpu(cpu)).dropped
     }
@@ -311,8 +314,8 @@ impl Kernel {
         lock(&self.cpu(cpu)).half.tail()
     }
 
-    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next refresh, when it cannot
-    /// be reading those bytes.
+    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next
+    /// refresh, when it cannot be reading those bytes.
     pub fn scribble(&self, cpu: u32, position: u64, bytes: &[u8]) {
         lock(&self.cpu(cpu)).half.scribble(position, bytes);
     }
@@ -339,8 +342,8 @@ fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
 }
 
 /// The gate with which the consumer stops a ring's output.
-fn gate(cpu: SharedCpu) -> Gate {
-    Gate::Simulated(Box::new(move |how, paused| match how {
+fn gate(cpu: SharedCpu) -> ProducerGate {
+    ProducerGate::Simulated(Box::new(move |how, paused| match how {
         Pause::Output => lock(&cpu).paused[1] = paused,
         Pause::Slots => lock(&cpu).detached = paused,
     }))

@@ -35,7 +35,8 @@ pub(crate) fn flag(unit: &str, flag: &str) -> io::Result<u64> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Config(pub(crate) [u64; 3]);
 
-/// The values of terms such as `event=0x3c,umask=1` or `cache-misses` for a unit. `NotFound` for a term that it does not have.
+/// The values of terms such as `event=0x3c,umask=1` or `cache-misses` for a unit. `NotFound` for a term that it does
+/// not have.
 pub(crate) fn config(unit: &str, terms: &str) -> io::Result<Config> {
     let mut config = Config::default();
     config_in(&Path::new(DEVICES).join(unit), terms, &mut config, true)?;
@@ -73,17 +74,18 @@ fn config_in(unit: &Path, terms: &str, config: &mut Config, names: bool) -> io::
             "config" | "config1" | "config2" => format!("{name}:0-63"),
             name => read(&unit.join("format").join(name))?,
         };
-        let told = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{term}: {what} {format}"));
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{term}: {what} {format}"));
         match spread(&format, value) {
-            None => return Err(told("the kernel's format is not understood:")),
-            Some((_, _, left)) if left != 0 => return Err(told("the value is too large for")),
+            None => return Err(invalid("the kernel's format is not understood:")),
+            Some((_, _, left)) if left != 0 => return Err(invalid("the value is too large for")),
             Some((word, bits, _)) => config.0[word] |= bits,
         }
     }
     Ok(())
 }
 
-/// Distributes a value over the bits of a format such as `config1:0-7,32`: which word, the bits in it, and the rest of the value.
+/// Distributes a value over the bits of a format such as `config1:0-7,32`: which word, the bits in it, and the rest of
+/// the value.
 fn spread(format: &str, mut value: u64) -> Option<(usize, u64, u64)> {
     let (word, ranges) = format.split_once(':')?;
     let word = ["config", "config1", "config2"].iter().position(|name| *name == word)?;

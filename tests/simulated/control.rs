@@ -584,7 +584,7 @@ fn a_handle_of_a_reader_that_is_gone_does_nothing() {
 
 /// A request of a handle takes effect before the next event, even if that lies right after the last one in the same ring.
 #[test]
-fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
+fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_run() {
     let kernel = sim::Kernel::new(&[0]);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
@@ -613,7 +613,7 @@ fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
 
 /// The reader also notices the end of a fence there, so that the next can begin while proven events leave.
 #[test]
-fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
+fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_run() {
     use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
     use std::os::fd::AsFd;
     use std::sync::{Mutex, mpsc};

@@ -76,8 +76,8 @@ fn bytes(number: u64, bits: u32) -> Vec<u8> {
 type Width = (u32, fn(usize) -> Sequence, u64);
 
 /// Numbers of a CPU, by its place, that are missing so far, declared or not.
-fn missing(merge: &Merge, rank: usize) -> u64 {
-    merge.status().accounts[rank].missing
+fn missing(merge: &Merge, ring_index: usize) -> u64 {
+    merge.status().accounts[ring_index].missing
 }
 
 fn widths() -> [Width; 2] {

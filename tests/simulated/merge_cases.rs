@@ -33,7 +33,7 @@ fn equal_keys_come_out_by_cpu_then_by_position() {
     assert!(merge.rings().cpus().eq([0, 2, 7, 300]));
 }
 
-/// A record is late after any record of another ring, at the end of a stretch or in the middle, displaced or not.
+/// A record is late after any record of another ring, at the end of a run or in the middle, in order or not.
 #[test]
 fn late_after_each_record_of_a_ring() {
     for taken in 1..=5 {
@@ -353,7 +353,7 @@ fn a_batch_gives_its_bytes_back_when_its_borrow_ends() {
 
 /// With events lent one by one, bytes are released in groups: long before the ring is empty, and not each time.
 #[test]
-fn tails_are_published_in_groups() {
+fn tails_advance_in_groups() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
     let mut merge = merge(&kernel, Hold::None);
     while kernel.emit(0, 1, b"full") {}
@@ -779,9 +779,9 @@ fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
 }
 
 /// Each event comes once, in order and with its own bytes, wherever its ring wraps. This holds if the way of taking events changes inside a
-/// stretch, and if a function breaks off or panics.
+/// run, and if a function breaks off or panics.
 #[test]
-fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_stretch() {
+fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_run() {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     fn take(event: &Event<'_>, keys: &mut Vec<u64>) {

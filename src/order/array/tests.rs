@@ -29,7 +29,7 @@ impl Rings {
         Self {
             rings: taken,
             keys: Keys::new(Key::Time, None, None, None),
-            indexes: (0..rings as usize).map(|rank| Index::new(rank, 0, None)).collect(),
+            indexes: (0..rings as usize).map(|ring_index| Index::new(ring_index, 0, None)).collect(),
             far: Far::with_capacity_min(ROOM),
             array: Array::new(rings as usize),
             held: Vec::new(),
@@ -40,7 +40,7 @@ impl Rings {
     fn write(&mut self, ring: usize, key: u64) {
         let head = self.kernel.head(ring as u32);
         // No loss, which would come with a record of its own.
-        if head - self.rings.lanes[ring].ring.tail() < 4000 {
+        if head - self.rings.cpu_rings[ring].ring.tail() < 4000 {
             assert!(self.kernel.emit(ring as u32, key, b""));
             self.held.push((key, ring, head));
         }
@@ -52,31 +52,32 @@ impl Rings {
 
     fn refresh(&mut self) {
         self.put_back();
-        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.indexes) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.indexes) {
             let with = Indexing { keys: &mut self.keys, far: &mut self.far, most: usize::MAX };
-            assert!(index.refresh(lane, with));
+            assert!(index.refresh(cpu_ring, with));
         }
         self.held.sort_unstable();
     }
 
     /// Yields so many places with keys up to a bound, each of which must be the smallest.
-    fn take(&mut self, many: usize, until: u64) {
+    fn take(&mut self, many: usize, frontier: u64) {
         for _ in 0..many {
-            if self.array.is_empty() && !self.array.merge(&mut self.indexes, &mut self.far, until) {
-                return assert!(self.held.first().is_none_or(|(key, ..)| *key > until), "{:?}", self.held[0]);
+            if self.array.is_empty() && !self.array.merge(&mut self.indexes, &mut self.far, frontier) {
+                return assert!(self.held.first().is_none_or(|(key, ..)| *key > frontier), "{:?}", self.held[0]);
             }
             let place = self.array.left()[0];
             let (key, ring, position) = self.held.remove(0);
-            assert_eq!((place.key, place.rank(), self.indexes[ring].position(place)), (key, ring, position));
-            assert!(key <= until);
+            assert_eq!((place.key, place.ring_index(), self.indexes[ring].position(place)), (key, ring, position));
+            assert!(key <= frontier);
             self.array.pass();
             self.indexes[ring].take(place);
         }
     }
 }
 
-/// Whatever is written, merged, put back and yielded, all comes in the order of a sort: with one ring and more than a tournament of a known
-/// size has, with keys that are equal, far from each other, the largest there are, and much out of order.
+/// Whatever is written, merged, put back and yielded, all comes in the order of a sort: with one ring and more than a
+/// loser tree of a known size has, with keys that are equal, far from each other, the largest there are, and much out
+/// of order.
 #[test]
 fn places_come_in_the_order_of_a_sort() {
     let mut state = 1u64;
@@ -89,10 +90,10 @@ fn places_come_in_the_order_of_a_sort() {
             let mut all = Rings::new(rings);
             let mut time = 1;
             for _ in 0..30 {
-                let stretch = 1 + random(20);
+                let run = 1 + random(20);
                 let mut ring = 0;
                 for n in 0..random(400) {
-                    if n % stretch == 0 {
+                    if n % run == 0 {
                         ring = random(rings.into()) as usize;
                     }
                     time += random(2);
@@ -107,12 +108,12 @@ fn places_come_in_the_order_of_a_sort() {
                     all.write(ring, key);
                 }
                 all.refresh();
-                let until = if random(2) == 0 {
+                let frontier = if random(2) == 0 {
                     u64::MAX
                 } else {
                     all.held.get(random(500) as usize).map_or(time, |held| held.0)
                 };
-                all.take(random(900) as usize, until);
+                all.take(random(900) as usize, frontier);
                 if random(3) == 0 {
                     all.put_back();
                     assert_eq!(all.indexes.iter().map(Index::len).sum::<usize>(), all.held.len());
@@ -140,7 +141,7 @@ fn what_is_left_out_is_put_back_behind_what_is_not_yielded() {
     all.array.set_plain(merged);
     let out = all.array.leave_out(|place| place.key % 2 == 1);
     assert_eq!(
-        (out, all.array.left().len(), all.array.plain_until()),
+        (out, all.array.left().len(), all.array.plain_end()),
         (merged / 2, merged - merged / 2, merged - merged / 2)
     );
     (0..5).for_each(|_| all.array.pass());
@@ -151,7 +152,8 @@ fn what_is_left_out_is_put_back_behind_what_is_not_yielded() {
     assert!(all.held.is_empty());
 }
 
-/// One long record in a ring does not make each event after it a merge, and no merge takes much more of a ring than is given back at a time.
+/// One long record in a ring does not make each event after it a merge, and no merge takes much more of a ring than is
+/// given back at a time.
 #[test]
 fn a_long_record_makes_no_merge_of_each_event() {
     let (size, long) = (64 << 10, 8 << 10);
@@ -166,13 +168,13 @@ fn a_long_record_makes_no_merge_of_each_event() {
     let mut merges = 0;
     while all.array.merge(&mut all.indexes, &mut all.far, u64::MAX) {
         merges += 1;
-        for rank in 0..8 {
-            let taken = all.array.left().iter().filter(|place| place.rank() == rank);
+        for ring_index in 0..8 {
+            let taken = all.array.left().iter().filter(|place| place.ring_index() == ring_index);
             assert!(taken.map(|place| place.size()).sum::<u64>() <= (size / 16 + long + 64) as u64);
         }
         while let Some(place) = all.array.left().first().copied() {
             all.array.pass();
-            all.indexes[place.rank()].take(place);
+            all.indexes[place.ring_index()].take(place);
         }
     }
     assert!(merges < 100, "{merges} merges of 8,008 events");

@@ -1,4 +1,5 @@
-//! The hand-over between a reader and its fence thread, every interleaving of it; and what it proves while a CPU arrives.
+//! The hand-over between a reader and the thread that waits for grace periods, every interleaving of it; and what it
+//! proves while a CPU arrives.
 
 use super::{Fences, Shared, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
@@ -10,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Fences by a function, with the crate's own thread, which is the model's.
+/// Grace periods by a function, with the crate's own thread, which is the model's.
 fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences, JoinHandle<()>) {
     let shared = Arc::new(Shared::new().unwrap());
     let thread = {
@@ -21,11 +22,11 @@ fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences,
     (Fences::over(shared, None, "none yet", 0, Duration::ZERO), thread)
 }
 
-/// The first fence fails and the second does not. Relaxed words stand for what the kernel orders: a load finds what was stored
-/// only where the hand-over orders it.
+/// The first grace period fails and the second does not. Relaxed words stand for what the kernel orders: a load finds
+/// what was stored only where the hand-over orders it.
 ///
-/// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and without the
-/// notification of an order. `ended` alone may be Relaxed: the lock orders the same.
+/// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and
+/// without the notification of an order. `ended` alone may be Relaxed: the lock orders the same.
 #[test]
 fn a_fence_comes_after_its_look_and_its_end_after_both() {
     loom::model(|| {
@@ -81,11 +82,11 @@ impl Cpu {
     }
 }
 
-/// What a reader does, with the crate's frontier and fences.
+/// What a reader does, with the crate's frontier and grace periods.
 struct Reading {
     cpus: [Arc<Cpu>; 2],
     /// The rings that are known: the first so many.
-    lanes: usize,
+    cpu_rings: usize,
     frontier: Frontier,
     fences: Fences,
     taken: [bool; 2],
@@ -96,13 +97,13 @@ struct Reading {
 impl Reading {
     /// A ring is started and known from then on: `Watch::open`.
     fn arrive(&mut self) {
-        self.cpus[self.lanes].started.store(true, Ordering::Relaxed);
-        self.lanes += 1;
+        self.cpus[self.cpu_rings].started.store(true, Ordering::Relaxed);
+        self.cpu_rings += 1;
     }
 
     fn refresh(&mut self) {
         let mut largest = None;
-        for (cpu, taken) in self.cpus[..self.lanes].iter().zip(&mut self.taken) {
+        for (cpu, taken) in self.cpus[..self.cpu_rings].iter().zip(&mut self.taken) {
             if !*taken && cpu.head.load(Ordering::Acquire) == 1 {
                 *taken = true;
                 self.held.push(cpu.key.load(Ordering::Relaxed));
@@ -130,10 +131,10 @@ impl Reading {
     }
 }
 
-/// A fence is under way when the second CPU arrives, before one of two refreshes, whatever the writers are at.
+/// A grace period is under way when the second CPU arrives, before one of two refreshes, whatever the writers are at.
 ///
-/// Dies (seen once each) when a fence that is under way counts as one that has ended, and when it proves what was seen when it
-/// ended.
+/// Dies (seen once each) when a grace period that is under way counts as one that has ended, and when it proves what
+/// was seen when it ended.
 #[test]
 fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
     for arrives in 0..2 {
@@ -151,7 +152,7 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
             };
             let mut reading = Reading {
                 cpus: cpus.clone(),
-                lanes: 0,
+                cpu_rings: 0,
                 frontier: Frontier::new(&Hold::FENCE),
                 fences,
                 taken: [false; 2],
@@ -159,7 +160,7 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
                 last: 0,
             };
             reading.arrive();
-            // What an earlier refresh has found, and the fence it began.
+            // What an earlier refresh has found, and the grace period it began.
             reading.held.push(1);
             reading.frontier.refreshed(Some(1), 0);
             assert!(reading.frontier.begin_proof());

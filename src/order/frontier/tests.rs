@@ -63,7 +63,7 @@ fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
 }
 
 #[test]
-fn what_is_pressed_out_is_assumed() {
+fn what_is_released_early_is_assumed() {
     let mut frontier = Frontier::new(&Hold::FENCE);
     frontier.refreshed(Some(10), 0);
     assert!(!frontier.release(5) && !frontier.admits(0), "found by this look only");
@@ -81,7 +81,7 @@ fn what_is_pressed_out_is_assumed() {
 }
 
 #[test]
-fn a_look_in_part_moves_nothing_but_what_may_be_pressed_out() {
+fn a_look_in_part_moves_nothing_but_what_may_be_released_early() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.refreshed_in_part(Some(10));
     assert!(!frontier.admits(0) && !frontier.release(10));
@@ -117,8 +117,8 @@ fn none_admits_what_is_seen() {
 struct Said {
     seen: Vec<u64>,
     before: Vec<u64>,
-    fencing: Option<Vec<u64>>,
-    fenced: Vec<u64>,
+    pending: Option<Vec<u64>>,
+    ended: Vec<u64>,
     proven: Vec<u64>,
 }
 type Course<'a> = &'a [&'a str];
@@ -133,7 +133,7 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
         let certainty = if due && matches!(hold, Hold::Fence(_)) { Certainty::Proven } else { Certainty::Assumed };
         assert_eq!(frontier.certainty(key), certainty, "{hold} {course:?}: {key}");
-        assert_eq!(key < frontier.until(), due && !frontier.is_early(key), "{hold} {course:?}: {key}");
+        assert_eq!(key < frontier.end(), due && !frontier.is_early(key), "{hold} {course:?}: {key}");
     }
     if steps == 0 {
         return;
@@ -148,35 +148,35 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
             frontier.refreshed(largest, 0);
             said.before = said.seen.clone();
             said.seen.extend(largest);
-            said.proven.append(&mut said.fenced);
+            said.proven.append(&mut said.ended);
         });
         next("look in part", &|frontier, _| frontier.refreshed_in_part(largest));
     }
     next("begin", &|frontier, said| {
         let useful = matches!(hold, Hold::Fence(_))
-            && said.fencing.is_none()
-            && said.seen.iter().max() > said.proven.iter().chain(&said.fenced).max();
+            && said.pending.is_none()
+            && said.seen.iter().max() > said.proven.iter().chain(&said.ended).max();
         assert_eq!(frontier.begin_proof(), useful, "{course:?}");
         if useful {
-            said.fencing = Some(said.seen.clone());
+            said.pending = Some(said.seen.clone());
         }
     });
     next("end", &|frontier, said| {
-        assert_eq!(frontier.end_proof(), said.fencing.is_some(), "{course:?}");
-        said.fenced.extend(said.fencing.take().unwrap_or_default());
+        assert_eq!(frontier.end_proof(), said.pending.is_some(), "{course:?}");
+        said.ended.extend(said.pending.take().unwrap_or_default());
     });
     next("fail", &|frontier, said| {
         frontier.fail_proof();
-        said.fencing = None;
+        said.pending = None;
     });
 }
 fn copy(of: &Frontier, hold: &Hold) -> Frontier {
     Frontier { rule: hold.rule(), ..*of }
 }
 
-/// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key called proven was
-/// seen by a complete refresh before the start of a fence that ended before the last complete refresh. All such keys leave. Under the other
-/// rules, seen keys leave.
+/// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key
+/// called proven was seen by a complete refresh before the start of a fence that ended before the last complete
+/// refresh. All such keys leave. Under the other rules, seen keys leave.
 #[test]
 fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
     for hold in [Hold::FENCE, Hold::Round, Hold::None] {

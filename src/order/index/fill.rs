@@ -1,16 +1,17 @@
 //! Indexing: from the ring's bytes to places. The hot half of a refresh.
 
-use super::{FORGOTTEN, Far, Index, LONGEST, PUBLISH_PART, Waiting};
+use super::{FORGOTTEN, Far, Index, LONGEST, TAIL_PART, Waiting};
 use crate::order::key::{Keys, Plain};
 use crate::order::place::{Note, Place, SPAN, Tag};
-use crate::order::run::{REACH, REACH_BYTES, SLOTS};
+use crate::order::queue::{REACH, REACH_BYTES, SLOTS};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Framing, LOW_POSITION, Ring, prefetch, with_framing};
-use crate::rings::{Lane, Losses};
+use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::Said;
 use std::sync::Arc;
 
-/// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another CPU's cache.
+/// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another
+/// CPU's cache.
 const AHEAD: usize = 4096;
 
 /// What all rings are indexed with.
@@ -22,29 +23,29 @@ pub(crate) struct Indexing<'a> {
 }
 
 impl Index {
-    /// Publishes the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the key function
-    /// panics.
-    pub(crate) fn refresh(&mut self, lane: &mut Lane, with: Indexing<'_>) -> bool {
-        self.publish(lane);
-        self.look(lane, with)
+    /// Advances the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the
+    /// key function panics.
+    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+        self.advance_tail(cpu_ring);
+        self.look(cpu_ring, with)
     }
 
-    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and publishes the tail only if there
-    /// is more to yield.
-    pub(crate) fn refresh_behind(&mut self, lane: &mut Lane, with: Indexing<'_>) -> bool {
-        if !self.catches_up(lane) {
-            return self.refresh(lane, with);
+    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the
+    /// tail only if there is more to yield.
+    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+        if !self.catches_up(cpu_ring) {
+            return self.refresh(cpu_ring, with);
         }
-        let is_whole = self.look(lane, with);
-        if !self.catches_up(lane) {
-            self.publish(lane);
+        let is_whole = self.look(cpu_ring, with);
+        if !self.catches_up(cpu_ring) {
+            self.advance_tail(cpu_ring);
         }
         is_whole
     }
 
     /// Loads the head and indexes new records.
-    fn look(&mut self, lane: &mut Lane, mut with: Indexing<'_>) -> bool {
-        let Lane { ring, origin, losses, .. } = lane;
+    fn look(&mut self, cpu_ring: &mut CpuRing, mut with: Indexing<'_>) -> bool {
+        let CpuRing { ring, origin, losses, .. } = cpu_ring;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
@@ -64,9 +65,9 @@ impl Index {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
-        self.share = ring.size() / PUBLISH_PART;
+        self.share = ring.size() / TAIL_PART;
         let whole = self.index_all(ring, origin, losses, head, &mut with);
-        self.heed_at = self.publish_at + ring.size() / PUBLISH_PART;
+        self.check_fill_at = self.advance_at + ring.size() / TAIL_PART;
         whole
     }
 
@@ -89,7 +90,7 @@ impl Index {
                 return false;
             }
             self.lost_head = true;
-            self.damage(fault, self.cursor, with.far);
+            self.skip_corrupt(fault, self.cursor, with.far);
         }
         true
     }
@@ -113,7 +114,7 @@ impl Index {
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
-                    self.damage(fault, end, with.far);
+                    self.skip_corrupt(fault, end, with.far);
                     continue;
                 }
             };
@@ -136,7 +137,7 @@ impl Index {
         // The user's functions may panic. Nothing of this record is stored before they return.
         let own = match with.keys.of(record) {
             Ok(own) => own,
-            Err(fault) => return self.damage(fault, self.cursor + len, with.far),
+            Err(fault) => return self.skip_corrupt(fault, self.cursor + len, with.far),
         };
         let number = with.keys.number(record);
         self.settle_lost(own, with.far);
@@ -149,7 +150,7 @@ impl Index {
             with.keys.distrust();
         }
         self.counts.indexed += 1;
-        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
+        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.queue.is_empty());
         let tag = if record.kind() == Kind::SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
         self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
         self.before = own.or(self.before);
@@ -157,28 +158,28 @@ impl Index {
         self.largest = self.largest.max(own);
     }
 
-    /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
-    /// any.
+    /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns
+    /// whether there was any.
     fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
         let bytes = ring.rest(self.cursor);
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
-        let back = if self.run.is_empty() { 0 } else { self.back };
-        let word = Place::word(self.rank, self.cursor);
+        let back = if self.queue.is_empty() { 0 } else { self.back };
+        let word = Place::word(self.ring_index, self.cursor);
         if self.far == 0 {
-            self.far_until = 0;
+            self.far_end = 0;
         }
-        let (block, begin, floor) = self.run.unfilled();
-        let (far_until, longest) = (self.far_until, self.longest);
-        let mut walk = Walk { left: bytes, word, back, longest, floor, far_until, last: 0, repaired: 0 };
+        let (block, begin, floor) = self.queue.unfilled();
+        let (far_end, longest) = (self.far_end, self.longest);
+        let mut walk = Walk { left: bytes, word, back, longest, floor, far_end, last: 0, repaired: 0 };
         let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
         let Walk { left, back, longest, last, repaired, .. } = walk;
         let (new, len) = (end - begin, bytes.len() - left.len());
         if new == 0 {
             return false;
         }
-        self.run.filled(new);
+        self.queue.filled(new);
         self.room = self.room.saturating_sub(new);
         self.made += new as u64;
         self.counts.indexed += new as u64;
@@ -191,7 +192,8 @@ impl Index {
         true
     }
 
-    /// Counts the number of a record. Returns the note for the record, if it needs one. `len`: of a record that is too long for a place.
+    /// Counts the number of a record. Returns the note for the record, if it needs one. `len`: of a record that is too
+    /// long for a place.
     #[inline]
     fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
         let (cpu, lost) = (record.cpu(), std::mem::take(&mut self.skipped));
@@ -206,14 +208,15 @@ impl Index {
     #[cold]
     fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, far: &mut Far) {
         if self.lost.is_some() {
-            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
+            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one
+            // reserves more.
             return self.settle_lost(None, far);
         }
         let size = record.len();
         let end = self.cursor + size;
         let (id, count) = record.lost().unwrap_or_default();
-        if let Err(fault) = losses.tell(count) {
-            return self.damage(fault, end, far);
+        if let Err(fault) = losses.add_reported(count) {
+            return self.skip_corrupt(fault, end, far);
         }
         self.skipped = self.skipped.saturating_add(count);
         self.lost = Some(Waiting { position: self.cursor, size, id, count });
@@ -224,27 +227,29 @@ impl Index {
     #[inline]
     fn settle_lost(&mut self, key: Option<u64>, far: &mut Far) {
         if let Some(Waiting { position, size, id, count }) = self.lost.take() {
-            let untold = self.untold(count);
-            let note = if untold == 0 { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
+            let unreported = self.unreported(count);
+            let note =
+                if unreported == 0 { Note::Reported } else { Note::Lost { id, count: unreported, after: self.before } };
             self.insert(position, size, key, Tag::OTHER, Some(note), far);
         }
     }
 
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
-    fn untold(&mut self, count: u64) -> u64 {
-        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes before this record.
+    fn unreported(&mut self, count: u64) -> u64 {
+        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes
+        // before this record.
         if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
-            self.foretold -= loose.count;
+            self.reported_ahead -= loose.count;
         }
-        let covered = count.min(self.foretold);
-        self.foretold -= covered;
+        let covered = count.min(self.reported_ahead);
+        self.reported_ahead -= covered;
         count - covered
     }
 
-    /// Skips the bytes from the cursor to `end` as damage.
+    /// Skips the bytes from the cursor to `end` as a corrupt record, which is yielded as damage.
     #[cold]
-    fn damage(&mut self, fault: Fault, end: u64, far: &mut Far) {
+    fn skip_corrupt(&mut self, fault: Fault, end: u64, far: &mut Far) {
         self.settle_lost(None, far);
         let len = (end - self.cursor) as u32;
         self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), far);
@@ -262,15 +267,15 @@ impl Index {
         if note.is_some() {
             self.notes.push_back((position, note));
         }
-        let place = Place::new(key, self.rank, position, size, if note.is_some() { tag.noted() } else { tag });
+        let place = Place::new(key, self.ring_index, position, size, if note.is_some() { tag.noted() } else { tag });
         self.made += 1;
-        if self.run.is_empty() || key >= self.back {
+        if self.queue.is_empty() || key >= self.back {
             self.back = key;
-            return self.run.push(place);
+            return self.queue.push(place);
         }
         // Of equal keys in a ring the heap's come first.
-        if (self.far > 0 && key < self.far_until) || !self.run.shift_in(place) {
-            self.far_until = key.saturating_add(1).max(if self.far > 0 { self.far_until } else { 0 });
+        if (self.far > 0 && key < self.far_end) || !self.queue.shift_in(place) {
+            self.far_end = key.saturating_add(1).max(if self.far > 0 { self.far_end } else { 0 });
             self.far += 1;
             far.push(place);
         }
@@ -290,17 +295,17 @@ struct Walk<'a> {
     /// The first place of the block that is held.
     floor: usize,
     /// Smaller keys go into the heap.
-    far_until: u64,
+    far_end: u64,
     repaired: usize,
 }
 
 impl Walk<'_> {
-    /// Fills a block from a place on, up to a record that is not plain or whose place is not near. Returns where it ends. A separate
-    /// function, so that its state stays in registers.
+    /// Fills a block from a place on, up to a record that is not plain or whose place is not near. Returns where it
+    /// ends. A separate function, so that its state stays in registers.
     #[inline(never)]
     fn index<F: Framing>(&mut self, plain: &Plain, block: &mut [Place; SLOTS], begin: usize) -> usize {
         let plain = *plain;
-        let Self { mut left, mut word, mut back, mut last, mut longest, floor, far_until, mut repaired } = *self;
+        let Self { mut left, mut word, mut back, mut last, mut longest, floor, far_end, mut repaired } = *self;
         let mut end = begin;
         while end < SLOTS
             && let Some((header, key, rest)) = plain.split::<F>(left)
@@ -310,7 +315,7 @@ impl Walk<'_> {
             if key >= back {
                 block[end] = place;
                 back = key;
-            } else if key >= far_until && shift_in(block, floor, end, place) {
+            } else if key >= far_end && shift_in(block, floor, end, place) {
                 repaired += 1;
             } else {
                 break;
@@ -322,7 +327,7 @@ impl Walk<'_> {
             left = rest;
             end += 1;
         }
-        *self = Self { left, word, back, last, longest, floor, far_until, repaired };
+        *self = Self { left, word, back, last, longest, floor, far_end, repaired };
         end
     }
 }

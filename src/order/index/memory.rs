@@ -2,10 +2,10 @@
 
 use super::{Far, Index, PAIR, ROOM};
 use crate::order::place::{Note, Place};
-use crate::order::run::{self, SLOTS};
+use crate::order::queue::{self, SLOTS};
 use crate::sequence::numbers::CpuNumbers;
 
-/// Bytes that the heap of displaced records takes, beyond its initial memory.
+/// Bytes that the heap of records out of order takes, beyond its initial memory.
 pub(crate) fn memory_of(far: &Far) -> usize {
     list_of(far).memory()
 }
@@ -18,18 +18,18 @@ impl Index {
     /// Reserves memory for more places. False if that would exceed the bound, unless nothing is held.
     #[cold]
     pub(super) fn make_room(&mut self, far: &mut Far, most: usize) -> bool {
-        let new_run = self.run.free() < PAIR;
-        let (displaced, notes) = (list_of(far), self.list_of_notes());
+        let new_block = self.queue.free() < PAIR;
+        let (heap_list, notes) = (list_of(far), self.list_of_notes());
         // While a list grows, both the old and the new one exist.
         let growing =
-            [displaced, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
+            [heap_list, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
         let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
         let heap = memory_of(far);
-        let needed = |index: &Self| index.memory() + heap + growing + if new_run { index.run.more() } else { 0 };
+        let needed = |index: &Self| index.memory() + heap + growing + if new_block { index.queue.more() } else { 0 };
         let mut is_within = needed(self) + piece <= most;
         if !is_within {
-            self.run.free_spare();
+            self.queue.free_spare();
             is_within = needed(self) + piece <= most;
         }
         if !is_within && self.len() > 0 {
@@ -37,13 +37,13 @@ impl Index {
         }
         let pieces = most.saturating_sub(needed(self)).checked_div(piece).unwrap_or(usize::MAX);
         self.notes.reserve_exact(notes.grown() - notes.len);
-        let run = if new_run { SLOTS } else { self.run.free() };
+        let free = if new_block { SLOTS } else { self.queue.free() };
         if is_within {
-            far.reserve_exact(displaced.grown() - displaced.len);
+            far.reserve_exact(heap_list.grown() - heap_list.len);
             let room = [list_of(far), self.list_of_notes()]
                 .map(|list| list.capacity - list.len)
                 .into_iter()
-                .fold(run, usize::min);
+                .fold(free, usize::min);
             self.room = (room / PAIR).min(pieces.max(1));
         } else {
             // The first of a ring is in order.
@@ -60,18 +60,18 @@ impl Index {
     /// Bytes that holding takes, except copies and the heap, beyond the initial memory of every ring.
     pub(crate) fn memory(&self) -> usize {
         let holes = self.numbers.as_ref().map_or(0, CpuNumbers::memory);
-        self.run.memory().saturating_sub(run::FIXED) + self.list_of_notes().memory() + holes
+        self.queue.memory().saturating_sub(queue::FIXED) + self.list_of_notes().memory() + holes
     }
 
     /// Frees spare blocks. Returns whether there were any.
     pub(crate) fn free_spare(&mut self) -> bool {
-        self.run.free_spare()
+        self.queue.free_spare()
     }
 
-    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist. It does not shrink a
-    /// list if that takes more than `most` bytes.
+    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist.
+    /// It does not shrink a list if that takes more than `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
-        self.run.shrink();
+        self.queue.shrink();
         if self.list_of_notes().shrunk() <= most {
             self.notes.shrink_to(ROOM);
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::instrument;
 use crate::order::array::Array;
 use crate::order::key::{Key, Keys};
-use crate::order::run::{BLOCK, SLOTS};
+use crate::order::queue::{BLOCK, SLOTS};
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::rings::Rings;
@@ -28,9 +28,9 @@ impl Alone {
         self.array.put_back(slice::from_mut(&mut self.index), &mut self.far);
     }
 
-    fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+    fn refresh(&mut self, cpu_ring: &mut CpuRing, keys: &mut Keys, most: usize) -> bool {
         self.sync();
-        self.index.refresh(lane, Indexing { keys, far: &mut self.far, most })
+        self.index.refresh(cpu_ring, Indexing { keys, far: &mut self.far, most })
     }
 
     fn front(&mut self) -> Option<Place> {
@@ -61,12 +61,12 @@ impl Alone {
     }
 }
 
-/// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were indexed, or
-/// records and gaps taken.
+/// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were
+/// indexed, or records and gaps taken.
 fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Alone) {
     let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
-    let lane = &mut rings.lanes[0];
+    let cpu_ring = &mut rings.cpu_rings[0];
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut most = 0;
@@ -77,7 +77,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
         }
         assert!(kernel.emit(0, time, &number.to_ne_bytes()));
         if n % each_look == each_look - 1 {
-            let (steps, whole) = instrument::count(|| alone.refresh(lane, &mut keys, usize::MAX));
+            let (steps, whole) = instrument::count(|| alone.refresh(cpu_ring, &mut keys, usize::MAX));
             assert!(whole);
             most = most.max(steps / each_look);
         }
@@ -148,14 +148,14 @@ fn nothing_is_kept_of_what_was_taken() {
         let (_, Alone { mut index, mut far, .. }) = dearest(2_000, 100, load);
         (0..2).for_each(|_| index.shrink(usize::MAX));
         shrink(&mut far, usize::MAX);
-        assert_eq!((index.len(), index.run.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
+        assert_eq!((index.len(), index.queue.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
         assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.memory())), Some((0, 0)), "{name}");
         assert_eq!((index.memory(), memory_of(&far), index.unread()), (0, 0, 0), "{name}");
         assert_eq!(index.tail(), index.cursor, "{name}");
     }
 }
 
-/// A stretch of a ring, said without an index.
+/// A part of a ring, described without an index.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     position: u64,
@@ -175,8 +175,8 @@ struct Said {
     /// What was written and not indexed yet, and up to where.
     written: VecDeque<Held>,
     head: u64,
-    /// What the kernel dropped since it told last.
-    untold: u64,
+    /// What the kernel dropped since it reported last.
+    unreported: u64,
     dropped_since_look: bool,
     held: Vec<Held>,
     cursor: u64,
@@ -195,14 +195,14 @@ impl Said {
     fn new(key: fn() -> Key) -> Self {
         let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
         let (written, held) = Default::default();
-        let (head, untold, cursor, repaired, longest, most_used) = Default::default();
+        let (head, unreported, cursor, repaired, longest, most_used) = Default::default();
         let (before, largest, records, published, dropped_since_look) = Default::default();
         Self {
             kernel,
             key,
             written,
             head,
-            untold,
+            unreported,
             dropped_since_look,
             held,
             cursor,
@@ -227,20 +227,20 @@ impl Said {
         let time = if is_time { key.unwrap_or(0) } else { 7 };
         let key = if is_time { Some(time) } else { key };
         if !self.kernel.emit(0, time, &payload) {
-            self.untold += 1;
+            self.unreported += 1;
             self.dropped_since_look = true;
             return;
         }
-        if self.untold > 0 {
+        if self.unreported > 0 {
             self.written.push_back(Held {
                 position: self.head,
                 len: 32,
                 key,
-                lost: Some((self.untold, None)),
+                lost: Some((self.unreported, None)),
                 plain: false,
             });
             self.head += 32;
-            self.untold = 0;
+            self.unreported = 0;
         }
         let len = 16 + (payload.len() as u64 + 4).next_multiple_of(8);
         self.written.push_back(Held { position: self.head, len, key, lost: None, plain: false });
@@ -300,11 +300,11 @@ impl Said {
         let back = self.held.iter().map(|held| key(*held)).max();
         assert_eq!((index.back(), index.largest()), (back, self.largest));
         let marks: Vec<_> = index.marks().collect();
-        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.run.len() / SLOTS);
+        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.queue.len() / SLOTS);
         // By the first place, which lies near the tail.
         let taken = index.tail() - self.published[1];
-        assert!(!index.unpublished() || taken + REACH_BYTES as u64 >= SIZE / PUBLISH_PART);
-        assert!(index.unpublished() || taken < SIZE / PUBLISH_PART);
+        assert!(!index.is_tail_due() || taken + REACH_BYTES as u64 >= SIZE / TAIL_PART);
+        assert!(index.is_tail_due() || taken < SIZE / TAIL_PART);
         for position in [self.tail(), self.cursor, (self.tail() + self.cursor) / 2] {
             let before = self.held.iter().filter(|held| held.position < position);
             assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
@@ -332,8 +332,9 @@ fn take(alone: &mut Alone, said: &mut Said, many: u64) {
     }
 }
 
-/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way of the plainest records
-/// and by the general one, in memory enough and in little, with merges that are put back at any time.
+/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way
+/// of the plainest records and by the general one, in memory enough and in little, with merges that are put back at any
+/// time.
 #[test]
 fn an_index_is_what_lists_say() {
     let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
@@ -343,7 +344,7 @@ fn an_index_is_what_lists_say() {
         let key = keys[course as usize % 3];
         let mut said = Said::new(key);
         let mut rings = said.kernel.take_rings();
-        let lane = &mut rings.lanes[0];
+        let cpu_ring = &mut rings.cpu_rings[0];
         let mut keys = Keys::new(key(), None, None, None);
         let mut alone = Alone::new(None);
         let mut state = course + 1;
@@ -359,14 +360,14 @@ fn an_index_is_what_lists_say() {
                 said.write(own, [0, 1, if turn < 25 { 30 } else { 2 }][random(3) as usize]);
                 if random(20) == 0 {
                     said.kernel.lose(0, 3);
-                    said.untold += 3;
+                    said.unreported += 3;
                 }
             }
             let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };
             let (before, was_empty) = (alone.memory(), alone.held() == 0);
             let used = said.head - alone.index.looked_tail;
             alone.index.suspect = false;
-            let whole = alone.refresh(lane, &mut keys, most);
+            let whole = alone.refresh(cpu_ring, &mut keys, most);
             said.refresh(alone.index.cursor());
             let index = &alone.index;
             let dropped = std::mem::take(&mut said.dropped_since_look);
@@ -383,7 +384,7 @@ fn an_index_is_what_lists_say() {
         }
         while alone.held() > 0 || alone.index.cursor() < said.head {
             take(&mut alone, &mut said, 10_000);
-            alone.refresh(lane, &mut keys, usize::MAX);
+            alone.refresh(cpu_ring, &mut keys, usize::MAX);
             said.refresh(alone.index.cursor());
         }
         said.compare(&mut alone);
@@ -399,13 +400,13 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
     let mut alone = Alone::new(None);
     let mut refresh = |alone: &mut Alone, records: u64, most| {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
-        alone.refresh(&mut rings.lanes[0], &mut keys, most)
+        alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
     };
-    while alone.index.run.free() > 1 {
+    while alone.index.queue.free() > 1 {
         assert!(refresh(&mut alone, 1, usize::MAX));
     }
     // Room for two: the second would be in another block.
-    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.run.free() == 0);
+    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.queue.free() == 0);
     let before = alone.memory();
     assert!(!refresh(&mut alone, 1, before));
     assert_eq!(alone.memory(), before);
@@ -421,7 +422,7 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
-        alone.refresh(&mut rings.lanes[0], &mut keys, most)
+        alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
     };
     assert!(refresh(&mut alone, |n| 1_000_000 - n, usize::MAX));
     assert!(refresh(&mut alone, |n| 1_000_000 + n, usize::MAX));
@@ -443,14 +444,14 @@ fn what_a_burst_left_is_used_within_the_bound() {
     assert!(alone.memory() <= most);
 }
 
-/// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer position then, that is
-/// damage, and the reader goes on.
+/// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer
+/// position then, that is damage, and the reader goes on.
 #[test]
 fn a_lost_head_is_passed_while_bytes_are_kept_back() {
     let (buffer, ring) = RingBuffer::new(4096);
     let mut rings = Rings::empty(Clock::Perf);
     rings.add(0, ring, Layout::RING_BUFFER);
-    let lane = &mut rings.lanes[0];
+    let cpu_ring = &mut rings.cpu_rings[0];
     let mut keys = Keys::new(Key::Payload(0), None, None, None);
     let mut alone = Alone::new(None);
     let mut taken = Vec::new();
@@ -462,7 +463,7 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
             }
             alone.sync();
             let Alone { index, far, .. } = &mut alone;
-            assert!(index.refresh_behind(lane, Indexing { keys: &mut keys, far, most: usize::MAX }));
+            assert!(index.refresh_behind(cpu_ring, Indexing { keys: &mut keys, far, most: usize::MAX }));
             while let Some(front) = alone.front() {
                 taken.push((front.key, alone.index.note(front).is_some()));
                 alone.take();

@@ -8,8 +8,8 @@ use std::time::Duration;
 impl Merge {
     /// Records how far the rings were written, or reserved, at the last refresh.
     pub(crate) fn mark_heads(&mut self) {
-        for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
-            index.marked = lane.ring.reserved();
+        for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
+            index.marked = cpu_ring.ring.reserved();
         }
     }
 
@@ -29,19 +29,21 @@ impl Merge {
         self.stream.frontier.lift_cap();
     }
 
-    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and where it is.
+    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and
+    /// where it is.
     pub(crate) fn awaited_places(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.awaited().map(|lane| (lane.origin.cpu, lane.ring.head()))
+        self.awaited().map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.head()))
     }
 
-    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes after the report. Nor
-    /// does it wait for a proof any more that waits for them, which is said once (`is_first`). Returns whether it waited for any.
+    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes
+    /// after the report. Nor does it wait for a proof any more that waits for them, which is said once (`is_first`).
+    /// Returns whether it waited for any.
     pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)], is_first: bool) -> bool {
         let mut oldest = None;
-        for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
-            let place = (lane.origin.cpu, lane.ring.head());
+        for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
+            let place = (cpu_ring.origin.cpu, cpu_ring.ring.head());
             // A ring that is not indexed up to its reservation is short of memory, and has more to give.
-            let is_there = lane.ring.properties().reserves && index.cursor() == place.1;
+            let is_there = cpu_ring.ring.properties().reserves && index.cursor() == place.1;
             // The proof may wait for what was reserved after the report began.
             let keeps = is_there && (index.marked > place.1 || is_first && index.sighted > place.1);
             if let Some((_, age)) = old.iter().find(|(other, _)| keeps && *other == place) {
@@ -52,7 +54,7 @@ impl Merge {
         let Some((age, cpu)) = oldest else { return false };
         let notice = EarlyRelease { cpu, reserved: Some(age), ..self.unproven(self.memory()) };
         self.stream.sync();
-        self.stream.pressed = Some(notice);
+        self.stream.early_notice = Some(notice);
         self.stream.notices.push_back(Notice::EarlyRelease(notice));
         true
     }

@@ -5,7 +5,7 @@ use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
 use crate::order::place::{Keyed, Note, Place};
 use crate::record::Record;
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::sequence::tracker::{Step, Tracker};
 
 impl Stream {
@@ -21,9 +21,9 @@ impl Stream {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn leave_out_own(&mut self, lanes: &[Lane]) -> bool {
+    pub(super) fn leave_out_own(&mut self, cpu_rings: &[CpuRing]) -> bool {
         let ours = self
-            .picked_record(lanes)
+            .picked_record(cpu_rings)
             .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
         if ours {
             self.counts.left_out += 1;
@@ -32,12 +32,13 @@ impl Stream {
         ours
     }
 
-    /// Picks the next place of the array, of any kind, if it may be yielded. `None` if it was passed over: it reports nothing new.
+    /// Picks the next place of the array, of any kind, if it may be yielded. `None` if it was passed over: it reports
+    /// nothing new.
     #[inline(never)]
     pub(super) fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
-        let note = self.indexes[place.rank()].note(place);
-        if matches!(note, Some(Note::Told)) {
+        let note = self.indexes[place.ring_index()].note(place);
+        if matches!(note, Some(Note::Reported)) {
             self.pass(place);
             return None;
         }
@@ -99,9 +100,9 @@ impl Stream {
 
     /// Certainty and lateness of the record before a place that has its key.
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
-        match self.indexes[place.rank()].yielded {
+        match self.indexes[place.ring_index()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.rank()].unproven => {
+            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.ring_index()].unproven => {
                 (Certainty::Assumed, 0)
             }
             // It was a plain one.
@@ -119,13 +120,13 @@ impl Stream {
             return None;
         }
         let sequence = self.sequence.as_ref()?;
-        let kind = sequence.to_tell(place.key)?;
+        let kind = sequence.to_report(place.key)?;
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 
     /// The ring and the position of a place.
     fn name_of(&self, place: Place) -> (u32, u64) {
-        (place.rank() as u32, self.indexes[place.rank()].position(place))
+        (place.ring_index() as u32, self.indexes[place.ring_index()].position(place))
     }
 
     /// The notice about numbers of the record's CPU.
@@ -133,24 +134,25 @@ impl Stream {
         let place = self.picked.place;
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
-                let gap = self.indexes[place.rank()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
-                // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
+                let gap = self.indexes[place.ring_index()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
+                // A gap in a ring does not depend on how late its record is. A key taken from another record proves
+                // nothing.
                 let own = self.keyed(place) == Keyed::Own;
                 self.picked.certainty = if own { self.certainty(place.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { cpu, gap, after })
             }
             Note::Anomaly { cpu, kind, expected, found, .. } => Some(Notice::OwnAnomaly { cpu, kind, expected, found }),
-            Note::Lost { .. } | Note::Told | Note::Fault { .. } | Note::Long { .. } => None,
+            Note::Lost { .. } | Note::Reported | Note::Fault { .. } | Note::Long { .. } => None,
         }
     }
 
     /// The picked record, if the picked event is one.
-    pub(crate) fn picked_record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
+    pub(crate) fn picked_record<'a>(&self, cpu_rings: &'a [CpuRing]) -> Option<Record<'a>> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
+        let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
         let is_record = notice.is_none() && index.note(place).is_none_or(|note| note.is_of_a_record());
-        is_record.then(|| Record::again(lane.bytes(index.position(place), index.len_of(place)), &lane.origin))
+        is_record.then(|| Record::again(cpu_ring.bytes(index.position(place), index.len_of(place)), &cpu_ring.origin))
     }
 
     /// The key of the picked event.
@@ -162,41 +164,41 @@ impl Stream {
     /// Bytes of the picked event in its ring.
     pub(crate) fn picked_len(&self) -> u64 {
         let Pick { place, notice, .. } = self.picked;
-        if notice.is_some() { 0 } else { self.indexes[place.rank()].len_of(place) }
+        if notice.is_some() { 0 } else { self.indexes[place.ring_index()].len_of(place) }
     }
 
     /// The picked event.
     #[cold]
-    pub(crate) fn picked_event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+    pub(crate) fn picked_event<'a>(&self, cpu_rings: &'a [CpuRing]) -> Event<'a> {
         let Pick { late_by, certainty, .. } = self.picked;
-        let item = self.picked_record(lanes).map_or_else(|| self.other(lanes), Item::Record);
+        let item = self.picked_record(cpu_rings).map_or_else(|| self.other(cpu_rings), Item::Record);
         Event { key: self.picked_key(), certainty, late_by, item }
     }
 
     /// The picked event, if it is not a record.
     #[cold]
     #[inline(never)]
-    fn other<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
+    fn other<'a>(&self, cpu_rings: &'a [CpuRing]) -> Item<'a> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
-        let cpu = lane.origin.cpu;
+        let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
+        let cpu = cpu_ring.origin.cpu;
         if let Some(notice) = notice {
-            return self.told(&notice, cpu);
+            return self.notice_item(&notice, cpu);
         }
         match index.note(place) {
             Some(Note::Lost { id, count, after }) => {
                 let (after, until) = (after, self.picked_key());
-                Item::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until })
+                Item::Lost(Lost { cpu, count, id, source: cpu_ring.origin.source(id), after, until })
             }
             Some(Note::Fault { fault, len }) => {
-                Item::Damage(Damage { cpu, fault, bytes: lane.bytes(index.position(place), len.into()) })
+                Item::Damage(Damage { cpu, fault, bytes: cpu_ring.bytes(index.position(place), len.into()) })
             }
             _ => unreachable!("all others are records, or passed over"),
         }
     }
 
     /// A notice before the picked event, as an item.
-    pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
+    pub(super) fn notice_item(&self, notice: &Notice, cpu: u32) -> Item<'static> {
         let place = self.picked.place;
         let own = || (self.keyed(place) == Keyed::Own).then_some(place.key);
         match *notice {
@@ -210,14 +212,14 @@ impl Stream {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
             }
             Notice::Gap { first, last } => {
-                let any = (0..self.indexes.len()).any(|rank| self.records(rank) > 0);
+                let any = (0..self.indexes.len()).any(|ring_index| self.records(ring_index) > 0);
                 let after = any.then_some(self.last);
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first, last, count, after, until: own() })
             }
             Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
-                let numbers = self.indexes[place.rank()].numbers.as_ref().and_then(|all| all.of(cpu));
+                let numbers = self.indexes[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after, until: own() })
             }
@@ -233,10 +235,10 @@ impl Stream {
         }
         let keyed = self.keyed(place);
         let early = self.is_early();
-        let index = &mut self.indexes[place.rank()];
+        let index = &mut self.indexes[place.ring_index()];
         match index.note(place) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
-            Some(Note::Fault { .. }) => index.counts_mut().damaged += 1,
+            Some(Note::Fault { .. }) => index.counts_mut().corrupt += 1,
             _ => {
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
@@ -261,7 +263,7 @@ impl Stream {
     /// Passes the next place of the array.
     fn pass(&mut self, place: Place) {
         self.array.pass();
-        self.indexes[place.rank()].take(place);
+        self.indexes[place.ring_index()].take(place);
     }
 
     /// Advances a dense sequence past a record that is taken.
@@ -281,7 +283,7 @@ impl Stream {
     /// Marks the notice of the picked event as yielded.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
         let Pick { place, certainty, .. } = self.picked;
-        let rank = place.rank();
+        let ring_index = place.ring_index();
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
             Notice::EarlyRelease(_) => {
@@ -300,16 +302,16 @@ impl Stream {
             }
             Notice::Anomaly { kind, .. } => {
                 if let Some(sequence) = &mut self.sequence {
-                    sequence.told(kind);
+                    sequence.reported(kind);
                 }
                 self.said = Some(self.name_of(place));
             }
             Notice::OwnGap { cpu, gap, .. } => {
-                if let Some(numbers) = self.indexes[rank].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
+                if let Some(numbers) = self.indexes[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.indexes[rank].told(place),
+            Notice::OwnAnomaly { .. } => self.indexes[ring_index].mark_reported(place),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::order::event::{Event, Item};
 use crate::order::fence::Fence;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
-use crate::rings::Lane;
+use crate::rings::CpuRing;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -90,7 +90,8 @@ fn more_than_half_a_ring_is_worth_a_fence() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// The reader sleeps until a fence may begin, no matter how long the tick is. While a fence is under way, it waits for its end.
+/// The reader sleeps until a fence may begin, no matter how long the tick is. While a fence is under way, it waits for
+/// its end.
 #[test]
 fn a_fence_that_is_paced_is_waited_for() {
     let kernel = sim::Kernel::new(&[0]);
@@ -102,7 +103,8 @@ fn a_fence_that_is_paced_is_waited_for() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// A reader that has found this many events since it slept, and has taken all but some. Its last refresh is always just now.
+/// A reader that has found this many events since it slept, and has taken all but some. Its last refresh is always just
+/// now.
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
     // Held records stay in their ring.
@@ -137,9 +139,9 @@ fn who_has_taken_much_rests_before_the_next_look() {
         let (_kernel, mut reader) = with_found(hold, found, held);
         let rest = reader.engine.rest();
         assert_eq!(rest, if rests { Duration::from_millis(5) } else { Duration::ZERO }, "{found} found, {held} held");
-        let lane = &reader.rings().lanes[0];
+        let cpu_ring = &reader.rings().cpu_rings[0];
         assert!(
-            !rests || held > 0 || lane.ring.words() == (lane.ring.head(), lane.ring.head()),
+            !rests || held > 0 || cpu_ring.ring.words() == (cpu_ring.ring.head(), cpu_ring.ring.head()),
             "given back before it sleeps"
         );
         reader.engine.sleeps(Duration::ZERO);
@@ -168,7 +170,8 @@ fn nobody_rests_who_is_waited_for() {
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
     assert_eq!(reader.status().sleeps, 0);
 
-    // A ring that is more than half full of held records: there may be no room for the records that would wake the reader.
+    // A ring that is more than half full of held records: there may be no room for the records that would wake the
+    // reader.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let mut reader =
         Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
@@ -191,7 +194,7 @@ fn nobody_rests_whom_rings_do_not_wake() {
     let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     assert!(!reader.engine.rest().is_zero());
-    reader.engine.merge.rings.lanes[0].ring.forget_fd();
+    reader.engine.merge.rings.cpu_rings[0].ring.forget_fd();
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
@@ -207,8 +210,8 @@ fn fast_buffer(bytes: usize) -> (sim::RingBuffer, Reader) {
     (buffer, reader)
 }
 
-/// Writes an event and takes it. Nothing is readable then, and the reader has found an event since it slept, as if no caller had used a
-/// time-out of zero.
+/// Writes an event and takes it. Nothing is readable then, and the reader has found an event since it slept, as if no
+/// caller had used a time-out of zero.
 fn take_from(buffer: &sim::RingBuffer, reader: &mut Reader, key: u64) {
     assert!(buffer.output(&key.to_ne_bytes()));
     assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(key));
@@ -223,12 +226,12 @@ fn is_woken(reader: &Reader) -> bool {
     nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
 }
 
-/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. A reader that gathers events does not
-/// catch up, and one that waits does.
+/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. A reader that
+/// gathers events does not catch up, and one that waits does.
 #[test]
 fn nothing_wakes_a_reader_that_gathers() {
     let (buffer, mut reader) = fast_buffer(1 << 16);
-    let behind = |reader: &Reader| buffer.produced() - reader.rings().lanes[0].ring.tail();
+    let behind = |reader: &Reader| buffer.produced() - reader.rings().cpu_rings[0].ring.tail();
     assert_eq!(reader.engine.rest(), FLOOR, "for the time in which a writer fills a sixteenth");
     assert!(buffer.output(&2u64.to_ne_bytes()));
     assert!(!is_woken(&reader));
@@ -272,8 +275,8 @@ fn a_reader_gathers_what_comes_fast() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
-/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. So proofs are apart, unless the reader
-/// spins.
+/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. So proofs are apart,
+/// unless the reader spins.
 #[test]
 fn proofs_of_reservations_are_apart_in_a_rush() {
     let (_buffer, mut reader) = fast_buffer(1 << 16);
@@ -363,7 +366,8 @@ fn a_rest_is_broken_off() {
     filling.join().unwrap();
 }
 
-/// A rest is one sleep with a refresh after it, which finds all new events. With a time-out of zero, the refresh comes at once.
+/// A rest is one sleep with a refresh after it, which finds all new events. With a time-out of zero, the refresh comes
+/// at once.
 #[test]
 fn a_reader_that_rests_looks_when_it_has() {
     let much = WORTH_A_REFRESH as u64;
@@ -398,15 +402,16 @@ fn a_task_that_rests_looks_when_it_has() {
         let after = reader.status();
         assert_eq!((after.sleeps - before.sleeps, after.refreshes - before.refreshes), (1, 1));
 
-        // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded bytes.
+        // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded
+        // bytes.
         reader.engine.since_sleep = 64;
         reader.engine.pace.set_tick(HOUR);
         let mut next = Box::pin(reader.next());
         let rests = std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await;
         drop(next);
         assert!(rests);
-        let lane = &reader.rings().lanes[0];
-        assert_eq!(lane.ring.words(), (lane.ring.head(), lane.ring.head()));
+        let cpu_ring = &reader.rings().cpu_rings[0];
+        assert_eq!(cpu_ring.ring.words(), (cpu_ring.ring.head(), cpu_ring.ring.head()));
         assert!(kernel.emit(0, much + 1, b""));
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much + 1));
         reader.engine.since_sleep = 64;
@@ -420,8 +425,8 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not only at its regular
-/// listing of CPUs.
+/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not
+/// only at its regular listing of CPUs.
 #[test]
 fn messages_about_cpus_are_noticed_while_it_spins() {
     const MESSAGES: u64 = 50;
@@ -431,7 +436,7 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     news.write(1).unwrap();
     let socket = Arc::new(news.as_fd().try_clone_to_owned().unwrap());
     let (writer, mut noticed) = (kernel.clone(), 0);
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, _: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
         noticed += 1;
         if noticed == MESSAGES {
             writer.emit(0, 1, b"");
@@ -448,7 +453,8 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     assert!(status.refreshes < (MESSAGES + 10) * 1024, "{status:?}");
 }
 
-/// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of the ring.
+/// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of
+/// the ring.
 #[test]
 fn rings_are_looked_at_while_much_is_taken() {
     type Take = fn(&mut Reader) -> usize;
@@ -474,7 +480,7 @@ fn rings_are_looked_at_while_much_is_taken() {
     {
         // Records that may be the reader's own are taken one by one.
         for (meanwhile, one_by_one) in [(0, false), (31, false), (32, false), (32, true)] {
-            // 32 bytes each: 128 fill a ring. Both rings take turns, so that no stretch has more than one record.
+            // 32 bytes each: 128 fill a ring. Both rings take turns, so that no run has more than one record.
             let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
             let fence = Fence::custom(|| Ok(()));
             let order = Order::new().hold(Hold::Fence(fence)).latency(HOUR);
@@ -582,14 +588,15 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     assert!(engine.status().total().copied > 0 && under_way);
 }
 
-/// `Item::Untraced` comes once, before all held events, also inside a stretch, for every way to take events; and nothing else changes.
+/// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing
+/// else changes.
 #[test]
-fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
+fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
     let kernel = sim::Kernel::new(&[0, 1]);
     let mut rings = kernel.rings();
     let clock = rings.clock();
     let mut checks = 0;
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, untraced: &mut UntracedCpus| {
         checks += 1;
         match checks {
             1 if untraced.failed(3, Moment::now(clock)) => Err(Error::no_events()),
@@ -609,7 +616,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     assert_eq!([key(&mut merge), key(&mut merge)], [Some(1), Some(2)]);
 
     assert!(merge.follow_cpus().unwrap_err().to_string().contains("nothing to open"));
-    let told = |event: Event<'_>| match event.item() {
+    let reported = |event: Event<'_>| match event.item() {
         Item::Untraced(untraced) => {
             assert_eq!((event.key(), event.cpu(), untraced.cpu), (None, Some(3), 3));
             untraced.lasted.is_some()
@@ -617,10 +624,10 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
         other => panic!("{other:?}"),
     };
     let lent = merge.next().unwrap();
-    assert!(!told(lent.event()) && !told(lent.to_owned().as_event()) && lent.remaining() > 0);
+    assert!(!reported(lent.event()) && !reported(lent.to_owned().as_event()) && lent.remaining() > 0);
     // It comes again after `mem::forget`.
     std::mem::forget(lent);
-    assert!(!told(merge.next().unwrap().event()));
+    assert!(!reported(merge.next().unwrap().event()));
     assert_eq!([key(&mut merge), key(&mut merge)], [Some(3), Some(4)]);
 
     assert!(!merge.follow_cpus().unwrap());
@@ -628,7 +635,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     assert!(!ledger.is_complete() && !ledger.total().untraced.is_zero(), "{ledger}");
     assert_eq!(ledger.accounts.iter().map(|account| account.cpu).collect::<Vec<_>>(), [Some(0), Some(1), Some(3)]);
     let mut batch = merge.batch();
-    assert!(told(batch.next().unwrap()));
+    assert!(reported(batch.next().unwrap()));
     assert_eq!(batch.fold(Vec::new(), |keys, event| [keys, vec![event.key().unwrap()]].concat()), [5, 6, 7]);
     assert!(merge.next().is_none() && merge.status().total().late == 0);
 }
@@ -647,7 +654,8 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     for (way, take) in take.into_iter().enumerate() {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(TID | 4 | 1024, true, 0));
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
-        // Simulated records name the thread whose number is that of the process. One in eight names another: each begins a stretch.
+        // Simulated records name the thread whose number is that of the process. One in eight names another: each
+        // begins a run.
         reader.engine.merge.leave_out(std::process::id());
         for time in 0..48u64 {
             let cpu = (time / 8 % 2) as u32;
@@ -661,14 +669,15 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     }
 }
 
-/// Who asks for a report hears before it of a CPU that came meanwhile: the reader looks for CPUs, however short a time ago it did so.
+/// Who asks for a report hears before it of a CPU that came meanwhile: the reader looks for CPUs, however short a time
+/// ago it did so.
 #[test]
 fn a_report_comes_after_a_look_for_cpus() {
     let kernel = sim::Kernel::new(&[0]);
     let mut rings = kernel.rings();
     let (clock, comes) = (rings.clock(), Arc::new(AtomicBool::new(false)));
     let (came, well) = (Arc::clone(&comes), Moment::now(clock));
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, untraced: &mut UntracedCpus| {
         if came.swap(false, Ordering::Relaxed) {
             untraced.was_late(1, well, Moment::now(clock));
         }
@@ -679,26 +688,26 @@ fn a_report_comes_after_a_look_for_cpus() {
     rings.set_arrivals(Box::new(arrivals), Some(Arc::new(silent.into())), None);
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
-    let told = |reader: &mut Reader| {
-        let mut told = false;
+    let reported = |reader: &mut Reader| {
+        let mut reported = false;
         while let Some(event) = reader.next().unwrap() {
             match event.item() {
-                Item::Untraced(_) => told = true,
+                Item::Untraced(_) => reported = true,
                 Item::Flushed => break,
                 other => panic!("{other:?}"),
             }
         }
-        told
+        reported
     };
     let mut seen = Vec::new();
     for comes_now in [false, true, false, true] {
         comes.store(comes_now, Ordering::Relaxed);
         handle.flush().unwrap();
-        seen.push(told(&mut reader));
+        seen.push(reported(&mut reader));
     }
     comes.store(true, Ordering::Relaxed);
     handle.set_deadline(Some(Instant::now())).unwrap();
-    seen.push(told(&mut reader));
+    seen.push(reported(&mut reader));
     assert_eq!(seen, [false, true, false, true, true]);
     assert!(!reader.ledger().unwrap().is_complete());
 }

@@ -1,6 +1,6 @@
 //! Every interleaving of a reader with threads that flush, close, pause it and set deadlines.
 
-use super::{Control, Gate, Handle, Pause, Signals};
+use super::{Control, Handle, Pause, ProducerGate, Signals};
 use crate::instrument::{AtomicBool, AtomicU64, Ordering};
 use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
@@ -37,7 +37,8 @@ fn beside(control: &Arc<Control>, act: impl FnOnce(&Handle) + 'static) -> JoinHa
     thread::spawn(move || act(&handle))
 }
 
-/// Sleeps without a tick until there is a new signal, as `Engine::notice_signals` sees it. Returns whether the reader goes on.
+/// Sleeps without a tick until there is a new signal, as `Engine::notice_signals` sees it. Returns whether the reader
+/// goes on.
 fn next(control: &Control, noticed: &mut Signals) -> bool {
     loop {
         let signals = control.signals();
@@ -49,7 +50,8 @@ fn next(control: &Control, noticed: &mut Signals) -> bool {
     }
 }
 
-/// Fails (each seen once) if the flush is added or the word loaded with Relaxed, or if the reader is woken before the flush is added.
+/// Fails (each seen once) if the flush is added or the word loaded with Relaxed, or if the reader is woken before the
+/// flush is added.
 #[test]
 fn a_reader_that_sees_a_flush_sees_what_was_written_before_it() {
     loom::model(|| {
@@ -101,8 +103,8 @@ fn a_deadline_that_is_moved_wakes_the_reader() {
     });
 }
 
-/// The report of a deadline is no longer due when the deadline is taken back, even if the reader sleeps then. Fails if the reader is woken
-/// before, or not at all, or if the report stays due.
+/// The report of a deadline is no longer due when the deadline is taken back, even if the reader sleeps then. Fails if
+/// the reader is woken before, or not at all, or if the report stays due.
 #[test]
 fn a_deadline_that_is_taken_back_is_not_reported() {
     loom::model(|| {
@@ -119,11 +121,11 @@ fn a_deadline_that_is_taken_back_is_not_reported() {
 }
 
 /// A ring, and whether it is paused.
-fn gate() -> (Gate, Arc<AtomicBool>) {
+fn gate() -> (ProducerGate, Arc<AtomicBool>) {
     let paused = Arc::new(AtomicBool::new(false));
     let gate = {
         let paused = Arc::clone(&paused);
-        Gate::Simulated(Box::new(move |_, stop| paused.store(stop, Ordering::Relaxed)))
+        ProducerGate::Simulated(Box::new(move |_, stop| paused.store(stop, Ordering::Relaxed)))
     };
     (gate, paused)
 }
@@ -136,14 +138,14 @@ fn a_ring_that_is_added_during_a_pause_is_paused_like_the_others() {
             let control = control();
             let (gates, paused): (Vec<_>, Vec<_>) = [gate(), gate()].into_iter().unzip();
             let mut gates = gates.into_iter();
-            control.outlets().add(0, gates.next().unwrap(), Vec::new()).unwrap();
+            control.producers().add(0, gates.next().unwrap(), Vec::new()).unwrap();
             let other = beside(&control, move |handle| {
                 handle.pause(Pause::Output).unwrap();
                 if resumes {
                     handle.resume().unwrap();
                 }
             });
-            control.outlets().add(1, gates.next().unwrap(), Vec::new()).unwrap();
+            control.producers().add(1, gates.next().unwrap(), Vec::new()).unwrap();
             other.join().unwrap();
             let paused: Vec<_> = paused.iter().map(|paused| paused.load(Ordering::Relaxed)).collect();
             assert_eq!(paused, [!resumes; 2]);
@@ -151,15 +153,15 @@ fn a_ring_that_is_added_during_a_pause_is_paused_like_the_others() {
     }
 }
 
-/// Fails if retired outlets are not marked as retired, or if adding a ring does not check the mark.
+/// Fails if retired producers are not marked as retired, or if adding a ring does not check the mark.
 #[test]
 fn no_ring_is_added_to_a_closed_reader() {
     loom::model(|| {
         let control = control();
         let other = beside(&control, Handle::close);
-        control.outlets().add(1, gate().0, Vec::new()).unwrap();
+        control.producers().add(1, gate().0, Vec::new()).unwrap();
         other.join().unwrap();
-        assert!(control.outlets().gates.is_empty(), "a ring that was added before is let go");
+        assert!(control.producers().gates.is_empty(), "a ring that was added before is let go");
     });
 }
 

@@ -4,40 +4,41 @@ use super::*;
 use nix::sys::eventfd::EventFd;
 
 /// An event of a CPU. It is an eventfd: the kernel refuses to stop it, and nothing reports that.
-fn outlet(cpu: u32, set: bool) -> Outlet {
+fn producer(cpu: u32, set: bool) -> Producer {
     let event = Arc::new(OwnedFd::from(EventFd::new().unwrap()));
-    Outlet { cpu, name: format!("of {cpu}").into(), event, slot: None, set }
+    Producer { cpu, name: format!("of {cpu}").into(), event, slot: None, set }
 }
 
 #[test]
 fn only_the_events_of_a_cpu_that_went_are_closed() {
-    let mut outlets = Outlets { events: [0, 2, 0, 5].map(|cpu| outlet(cpu, true)).into(), ..Outlets::default() };
-    let events: Vec<_> = outlets.events.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
-    outlets.stop(0);
-    assert_eq!(outlets.events.iter().map(|outlet| outlet.cpu).collect::<Vec<_>>(), [2, 5]);
+    let mut producers =
+        Producers { events: [0, 2, 0, 5].map(|cpu| producer(cpu, true)).into(), ..Producers::default() };
+    let events: Vec<_> = producers.events.iter().map(|producer| Arc::clone(&producer.event)).collect();
+    producers.stop(0);
+    assert_eq!(producers.events.iter().map(|producer| producer.cpu).collect::<Vec<_>>(), [2, 5]);
     assert_eq!(
         events.iter().map(Arc::strong_count).collect::<Vec<_>>(),
         [1, 2, 1, 2],
         "closed, except for those of this test"
     );
-    outlets.stop(3);
-    assert_eq!(outlets.events.len(), 2, "that CPU had none");
-    assert_eq!(outlets.retire().iter().map(|outlet| outlet.cpu).collect::<Vec<_>>(), [2, 5]);
-    assert!(outlets.events.is_empty() && outlets.retired);
-    let late = outlet(1, false);
+    producers.stop(3);
+    assert_eq!(producers.events.len(), 2, "that CPU had none");
+    assert_eq!(producers.retire().iter().map(|producer| producer.cpu).collect::<Vec<_>>(), [2, 5]);
+    assert!(producers.events.is_empty() && producers.retired);
+    let late = producer(1, false);
     let event = Arc::clone(&late.event);
-    outlets.start(vec![late]).unwrap();
-    assert!(outlets.events.is_empty() && Arc::strong_count(&event) == 1, "nothing starts after that");
+    producers.start(vec![late]).unwrap();
+    assert!(producers.events.is_empty() && Arc::strong_count(&event) == 1, "nothing starts after that");
 }
 
-/// Retired outlets keep nothing open, although a handle may keep them.
+/// Retired producers keep nothing open, although a handle may keep them.
 #[test]
 fn retired_gates_are_closed() {
-    let mut outlets = Outlets::default();
+    let mut producers = Producers::default();
     let event = Arc::new(OwnedFd::from(EventFd::new().unwrap()));
-    outlets.push_gate(0, Gate::Event(Arc::clone(&event)));
+    producers.push_gate(0, ProducerGate::Event(Arc::clone(&event)));
     assert_eq!(Arc::strong_count(&event), 2);
-    outlets.retire();
+    producers.retire();
     assert_eq!(Arc::strong_count(&event), 1);
 }
 
@@ -47,24 +48,24 @@ fn a_slot_that_cannot_be_set_or_emptied_is_an_error() {
     for set in [true, false] {
         // This is no map.
         let map = Arc::new(OwnedFd::from(EventFd::new().unwrap()));
-        let mut outlet = Outlet { slot: Some(Slot { map, index: 7 }), ..outlet(3, !set) };
-        assert!(outlet.set(!set).is_ok(), "nothing is to be done");
-        let said = outlet.set(set).unwrap_err().to_string();
+        let mut producer = Producer { slot: Some(Slot { map, index: 7 }), ..producer(3, !set) };
+        assert!(producer.set(!set).is_ok(), "nothing is to be done");
+        let said = producer.set(set).unwrap_err().to_string();
         assert!(said.contains("slot 7 of the perf event array, for CPU 3"), "{said}");
-        assert_eq!(outlet.set, !set);
+        assert_eq!(producer.set, !set);
         // Without a slot the event is enabled or disabled: this is no event.
-        outlet.slot = None;
-        let refused = outlet.set(set);
-        assert!(refused.is_err_and(|error| error.to_string().contains("on CPU 3")) && outlet.set != set);
+        producer.slot = None;
+        let refused = producer.set(set);
+        assert!(refused.is_err_and(|error| error.to_string().contains("on CPU 3")) && producer.set != set);
     }
 }
 
 /// A closure that panics while a handle reads does not freeze the counts.
 #[test]
-fn what_a_reader_tells_outlives_a_panic() {
+fn what_a_reader_reports_outlives_a_panic() {
     let control = Control::new();
     let asked = Arc::clone(&control);
-    assert!(std::thread::spawn(move || asked.seen(|_| panic!("as it reads"))).join().is_err());
-    control.tell(|seen| seen.refreshes = 7);
-    assert_eq!(control.seen(|seen| seen.refreshes).unwrap(), 7);
+    assert!(std::thread::spawn(move || asked.read_status(|_| panic!("as it reads"))).join().is_err());
+    control.update_status(|status| status.refreshes = 7);
+    assert_eq!(control.read_status(|status| status.refreshes).unwrap(), 7);
 }

@@ -40,47 +40,50 @@ impl Ring {
 }
 
 /// The reports about numbers, given in the order of the ring: first anomalies as they come, then gaps.
-fn told(bits: u32, written: &[u64]) -> Vec<String> {
+fn reported(bits: u32, written: &[u64]) -> Vec<String> {
     let mut ring = Ring::new(bits, None);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (position, number) in (0..).zip(written) {
         if let Said::Anomaly(kind, expected) = ring.take(*number, position) {
-            told.push(format!("{number} {kind:?} for {expected}"));
+            reported.push(format!("{number} {kind:?} for {expected}"));
         }
     }
     for position in 0..written.len() as u64 {
         while let Some((first, last, count)) = ring.gap(position) {
-            told.push(format!("{first}-{last} ({count})"));
+            reported.push(format!("{first}-{last} ({count})"));
             ring.declare(position);
         }
     }
     assert_eq!(ring.numbers.open, 0);
-    told
+    reported
 }
 
 #[test]
 fn holes_that_fill_are_no_gaps() {
-    assert_eq!(told(64, &[5, 6, 7]), [""; 0]);
-    assert_eq!(told(64, &[5, 7, 6, 8]), [""; 0]);
-    assert_eq!(told(64, &[5, 9, 7, 6, 8, 10]), [""; 0]);
-    assert_eq!(told(64, &[5, 9, 7, 10]), ["6-6 (1)", "8-8 (1)"]);
-    assert_eq!(told(64, &[5, 9, 12]), ["6-8 (3)", "10-11 (2)"]);
-    assert_eq!(told(8, &[254, 1, 255, 3]), ["0-0 (1)", "2-2 (1)"]);
-    assert_eq!(told(8, &[250, 5]), ["251-4 (10)"]);
-    assert_eq!(told(64, &[u64::MAX - 1, 1]), ["18446744073709551615-0 (2)"]);
+    assert_eq!(reported(64, &[5, 6, 7]), [""; 0]);
+    assert_eq!(reported(64, &[5, 7, 6, 8]), [""; 0]);
+    assert_eq!(reported(64, &[5, 9, 7, 6, 8, 10]), [""; 0]);
+    assert_eq!(reported(64, &[5, 9, 7, 10]), ["6-6 (1)", "8-8 (1)"]);
+    assert_eq!(reported(64, &[5, 9, 12]), ["6-8 (3)", "10-11 (2)"]);
+    assert_eq!(reported(8, &[254, 1, 255, 3]), ["0-0 (1)", "2-2 (1)"]);
+    assert_eq!(reported(8, &[250, 5]), ["251-4 (10)"]);
+    assert_eq!(reported(64, &[u64::MAX - 1, 1]), ["18446744073709551615-0 (2)"]);
 }
 
 #[test]
 fn what_breaks_a_sequence_is_told_apart() {
-    assert_eq!(told(32, &[5, 6, 6, 7]), ["6 Duplicate for 7"]);
-    assert_eq!(told(32, &[5, 6, 7, 5, 8]), ["5 Duplicate for 8"]);
-    assert_eq!(told(32, &[500, 501, 0, 1, 2]), ["0 Reset for 502"]);
-    assert_eq!(told(32, &[500, 700, 701, 500, 501]), ["500 Reset for 702", "501-699 (199)"]);
-    assert_eq!(told(32, &[500, 501, 400, 401, 403]), ["400 Backward for 502", "402-402 (1)"]);
+    assert_eq!(reported(32, &[5, 6, 6, 7]), ["6 Duplicate for 7"]);
+    assert_eq!(reported(32, &[5, 6, 7, 5, 8]), ["5 Duplicate for 8"]);
+    assert_eq!(reported(32, &[500, 501, 0, 1, 2]), ["0 Reset for 502"]);
+    assert_eq!(reported(32, &[500, 700, 701, 500, 501]), ["500 Reset for 702", "501-699 (199)"]);
+    assert_eq!(reported(32, &[500, 501, 400, 401, 403]), ["400 Backward for 502", "402-402 (1)"]);
     // Numbers are missing, and counting restarts before they are reported.
-    assert_eq!(told(32, &[500, 503, 0, 2]), ["0 Reset for 504", "501-502 (2)", "1-1 (1)"]);
+    assert_eq!(reported(32, &[500, 503, 0, 2]), ["0 Reset for 504", "501-502 (2)", "1-1 (1)"]);
     // Further ahead than losses explain, and back.
-    assert_eq!(told(64, &[5, 6, 1 << 50, 7, 8]), ["1125899906842624 Forward for 7", "7 Backward for 1125899906842625"]);
+    assert_eq!(
+        reported(64, &[5, 6, 1 << 50, 7, 8]),
+        ["1125899906842624 Forward for 7", "7 Backward for 1125899906842625"]
+    );
 }
 
 /// After a restart, earlier numbers fill no hole, and their holes are never filled.
@@ -88,7 +91,7 @@ fn what_breaks_a_sequence_is_told_apart() {
 fn numbers_of_before_are_not_met_again() {
     let far_back = 0u64.wrapping_sub(APART + 1000);
     assert_eq!(
-        told(64, &[500, 2_000_000, 0, 1, far_back]),
+        reported(64, &[500, 2_000_000, 0, 1, far_back]),
         ["0 Reset for 2000001".into(), format!("{far_back} Backward for 2"), "501-1999999 (1999499)".into()]
     );
 }
@@ -134,20 +137,20 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
 #[test]
 fn what_comes_out_of_order_breaks_nothing() {
     // Interrupts while the first was being written, also after a reset.
-    assert_eq!(told(64, &[1, 0, 2, 3]), [""; 0]);
-    assert_eq!(told(64, &[6, 5, 7]), [""; 0]);
-    assert_eq!(told(64, &[500, 501, 1, 0, 2, 3]), ["1 Reset for 502"]);
-    assert_eq!(told(64, &[9, 5, 10]), ["6-8 (3)"]);
+    assert_eq!(reported(64, &[1, 0, 2, 3]), [""; 0]);
+    assert_eq!(reported(64, &[6, 5, 7]), [""; 0]);
+    assert_eq!(reported(64, &[500, 501, 1, 0, 2, 3]), ["1 Reset for 502"]);
+    assert_eq!(reported(64, &[9, 5, 10]), ["6-8 (3)"]);
     // Any number that came before, not long ago.
-    assert_eq!(told(64, &[0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
-    assert_eq!(told(8, &[254, 255, 0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
+    assert_eq!(reported(64, &[0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
+    assert_eq!(reported(8, &[254, 255, 0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
 }
 
 /// Each written twice, for ever.
 #[test]
-fn what_breaks_all_the_time_is_told_once() {
+fn what_breaks_all_the_time_is_reported_once() {
     let written: Vec<u64> = (0..20_000).map(|number| number / 2).collect();
-    assert_eq!(told(64, &written).len(), 1);
+    assert_eq!(reported(64, &written).len(), 1);
 }
 
 #[test]
@@ -164,21 +167,21 @@ fn a_number_that_comes_after_its_gap_was_declared_is_found() {
 }
 
 #[test]
-fn what_runs_backwards_for_ever_is_told_once() {
+fn what_runs_backwards_for_ever_is_reported_once() {
     let written: Vec<u64> = (0..100_000).rev().collect();
     // Backward, and a reset in the end.
-    assert_eq!(told(64, &written).len(), 2);
+    assert_eq!(reported(64, &written).len(), 2);
     let same = [7; 100_000];
-    assert_eq!(told(8, &same), ["7 Duplicate for 8"]);
+    assert_eq!(reported(8, &same), ["7 Duplicate for 8"]);
 }
 
 quickcheck! {
     /// For any bytes nothing panics, and each number is reported at most once.
     fn any_numbers(bits: u8, written: Vec<u64>) -> bool {
         let mut ring = Ring::new(u32::from(bits % 63) + 2, None);
-        let mut told = 0;
+        let mut reported = 0;
         for (position, number) in (0..).zip(&written) {
-            told += u64::from(matches!(ring.take(*number, position), Said::Anomaly(..)));
+            reported += u64::from(matches!(ring.take(*number, position), Said::Anomaly(..)));
             if position % 3 == 0 {
                 while ring.gap(position).is_some() {
                     ring.declare(position);
@@ -186,11 +189,11 @@ quickcheck! {
             }
         }
         let anomalies = ring.numbers.counts.anomalies.iter().sum();
-        told <= anomalies && anomalies <= written.len() as u64
+        reported <= anomalies && anomalies <= written.len() as u64
     }
 
-    /// For any order within reach, the first number included, with some numbers left out: exactly these are reported as missing, each once,
-    /// no matter when the reports are taken.
+    /// For any order within reach, the first number included, with some numbers left out: exactly these are reported as
+    /// missing, each once, no matter when the reports are taken.
     fn what_is_left_out_is_missing(delays: Vec<u8>, left_out: Vec<u8>, first: u8) -> bool {
         let mut order: Vec<u64> = (0..200).collect();
         order.sort_by_key(|number| number + u64::from(delays.get(*number as usize).copied().unwrap_or(0) % 16));
@@ -202,21 +205,22 @@ quickcheck! {
             }
         }
         let open = ring.numbers.open;
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for position in 0..order.len() as u64 {
             while let Some((from, _, count)) = ring.gap(position) {
-                told.extend((0..count).map(|n| (from + n).wrapping_sub(u64::from(first)) & 0xff));
+                reported.extend((0..count).map(|n| (from + n).wrapping_sub(u64::from(first)) & 0xff));
                 ring.declare(position);
             }
         }
-        told.sort_unstable();
+        reported.sort_unstable();
         let (Some(least), Some(largest)) = (order.iter().min(), order.iter().max()) else { return true };
         let missing: Vec<u64> = (*least..=*largest).filter(|number| !order.contains(number)).collect();
-        told == missing && open == missing.len() as u64 && ring.numbers.open == 0
+        reported == missing && open == missing.len() as u64 && ring.numbers.open == 0
     }
 }
 
-/// A model of `Numbers` with sets: each missing number, one by one, with the record that showed it. Each restart has its own set.
+/// A model of `Numbers` with sets: each missing number, one by one, with the record that showed it. Each restart has
+/// its own set.
 struct Sets {
     counting: u64,
     next: Option<u64>,
@@ -287,8 +291,8 @@ impl Sets {
             self.began = is_reset;
             if is_reset { AnomalyKind::Reset } else { AnomalyKind::Backward }
         };
-        let may = self.quiet.may_tell(kind);
-        self.quiet.told(kind);
+        let may = self.quiet.may_report(kind);
+        self.quiet.reported(kind);
         self.counts.anomalies[kind as usize] += 1;
         if may { Is::Anomaly(kind, next % Self::APART) } else { Is::Well }
     }
@@ -371,7 +375,7 @@ fn numbers_are_what_sets_say() {
 #[test]
 fn what_may_come_behind_a_number_that_counting_begins_with() {
     assert_eq!(
-        told(64, &[5, 6, 1 << 50, (1 << 50) - 1]),
+        reported(64, &[5, 6, 1 << 50, (1 << 50) - 1]),
         ["1125899906842624 Forward for 7", "1125899906842623 Backward for 1125899906842625"]
     );
     // 112 is the limit of an eighth bit: one less is a hole, and for 112 the losses decide.

@@ -3,11 +3,11 @@
 use crate::error::{Error, ErrorKind, hint};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
-use crate::rings::control::{Outlet, Slot};
+use crate::rings::control::{Producer, Slot};
 use crate::rings::event_spec::RingEvent;
 use crate::rings::plan::Plan;
 use crate::rings::target::{self, Target};
-use crate::rings::{Counter, Lane, event_attr, filter, refusal};
+use crate::rings::{Counter, CpuRing, event_attr, filter, refusal};
 use crate::sys::perf::Pid;
 use crate::sys::pidfd::Task;
 use crate::sys::{machine, perf};
@@ -18,12 +18,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// A CPU's ring and all that writes into it, opened and not yet started.
-pub(super) struct CpuRing {
+pub(super) struct OpenedRing {
     // In the order in which they are dropped.
-    pub(super) lane: Lane,
+    pub(super) cpu_ring: CpuRing,
     /// The event that owns the ring.
     pub(super) owner: Arc<OwnedFd>,
-    pub(super) outlets: Vec<Outlet>,
+    pub(super) producers: Vec<Producer>,
 }
 
 /// Open events, each behind its place in the plan.
@@ -32,24 +32,27 @@ type OpenEvents = Vec<(usize, Arc<OwnedFd>)>;
 /// How often threads are listed again if they come and go while their events are opened.
 const TRIES: usize = 200;
 
-impl CpuRing {
+impl OpenedRing {
     /// Opens and maps the ring of one CPU; `None` if it is offline.
     pub(super) fn open(plan: &Plan, cpu: u32) -> Result<Option<Self>, Error> {
         let Some((events, owner)) = open_events(plan, cpu)? else { return Ok(None) };
         let ring = map(plan, cpu, Arc::clone(&owner))?;
-        let (outlets, sources) = join(plan, cpu, events, &owner)?;
-        let counter = if plan.tells_losses() {
-            Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 }
+        let (producers, sources) = join(plan, cpu, events, &owner)?;
+        let counter = if plan.reads_losses() {
+            Counter::Events {
+                events: producers.iter().map(|producer| Arc::clone(&producer.event)).collect(),
+                before: 0,
+            }
         } else {
             Counter::Unknown
         };
-        let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), counter);
-        Ok(Some(Self { lane, owner, outlets }))
+        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, plan.layout, sources), counter);
+        Ok(Some(Self { cpu_ring, owner, producers }))
     }
 }
 
 /// Opens the events of a CPU again, to write into the ring of `owner`; `None` if the CPU is offline.
-pub(super) fn reopen(plan: &Plan, cpu: u32, owner: &Arc<OwnedFd>) -> Result<Option<(Vec<Outlet>, Sources)>, Error> {
+pub(super) fn reopen(plan: &Plan, cpu: u32, owner: &Arc<OwnedFd>) -> Result<Option<(Vec<Producer>, Sources)>, Error> {
     let opened = open_events(plan, cpu)?;
     opened.map(|(events, _)| join(plan, cpu, events, owner)).transpose()
 }
@@ -69,9 +72,10 @@ fn open_events(plan: &Plan, cpu: u32) -> Result<Option<(OpenEvents, Arc<OwnedFd>
 
 /// Opens the events of all threads of a task on one CPU.
 ///
-/// A thread inherits the open events of the thread that starts it. Other threads need events of their own. With both, a thread's records
-/// would come twice; with neither, not at all. So threads are listed before and after. If both lists are the same, every listed thread was
-/// there before, and every later one inherits. A number that another thread has got since is in no list.
+/// A thread inherits the open events of the thread that starts it. Other threads need events of their own. With both, a
+/// thread's records would come twice; with neither, not at all. So threads are listed before and after. If both lists
+/// are the same, every listed thread was there before, and every later one inherits. A number that another thread has
+/// got since is in no list.
 fn open_tasks(plan: &Plan, task: &Task, cpu: u32) -> Result<(OpenEvents, Arc<OwnedFd>), Error> {
     let pid = task.number();
     let threads = || task.threads().map_err(|errno| target::gone(pid, errno));
@@ -115,8 +119,8 @@ fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, pids: usize) -> Result<Option<O
 
 /// Opens the event that owns a CPU's ring if events follow threads: an event of this process that never writes.
 ///
-/// When a thread ends, its event reports that again and again to all who poll it (`EPOLLHUP`), although other events still write into the
-/// ring. This process ends last.
+/// When a thread ends, its event reports that again and again to all who poll it (`EPOLLHUP`), although other events
+/// still write into the ring. This process ends last.
 fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
     let Some(RingEvent { attr: first, .. }) = plan.events.first() else { return Err(Error::no_events()) };
     // The ring's clock, direction and wake-up are its owner's.
@@ -164,8 +168,8 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>) -> Result<Ring, Error> {
 }
 
 /// Makes all events write into the ring of `owner`. Returns them with the ids that their records have.
-fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Result<(Vec<Outlet>, Sources), Error> {
-    let mut outlets = Vec::new();
+fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Result<(Vec<Producer>, Sources), Error> {
+    let mut producers = Vec::new();
     let mut sources = Sources::new();
     for (index, event) in events {
         let RingEvent { name, map, .. } = &plan.events[index];
@@ -175,7 +179,7 @@ fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Resu
         }
         sources.push((perf::id(event.as_fd()).map_err(control("identify"))?, index));
         let slot = map.as_ref().map(|map| Slot { map: Arc::clone(&map.fd), index: (plan.slot)(cpu) });
-        outlets.push(Outlet { cpu, name: Arc::clone(name), event, slot, set: false });
+        producers.push(Producer { cpu, name: Arc::clone(name), event, slot, set: false });
     }
-    Ok((outlets, sources))
+    Ok((producers, sources))
 }

@@ -1,9 +1,9 @@
 //! Visits to CPUs that delay a grace period.
 //!
 //! A grace period ends when each CPU has passed a quiescent state since it began: a context switch, the idle loop, or a
-//! scheduler tick outside of every RCU read-side section (kernel/rcu/tree_plugin.h, `rcu_flavor_sched_clock_irq`). A CPU
-//! that spends nearly all of its time in traced programs does none of these for many ticks. A thread that moves to that
-//! CPU makes it switch.
+//! scheduler tick outside of every RCU read-side section (kernel/rcu/tree_plugin.h, `rcu_flavor_sched_clock_irq`). A
+//! CPU that spends nearly all of its time in traced programs does none of these for many ticks. A thread that moves to
+//! that CPU makes it switch.
 
 use crate::sys::machine;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -14,20 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Each CPU is visited once in this time while a fence is under way. That is more often than two ticks at 250 Hz, so that the second tick
-/// of a grace period finds the quiescent state and reports it.
+/// Each CPU is visited once in this time while a grace period is under way. That is more often than two ticks at 250
+/// Hz, so that the second tick of a grace period finds the quiescent state and reports it.
 const ROUND: Duration = Duration::from_millis(6);
 
 /// The shortest time between two visits. With more CPUs than 24 a round takes longer.
 const SHORTEST: Duration = Duration::from_micros(250);
 
-/// A thread that visits CPUs while fences are under way. The reader never waits for it, because other threads may occupy the visited CPU
-/// for a long time.
+/// A thread that visits CPUs while grace periods are under way. The reader never waits for it, because other threads
+/// may occupy the visited CPU for a long time.
 #[derive(Debug)]
-pub(crate) struct Visits {
+pub(crate) struct CpuVisits {
     shared: Arc<Shared>,
     thread: Thread,
-    /// CPUs without ticks while a program runs on them (`nohz_full`). Such a CPU is in a quiescent state whenever it is in user mode.
+    /// CPUs without ticks while a program runs on them (`nohz_full`). Such a CPU is in a quiescent state whenever it is
+    /// in user mode.
     tickless: Vec<u32>,
 }
 
@@ -46,7 +47,7 @@ struct Shared {
     number: AtomicU32,
 }
 
-impl Visits {
+impl CpuVisits {
     /// Starts the thread. It does not visit any CPU yet.
     pub(crate) fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<Thread>) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
@@ -62,10 +63,10 @@ impl Visits {
         Some(self.shared.number.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
-    /// A fence has begun: the thread visits these CPUs one after the other, at most `most` times in all.
+    /// A grace period has begun: the thread visits these CPUs one after the other, at most `most` times in all.
     pub(crate) fn begin(&self, cpus: impl Iterator<Item = u32>, most: usize) {
-        // The program may be confined to some CPUs (taskset, cpusets, isolcpus), and no thread of it runs on others. The affinity of its
-        // first thread shows that; the thread that reads may be pinned to one CPU.
+        // The program may be confined to some CPUs (taskset, cpusets, isolcpus), and no thread of it runs on others.
+        // The affinity of its first thread shows that; the thread that reads may be pinned to one CPU.
         let Ok(allowed) = sched_getaffinity(getpid()) else { return };
         let visited = |cpu: &u32| allowed.is_set(*cpu as usize).unwrap_or(false) && !self.tickless.contains(cpu);
         // If the thread is using the list now, the list stays as it is.
@@ -80,13 +81,13 @@ impl Visits {
         }
     }
 
-    /// The fence has ended.
+    /// The grace period has ended.
     pub(crate) fn end(&self) {
         self.shared.left.store(0, Ordering::SeqCst);
     }
 }
 
-impl Drop for Visits {
+impl Drop for CpuVisits {
     fn drop(&mut self) {
         // In a forked child this wakes no thread.
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -104,7 +105,7 @@ fn visit(shared: &Shared) {
             thread::park();
         }
         shared.waits.store(false, Ordering::SeqCst);
-        // A fence that ends soon causes no visit.
+        // A grace period that ends soon causes no visit.
         let cpus = || shared.cpus.lock().unwrap_or_else(PoisonError::into_inner);
         let step = ROUND / cpus().len().max(1) as u32;
         thread::park_timeout(step.max(SHORTEST));
@@ -133,8 +134,8 @@ mod tests {
     use perfweave_support::threads::until;
     use std::sync::mpsc;
 
-    fn start() -> Visits {
-        Visits::start(|body| Ok(std::thread::spawn(body).thread().clone())).unwrap()
+    fn start() -> CpuVisits {
+        CpuVisits::start(|body| Ok(std::thread::spawn(body).thread().clone())).unwrap()
     }
 
     fn allowed() -> Vec<u32> {
@@ -143,7 +144,7 @@ mod tests {
     }
 
     /// Waits until so many visits were made, or fails after two minutes.
-    fn await_visits(visits: &Visits, made: usize) {
+    fn await_visits(visits: &CpuVisits, made: usize) {
         until("visits are made", || visits.shared.made.load(Ordering::SeqCst) >= made);
     }
 
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(listed(), allowed);
         until("the thread waits", || visits.shared.waits.load(Ordering::SeqCst));
         assert_eq!(visits.shared.made.load(Ordering::SeqCst), allowed.len() + 1);
-        // The next fence goes on; its end ends the visits.
+        // The next grace period goes on; its end ends the visits.
         visits.begin(allowed.iter().copied(), usize::MAX);
         await_visits(&visits, allowed.len() + 3);
         visits.end();
@@ -174,15 +175,15 @@ mod tests {
 
     #[test]
     fn a_visit_is_made_on_its_cpu() {
-        let (told, seen) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let cpus = allowed();
         let turns = cpus.clone();
         std::thread::spawn(move || {
             turns.into_iter().for_each(|cpu| {
                 move_to(cpu);
-                told.send(sched_getcpu().unwrap() as u32).unwrap();
+                sender.send(sched_getcpu().unwrap() as u32).unwrap();
             });
         });
-        assert_eq!(seen.iter().collect::<Vec<_>>(), cpus);
+        assert_eq!(receiver.iter().collect::<Vec<_>>(), cpus);
     }
 }

@@ -11,14 +11,14 @@ pub(crate) const SLOTS: usize = 128;
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = SLOTS * size_of::<Place>();
 
-/// The initial capacity of each run's list of blocks.
+/// The initial capacity of each queue's list of blocks.
 const BLOCKS: usize = 8;
 
-/// The initial bytes of each run.
+/// The initial bytes of each queue.
 pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 
-/// How far back a place is put among those before it by shifting: places, and bytes of the ring. So a place is overtaken only by such as lie
-/// near behind it in the ring, and the tail is near the first place.
+/// How far back a place is put among those before it by shifting: places, and bytes of the ring. So a place is
+/// overtaken only by such as lie near behind it in the ring, and the tail is near the first place.
 pub(crate) const REACH: usize = 8;
 pub(crate) const REACH_BYTES: i64 = 512;
 
@@ -30,18 +30,18 @@ fn block() -> Block {
 
 /// Places of a ring, sorted by key and then by position.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct Queue {
     /// INVARIANT: not empty. Behind those in use come spare ones.
     blocks: VecDeque<Block>,
-    /// The first held place and the end, counted from the first block's begin. Those before `taken` are merged; their blocks stay until
-    /// [`Run::tidy`], so that places can be put back.
+    /// The first held place and the end, counted from the first block's begin. Those before `taken` are merged; their
+    /// blocks stay until [`Queue::tidy`], so that places can be put back.
     taken: usize,
     end: usize,
-    /// The most blocks that were used at a time since [`Run::shrink`].
+    /// The most blocks that were used at a time since [`Queue::shrink`].
     peak: usize,
 }
 
-impl Run {
+impl Queue {
     pub(crate) fn new() -> Self {
         let mut blocks = VecDeque::with_capacity(BLOCKS);
         blocks.push_back(block());
@@ -69,13 +69,13 @@ impl Run {
         self.used() * SLOTS - self.end
     }
 
-    /// Bytes that the run takes, with its spare blocks.
+    /// Bytes that the queue takes, with its spare blocks.
     pub(crate) fn memory(&self) -> usize {
         self.blocks.len() * BLOCK + self.blocks.capacity() * size_of::<Block>()
     }
 
-    /// Bytes that another block takes, with the list of blocks if that must grow: while it grows, the old and the new list both exist.
-    /// Nothing, if there is a spare one.
+    /// Bytes that another block takes, with the list of blocks if that must grow: while it grows, the old and the new
+    /// list both exist. Nothing, if there is a spare one.
     pub(crate) fn more(&self) -> usize {
         if self.used() < self.blocks.len() {
             return 0;
@@ -100,7 +100,8 @@ impl Run {
         any
     }
 
-    /// Forgets merged places: from now on none is put back. An empty run begins its block again, while the caches have it.
+    /// Forgets merged places: from now on none is put back. An empty queue begins its block again, while the caches
+    /// have it.
     #[inline]
     pub(crate) fn tidy(&mut self) {
         if self.is_empty() {
@@ -143,7 +144,7 @@ impl Run {
         self.end += 1;
     }
 
-    /// A held place, or one that was merged since [`Run::tidy`].
+    /// A held place, or one that was merged since [`Queue::tidy`].
     #[inline]
     fn at(&self, at: usize) -> &Place {
         &self.blocks[at / SLOTS][at % SLOTS]
@@ -155,7 +156,8 @@ impl Run {
         (!self.is_empty()).then(|| self.at(self.taken))
     }
 
-    /// Puts a place among those before it, if its place is near enough. Whether it is: also if it has to be the first of all.
+    /// Puts a place among those before it, if its place is near enough. Whether it is: also if it has to be the first
+    /// of all.
     #[cold]
     #[inline(never)]
     pub(crate) fn shift_in(&mut self, place: Place) -> bool {
@@ -189,7 +191,7 @@ impl Run {
     /// The places in order, piece by piece. `most`: how many, at least one.
     #[inline]
     pub(crate) fn pieces(&self, most: usize) -> Pieces<'_> {
-        let mut pieces = Pieces { front: [].iter(), run: Some(self), end: self.taken, most };
+        let mut pieces = Pieces { piece: [].iter(), queue: Some(self), end: self.taken, most };
         pieces.advance(self);
         pieces
     }
@@ -206,7 +208,7 @@ impl Run {
     }
 
     /// Counts the ring of each place anew.
-    pub(crate) fn move_ranks(&mut self) {
+    pub(crate) fn move_ring_index(&mut self) {
         for at in self.taken..self.end {
             let place = &mut self.blocks[at / SLOTS][at % SLOTS];
             *place = place.moved(1);
@@ -214,13 +216,13 @@ impl Run {
     }
 }
 
-/// What is left of a run while it is merged.
+/// What is left of a queue while it is merged.
 #[derive(Debug, Clone)]
 pub(crate) struct Pieces<'a> {
     /// The rest of a block.
-    pub(crate) front: slice::Iter<'a, Place>,
-    run: Option<&'a Run>,
-    /// Where that rest ends in the run.
+    pub(crate) piece: slice::Iter<'a, Place>,
+    queue: Option<&'a Queue>,
+    /// Where that rest ends in the queue.
     end: usize,
     /// How many more places there are to be.
     most: usize,
@@ -236,37 +238,37 @@ pub(crate) enum After<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Those of no run.
+    /// Those of no queue.
     pub(crate) fn none() -> Self {
-        Self { front: [].iter(), run: None, end: 0, most: 0 }
+        Self { piece: [].iter(), queue: None, end: 0, most: 0 }
     }
 
     /// The next piece, after this one is used up.
     #[cold]
     #[inline(never)]
     pub(crate) fn refill(&mut self) -> After<'a> {
-        match self.run.filter(|run| self.end < run.end) {
+        match self.queue.filter(|queue| self.end < queue.end) {
             None => After::Nothing,
-            Some(run) if self.most == 0 => After::Enough(run.at(self.end)),
-            Some(run) => {
-                self.advance(run);
-                self.front.as_slice().first().map_or(After::Nothing, After::Piece)
+            Some(queue) if self.most == 0 => After::Enough(queue.at(self.end)),
+            Some(queue) => {
+                self.advance(queue);
+                self.piece.as_slice().first().map_or(After::Nothing, After::Piece)
             }
         }
     }
 
     #[inline]
-    fn advance(&mut self, run: &'a Run) {
+    fn advance(&mut self, queue: &'a Queue) {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
-        let places = self.most.min(SLOTS - at).min(run.end - self.end);
+        let places = self.most.min(SLOTS - at).min(queue.end - self.end);
         if places > 0 {
-            self.front = run.blocks[block][at..at + places].iter();
+            self.piece = queue.blocks[block][at..at + places].iter();
         }
         (self.end, self.most) = (self.end + places, self.most - places);
     }
 
     /// How many places are left.
     pub(crate) fn len(&self) -> usize {
-        self.front.len() + self.run.map_or(0, |run| run.end - self.end)
+        self.piece.len() + self.queue.map_or(0, |queue| queue.end - self.end)
     }
 }
