@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
     pub(crate) indexes: Vec<Index>,
-    /// Displaced records whose places in their queues are far away.
+    /// Records out of order whose places in their queues are far away.
     pub(crate) far: Far,
     /// The next places, taken out of the indexes in order.
     pub(crate) array: Array,
