@@ -59,6 +59,7 @@ class Lane {
     const first = row => row[0], time = at => data.points[at][TIME];
     inOrder(this.runs, first);
     inOrder(this.waits, first);
+    inOrder(this.losses, first);
     inOrder(this.points, time);
     [this.from, this.to, this.busy] = [column(this.runs, first), column(this.runs, run => run[1]), sums(this.runs, lasted)];
     [this.waitFrom, this.waitTo, this.waited] = [column(this.waits, first), column(this.waits, wait => wait[1]), sums(this.waits, lasted)];
@@ -365,10 +366,13 @@ function drawLane(lane, index) {
   drawMarks(lane.times, y + LANE - MARK, 4, inks.weak);
   if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, inks.hit);
   drawMarks(lane.lateTimes, y + 1, LANE - 2, inks.late);
+  let hatched = 0;
   for (const [from, to] of lane.losses) {
     if (to < view.from || from > view.to) continue;
-    const left = Math.floor(Math.max(LABEL, X(from))), right = Math.floor(Math.min(width, X(to)));
-    hatch(left, y + 1, Math.max(2, right - left), LANE - 2, inks.loss);
+    const left = Math.floor(Math.max(LABEL, hatched, X(from))), right = Math.max(left + 2, Math.floor(Math.min(width, X(to))));
+    if (X(to) < hatched) continue;
+    hatch(left, y + 1, right - left, LANE - 2, inks.loss);
+    hatched = right;
   }
 }
 
