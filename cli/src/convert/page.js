@@ -2,7 +2,7 @@
 // Times are nanoseconds since the recording's first event.
 const data = JSON.parse(document.getElementById('data').textContent);
 const $ = id => document.getElementById(id);
-const canvas = $('lanes'), paint = canvas.getContext('2d');
+const canvas = $('lanes'), paint = canvas.getContext('2d', { alpha: false });
 const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, MARK = 6, ARROW_ROOM = 16;
 const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6, INTERRUPT = 7;
 const END = Math.max(data.end, 1000);
@@ -12,11 +12,15 @@ const nameOf = tid => tid === 0 ? 'idle' : typeof tid === 'string' ? `[${tid}]` 
 // The colour of each state, by the words that the data have for it.
 const STATES = { ran: 'ran', ready: 'ready', blocked: 'blocked', 'blocked, uninterruptible': 'disk', stopped: 'blocked' };
 
-// The first index of a sorted array whose value is larger.
+// The first index, of those from one on, of a sorted array whose value is larger. It is looked for near the first, and in ever larger steps.
+let looked = 0;
 function after(sorted, value, from = 0) {
-  let to = sorted.length;
+  let to = from;
+  for (let step = 1; to < sorted.length && sorted[to] <= value; step *= 2) { from = to + 1; to += step; looked += 1; }
+  to = Math.min(to, sorted.length);
   while (from < to) {
     const middle = (from + to) >> 1;
+    looked += 1;
     if (sorted[middle] > value) to = middle; else from = middle + 1;
   }
   return from;
@@ -26,6 +30,7 @@ function after(sorted, value, from = 0) {
 const wakes = data.wakes.map(([time, cpu, waker, woken, ran, on], at) => ({ at, time, cpu, waker, woken, ran, on }));
 const wakeTimes = Float64Array.from(wakes, wake => wake.time);
 const slowest = [...wakes].sort((a, b) => (b.ran - b.time) - (a.ran - a.time));
+const slowFrom = Float64Array.from(slowest, wake => wake.time), slowTo = Float64Array.from(slowest, wake => wake.ran);
 
 // ---- lanes ----
 const column = (rows, value) => {
@@ -54,6 +59,7 @@ class Lane {
     const first = row => row[0], time = at => data.points[at][TIME];
     inOrder(this.runs, first);
     inOrder(this.waits, first);
+    inOrder(this.losses, first);
     inOrder(this.points, time);
     [this.from, this.to, this.busy] = [column(this.runs, first), column(this.runs, run => run[1]), sums(this.runs, lasted)];
     [this.waitFrom, this.waitTo, this.waited] = [column(this.waits, first), column(this.waits, wait => wait[1]), sums(this.waits, lasted)];
@@ -180,12 +186,12 @@ function layOut() {
   document.body.dataset.shown = lanes.filter(lane => lane.row).length;
 }
 // How much of the screen the lanes at the top have: at most half.
-const topRoom = () => Math.min(parts.top.height, Math.max(LANE, (height - RULER) / 2));
+const topRoom = () => Math.min(parts.top.height, Math.max(LANE, Math.floor((height - RULER) / 2)));
 const mostTop = () => Math.max(0, parts.top.height - topRoom());
 const most = () => Math.max(0, parts.rest.height + LANE - (height - RULER - topRoom()));
 // Where a row is, if it is shown at all.
 const Y = ({ row }) => row ? rowY(row) : undefined;
-const rowY = row => RULER + row.y + (row.part === parts.top ? -view.topScroll : topRoom() - view.scroll);
+const rowY = row => RULER + row.y + Math.round(row.part === parts.top ? -view.topScroll : topRoom() - view.scroll);
 function isSeen(lane) {
   if (!lane?.row) return false;
   const y = rowY(lane.row) + LANE / 2, edge = RULER + topRoom();
@@ -198,27 +204,77 @@ function redraw() {
   requestAnimationFrame(() => { queued = false; draw(); });
 }
 
-const hues = new Map();
+// A thread has a colour of its own, as a text for the canvas and as an ink: the number that a pixel has.
+const hues = new Map(), hueInks = new Map();
 function colour(tid) {
   if (!hues.has(tid)) hues.set(tid, `hsl(${(tid * 137.508) % 360} 55% ${colours.dark ? 45 : 68}%)`);
   return hues.get(tid);
 }
-
-// Adjacent columns of a lane that look alike are one shape.
-let columns = null;
-function put(x, y, h, fill, strength) {
-  const alpha = Math.ceil(Math.min(1, strength) * 8) / 8;
-  if (columns && columns.x + columns.w === x && columns.y === y && columns.fill === fill && columns.alpha === alpha) { columns.w += 1; return; }
-  flush();
-  columns = { x, y, w: 1, h, fill, alpha };
+function inkOf(tid) {
+  if (!hueInks.has(tid)) hueInks.set(tid, ink(colour(tid)));
+  return hueInks.get(tid);
 }
-function flush() {
-  if (!columns) return;
-  const { x, y, w, h, fill, alpha } = columns;
-  columns = null;
-  if (alpha < 1) paint.globalAlpha = alpha;
-  box(x, y, w, h, fill);
-  if (alpha < 1) paint.globalAlpha = 1;
+
+// ---- pixels ----
+// What lanes have is written into the numbers of one picture, which the canvas gets at once: it would take its time for each rectangle.
+// Places are the page's, and a pixel of the page has `ratio` pixels of the screen a side.
+let picture = null, dots = null, across = 0, ratio = 1, highest = 0, lowest = 0, inks = {};
+
+// The number that a pixel of a colour has.
+const probe = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+function ink(fill) {
+  probe.fillStyle = fill;
+  probe.fillRect(0, 0, 1, 1);
+  return new Int32Array(probe.getImageData(0, 0, 1, 1).data.buffer)[0];
+}
+
+// Begins a picture of the canvas's rows from one to another. Nothing is written outside of them.
+function begin(from, to) {
+  if (picture?.width !== canvas.width || picture.height !== canvas.height) {
+    picture = paint.createImageData(canvas.width, canvas.height);
+    dots = new Int32Array(picture.data.buffer);
+    across = picture.width;
+  }
+  [highest, lowest] = [Math.round(from * ratio), Math.min(picture.height, Math.round(to * ratio))];
+  dots.fill(inks.back, highest * across, lowest * across);
+}
+
+// A pixel of which some parts of 256 are of another colour: for each of its red, green and blue.
+function mix(under, over, part) {
+  const rest = 256 - part, high = ((under >> 8 & 0xff00) * rest + (over >> 8 & 0xff00) * part) & 0xff0000;
+  const middle = ((under >> 8 & 0xff) * rest + (over >> 8 & 0xff) * part) & 0xff00, low = ((under & 0xff) * rest + (over & 0xff) * part) >> 8;
+  return 0xff000000 | high | middle | low;
+}
+
+// Writes a rectangle. A weak one is mixed with what is below it.
+function fill(x, y, w, h, ink, strength = 1) {
+  const part = Math.ceil(Math.min(1, strength) * 8) * 32, left = Math.round(x * ratio), right = Math.min(across, Math.round((x + w) * ratio));
+  const end = Math.min(lowest, Math.round((y + h) * ratio)) * across;
+  let under = 0, mixed = ink;
+  shapes += 1;
+  for (let row = Math.max(highest, Math.round(y * ratio)) * across; row < end; row += across) {
+    if (part === 256 && right - left > 8) {
+      dots.fill(ink, row + left, row + right);
+      continue;
+    }
+    for (let at = row + left; at < row + right; at++) {
+      if (part < 256 && dots[at] !== under) {
+        under = dots[at];
+        mixed = mix(under, ink, part);
+      }
+      dots[at] = mixed;
+    }
+  }
+}
+
+// Writes lines aslant through a rectangle.
+function hatch(x, y, w, h, ink) {
+  for (let row = y; row < y + h; row++) {
+    for (let column = x - (x + row & 7); column < x + w; column += 8) {
+      const left = Math.max(x, column), right = Math.min(x + w, column + 2);
+      if (right > left) fill(left, row, right - left, 1, ink);
+    }
+  }
 }
 
 // The canvas reads a colour from its text each time: it is told only of another.
@@ -240,15 +296,15 @@ function within(x, y, w, h, inside) {
   brush = null;
 }
 
-function drawRuns(lane, y) {
-  const { from, to, busy, runs } = lane, wide = scale(), isCpu = lane.kind === 'cpu';
-  let at = after(to, view.from);
-  while (at < runs.length && from[at] < view.to) {
-    const left = Math.max(LABEL, X(from[at])), right = Math.min(width, X(to[at]));
+// What ran, between two columns. Names of long runs are written later: above the pixels.
+function drawRuns(lane, y, first, last, isWeak) {
+  const { from, to, busy, runs } = lane, wide = scale(), isCpu = lane.kind === 'cpu', end = view.from + (last - LABEL) * wide;
+  let at = after(to, view.from + (first - LABEL) * wide);
+  while (at < runs.length && from[at] < end) {
+    const left = Math.max(first, X(from[at])), right = Math.min(last, X(to[at]));
     if (right - left >= 1.5) {
-      flush();
-      box(left, y + 3, right - left, LANE - 6, isCpu ? colour(runs[at][3]) : colours.ran);
-      if (right - left > 34) label(isCpu ? nameOf(runs[at][3]) : `CPU ${runs[at][2]}`, left + 3, y, right - left - 6);
+      fill(left, y + 3, right - left, LANE - 6, isCpu ? inkOf(runs[at][3]) : inks.ran);
+      if (right - left > 34) labels.push([isCpu ? nameOf(runs[at][3]) : `CPU ${runs[at][2]}`, Math.max(LABEL, X(from[at])) + 3, y, left + 3, right - 3, isWeak]);
       at += 1;
       continue;
     }
@@ -257,39 +313,29 @@ function drawRuns(lane, y) {
     const next = Math.max(at + 1, after(to, edge, at));
     // In a CPU's lane it has the colour of whoever runs in the middle of the pixel.
     const middle = runs[Math.min(next - 1, after(to, edge - wide / 2, at))];
-    put(Math.floor(left), y + 3, LANE - 6, isCpu ? colour(middle[3]) : colours.ran, 0.3 + (busy[next] - busy[at]) / wide);
+    fill(Math.floor(left), y + 3, 1, LANE - 6, isCpu ? inkOf(middle[3]) : inks.ran, 0.3 + (busy[next] - busy[at]) / wide);
     at = next;
   }
-  flush();
 }
 
 function label(text, x, y, room) {
-  within(x, y, room, LANE, () => {
-    paint.fillStyle = colours.text;
-    paint.fillText(text, x, y + LANE / 2);
-  });
+  within(x, y, room, LANE, () => write(text, x, y));
+}
+
+function write(text, x, y) {
+  paint.fillStyle = colours.text;
+  paint.fillText(text, x, y + LANE / 2);
 }
 
 // A mark for each pixel that has events.
-function drawMarks(times, y, h, fill) {
+function drawMarks(times, y, h, ink) {
   const wide = scale();
   let at = after(times, view.from - wide);
   while (at < times.length && times[at] <= view.to) {
     const x = Math.floor(X(times[at]));
-    if (x >= LABEL) put(x, y, h, fill, 1);
+    if (x >= LABEL) fill(x, y, 1, h, ink);
     at = Math.max(at + 1, after(times, view.from + (x - LABEL + 1) * wide, at));
   }
-  flush();
-}
-
-let hatch = null;
-function hatching() {
-  const tile = new OffscreenCanvas(8, 8), brush = tile.getContext('2d');
-  brush.strokeStyle = colours.loss;
-  brush.lineWidth = 1.5;
-  for (const at of [-8, 0, 8]) { brush.moveTo(at, 8); brush.lineTo(at + 8, 0); }
-  brush.stroke();
-  return paint.createPattern(tile, 'repeat');
 }
 
 // What a thread waits for: a thin line, and a thick one where it could run.
@@ -300,32 +346,33 @@ function drawWaits({ waits, waitFrom, waitTo, waited, ready }, y) {
     const left = Math.max(LABEL, X(waitFrom[at])), right = Math.min(width, X(waitTo[at]));
     const thick = waits[at][3] === 'ready' ? 6 : 2;
     if (right - left >= 1) {
-      flush();
-      box(left, middle - thick / 2, right - left, thick, colours[STATES[waits[at][3]]]);
+      fill(left, middle - thick / 2, right - left, thick, inks[STATES[waits[at][3]]]);
       at += 1;
       continue;
     }
     // All that end in this pixel: what most of it is.
     const next = Math.max(at + 1, after(waitTo, view.from + (Math.floor(left - LABEL) + 1) * wide, at));
     const could = ready[next] - ready[at], all = waited[next] - waited[at], isReady = could * 2 > all;
-    put(Math.floor(left), middle - (isReady ? 3 : 1), isReady ? 6 : 2, isReady ? colours.ready : colours[STATES[waits[at][3]]], 0.3 + all / wide);
+    fill(Math.floor(left), middle - (isReady ? 3 : 1), 1, isReady ? 6 : 2, isReady ? inks.ready : inks[STATES[waits[at][3]]], 0.3 + all / wide);
     at = next;
   }
-  flush();
 }
 
 function drawLane(lane, index) {
   const y = rowY(lane.row);
-  if (index % 2) box(LABEL, y, width - LABEL, LANE, colours.stripe);
+  if (index % 2) fill(LABEL, y, width - LABEL, LANE, inks.stripe);
   drawWaits(lane, y);
-  drawRuns(lane, y);
-  drawMarks(lane.times, y + LANE - MARK, 4, colours.weak);
-  if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, colours.hit);
-  drawMarks(lane.lateTimes, y + 1, LANE - 2, colours.late);
+  drawRuns(lane, y, LABEL, width, view.way);
+  drawMarks(lane.times, y + LANE - MARK, 4, inks.weak);
+  if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, inks.hit);
+  drawMarks(lane.lateTimes, y + 1, LANE - 2, inks.late);
+  let hatched = 0;
   for (const [from, to] of lane.losses) {
     if (to < view.from || from > view.to) continue;
-    const left = Math.max(LABEL, X(from)), right = Math.min(width, X(to));
-    box(left, y + 1, Math.max(2, right - left), LANE - 2, hatch);
+    const left = Math.floor(Math.max(LABEL, hatched, X(from))), right = Math.max(left + 2, Math.floor(Math.min(width, X(to))));
+    if (X(to) < hatched) continue;
+    hatch(left, y + 1, right - left, LANE - 2, inks.loss);
+    hatched = right;
   }
 }
 
@@ -344,7 +391,6 @@ function drawRibbon(part) {
   let last = null, drawn = -1, joined = -1;
   for (let at = after(ends, view.from); at < leaves.length && leaves[at].from < view.to; at++) {
     const leaf = leaves[at], left = Math.max(LABEL, X(leaf.from)), right = Math.min(width, X(leaf.to)), fill = colours[leaf.reason];
-    if (right - left >= 2 && leaf.step.cpu !== null && leaf.step.cpu !== undefined) drawHad(leaf, part, left, right);
     if (!leaf.lane.row) continue;
     const y = rowY(leaf.lane.row), before = last;
     last = leaf.lane;
@@ -361,16 +407,18 @@ function drawRibbon(part) {
   }
 }
 
-// Who had the CPU on which it ran or could have run.
-function drawHad(leaf, part, left, right) {
-  const lane = cpuLanes.get(leaf.step.cpu);
-  if (!lane?.row || part !== lane.row.part) return;
-  const y = rowY(lane.row);
-  within(left, y, right - left, LANE, () => {
-    box(left, y, right - left, LANE, colours.back);
-    drawRuns(lane, y);
-    box(left, y + LANE - 3, right - left, 3, colours[leaf.reason]);
-  });
+// What is not on the path stands back, but for who had the CPU on which it ran or could have run.
+function standBack(part, from, to) {
+  const { leaves, ends } = view.way;
+  fill(LABEL, from, width - LABEL, to - from, inks.back, 0.6);
+  for (let at = after(ends, view.from); at < leaves.length && leaves[at].from < view.to; at++) {
+    const leaf = leaves[at], lane = cpuLanes.get(leaf.step.cpu), left = Math.max(LABEL, X(leaf.from)), right = Math.min(width, X(leaf.to));
+    if (right - left < 2 || lane?.row?.part !== part) continue;
+    const y = rowY(lane.row);
+    fill(left, y, right - left, LANE, inks.back);
+    drawRuns(lane, y, left, right);
+    fill(left, y + LANE - 3, right - left, 3, inks[leaf.reason]);
+  }
 }
 
 // ---- arrows ----
@@ -379,11 +427,12 @@ function shownWakes() {
   const shown = [];
   // Of many, the slowest: they are what one looks for.
   const limit = Math.floor((width - LABEL) / ARROW_ROOM);
-  for (const wake of slowest) {
-    if (shown.length === limit) break;
-    if (wake.time <= view.to && wake.ran >= view.from) shown.push(wake);
+  for (let at = 0; at < slowest.length && shown.length < limit; at++) {
+    if (slowFrom[at] <= view.to && slowTo[at] >= view.from) shown.push(slowest[at]);
   }
-  $('note').textContent = shown.length === limit && last - first > limit ? `${last - first} wake-ups here: the ${shown.length} slowest have arrows` : '';
+  const note = shown.length === limit && last - first > limit ? `${last - first} wake-ups here: the ${shown.length} slowest have arrows` : '';
+  // The same words again would lay the whole page out again.
+  if ($('note').textContent !== note) $('note').textContent = note;
   return shown;
 }
 
@@ -442,7 +491,8 @@ function drawRuler() {
 }
 
 function draw() {
-  const ratio = devicePixelRatio || 1, room = canvas.getBoundingClientRect();
+  const room = canvas.getBoundingClientRect();
+  ratio = devicePixelRatio || 1;
   [width, height] = [room.width, room.height];
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -451,7 +501,7 @@ function draw() {
   paint.setTransform(ratio, 0, 0, ratio, 0, 0);
   paint.font = '12px system-ui, sans-serif';
   paint.textBaseline = 'middle';
-  shapes = banded = 0;
+  shapes = banded = looked = 0;
   brush = null;
   view.topScroll = Math.min(Math.max(0, view.topScroll), mostTop());
   view.scroll = Math.min(Math.max(0, view.scroll), most());
@@ -463,7 +513,7 @@ function draw() {
   if (view.selected) box(X(view.selected.time), RULER, 1, height, colours.hit);
   box(0, edge - 1, width, 1, colours.line);
   drawRuler();
-  Object.assign(document.body.dataset, { drawn: shapes, ribbon: banded, lanes: lanes.length, from: Math.round(view.from), to: Math.round(view.to) });
+  Object.assign(document.body.dataset, { drawn: shapes, looked, ribbon: banded, lanes: lanes.length, from: Math.round(view.from), to: Math.round(view.to) });
 }
 
 const COLOURS = ['back', 'text', 'weak', 'line', 'stripe', 'late', 'loss', 'arrow', 'hit', 'ran', 'ready', 'blocked', 'disk', 'device', 'unknown'];
@@ -476,20 +526,26 @@ function readColours() {
   }
   probe.remove();
   colours.dark = matchMedia('(prefers-color-scheme: dark)').matches;
-  hatch = hatching();
+  for (const name of COLOURS) inks[name] = ink(colours[name]);
+  hues.clear();
+  hueInks.clear();
 }
 
+let labels = [];
 function drawPart(part, from, to) {
   const inSight = part.rows.filter(row => rowY(row) < to && rowY(row) + HEAD > from);
+  begin(from, to);
+  labels = [];
+  inSight.forEach((row, at) => row.lane && drawLane(row.lane, at + part.rows.indexOf(inSight[0])));
+  if (view.way) standBack(part, from, to);
+  paint.putImageData(picture, 0, 0, 0, highest, across, lowest - highest);
   within(0, from, width, to - from, () => {
-    inSight.forEach((row, at) => row.lane && drawLane(row.lane, at + part.rows.indexOf(inSight[0])));
-    if (view.way) {
-      // What is not on the path stands back.
-      paint.globalAlpha = 0.6;
-      box(LABEL, from, width - LABEL, to - from, colours.back);
-      paint.globalAlpha = 1;
-      drawRibbon(part);
+    for (const [text, x, y, left, right, isWeak] of labels) {
+      paint.globalAlpha = isWeak ? 0.4 : 1;
+      within(left, y, right - left, LANE, () => write(text, x, y));
     }
+    paint.globalAlpha = 1;
+    if (view.way) drawRibbon(part);
     for (const row of inSight) {
       if (row.lane) drawTitle(row.lane); else label(row.title, 8, rowY(row) + 2, 400);
     }
@@ -827,7 +883,7 @@ function filter(words) {
   redraw();
 }
 $('filter').oninput = event => filter(event.target.value);
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { colours = {}; hues.clear(); redraw(); });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { colours = {}; redraw(); });
 $('before').onclick = () => jump(-1);
 $('after').onclick = () => jump(1);
 $('whole').onclick = KEYS[0];

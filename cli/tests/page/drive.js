@@ -143,15 +143,17 @@ function searches() {
 function sweep() {
   key('0');
   const began = performance.now();
-  let most = 0, frames = 0;
+  let most = 0, shapes = 0, looked = 0, frames = 0;
   for (let turn = 0; turn < 60; turn++) {
     wheel(LABEL + ((turn * 97) % (width - LABEL)), 60, { deltaY: turn < 30 ? -120 : 120, ctrlKey: true });
     calls = 0;
     draw();
     most = Math.max(most, calls);
+    shapes = Math.max(shapes, document.body.dataset.drawn);
+    looked = Math.max(looked, document.body.dataset.looked);
     frames += 1;
   }
-  found.sweep = { frames, most, ms: Math.round(performance.now() - began), width: Math.round(width), lanes: lanes.length };
+  found.sweep = { frames, most, shapes, looked, ms: Math.round(performance.now() - began), width: Math.round(width), lanes: lanes.length };
 }
 
 try {

@@ -115,6 +115,13 @@ fn answers_of(picture: &Picture, name: &str, hash: &str) -> Option<String> {
 
 /// Counts the pixels of late events and of losses.
 const COUNT_COLOURS: &str = "<script>
+let told = 0;
+for (const name of ['fillRect', 'fillText', 'stroke']) {
+  const original = paint[name];
+  paint[name] = function (...all) { told += 1; return original.apply(this, all); };
+}
+draw();
+document.body.dataset.told = told;
 const image = paint.getImageData(0, 0, canvas.width, canvas.height).data;
 for (const name of ['late', 'loss']) {
   const [red, green, blue] = colours[name].match(/[0-9]+/g).map(Number);
@@ -139,6 +146,10 @@ fn a_hundred_thousand_events_are_drawn_as_few_shapes() {
     // A lane has at most a run and a mark for each of the canvas's pixels.
     let drawn = number(&page, "drawn");
     assert!(drawn > 100 && drawn < 44 * 2 * 1400, "{drawn} shapes");
+    // The canvas is told of titles, lines and arrows alone, and a search goes on near where the last one ended.
+    let (looked, told) = (number(&page, "looked"), number(&page, "told"));
+    assert!(looked < 44 * 1060 * 12, "{looked} entries");
+    assert!(told < 700, "{told} calls");
     assert!(page.contains("10000 wake-ups here: the 55 slowest have arrows"));
     // However many events share its pixel, a late one is red.
     assert!(number(&page, "late") > 0 && number(&page, "loss") > 100);
