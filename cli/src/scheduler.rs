@@ -55,8 +55,8 @@ enum Source {
         packet: Field,
     },
     Delivers(Field),
-    /// `signal_generate`: to whom, and which.
-    Signals([Field; 2]),
+    /// `signal_generate`: to whom, which, whether to all of a process, and whether it counts.
+    Signals([Field; 4]),
     /// Whose queue it was, how many it has delivered, and the most that it may.
     HasDelivered(Option<[Field; 3]>),
     Other,
@@ -78,6 +78,8 @@ enum Named {
     /// By its number.
     Soft(Field),
 }
+
+const SIGCONT: u8 = nix::libc::SIGCONT as u8;
 
 /// `PERF_RECORD_MISC_SWITCH_OUT`
 const OUT: u16 = 1 << 13;
@@ -284,9 +286,12 @@ impl Scheduler {
                 account.sends(time, cpu, number(by, record)?, in_interrupt, packet.uint(record)?);
                 None
             }
-            (Kind::SAMPLE, Source::Signals([thread, signal])) => {
+            (Kind::SAMPLE, Source::Signals([thread, signal, group, result])) => {
                 let signal = NonZeroU8::new(u8::try_from(signal.int(record)?).ok()?)?;
-                account.signals(time, cpu, number(thread, record)?, signal);
+                let thread = number(thread, record)?;
+                // One that is ignored or waits already wakes nobody, but SIGCONT lets go on also where it is ignored.
+                let counts = result.int(record)? == 0 || signal.get() == SIGCONT;
+                account.signals(time, cpu, counts.then_some((thread, group.int(record)? != 0, signal)));
                 None
             }
             (Kind::SAMPLE, Source::Delivers(packet)) => {
@@ -391,7 +396,12 @@ impl Source {
             "netif_rx" => {
                 Self::Sends { by: by()?, flags: format.field("common_flags")?, packet: format.field("skbaddr")? }
             }
-            "signal_generate" => Self::Signals([format.field("pid")?, format.field("sig")?]),
+            "signal_generate" => Self::Signals([
+                format.field("pid")?,
+                format.field("sig")?,
+                format.field("group")?,
+                format.field("result")?,
+            ]),
             "netif_receive_skb" => Self::Delivers(format.field("skbaddr")?),
             // Linux before 4.8 has no counts.
             "napi_poll" => Self::HasDelivered(match ["dev_name", "work", "budget"].map(|name| format.field(name)) {
@@ -451,7 +461,7 @@ fn number(field: &Field, record: &Record<'_>) -> Option<u32> {
 
 /// Whether a signal ended a call: `EINTR`, or that it goes on behind the handler (include/linux/errno.h).
 fn is_interrupted(result: i64) -> bool {
-    matches!(result, -4 | -516..=-512)
+    matches!(result, -4 | -514..=-512 | -516)
 }
 
 /// `prev_state` of sched_switch, whose text the kernel prints as R, S, D and so on (include/trace/events/sched.h). `None`: it has ended (X, Z).

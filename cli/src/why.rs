@@ -94,8 +94,8 @@ to have ended, and at what is unknown, with why: after a loss nothing is conclud
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
 machine.
 
-Of what happens now, a call's descriptor has the file behind it, as flock(fd: 3</run/lock>, cmd: 2): where nothing can have changed it until it \
-was asked for. A wait that a signal ended has its name.
+Live, a call's descriptor is followed by its file, as flock(fd: 3</run/lock>, cmd: 2), if nothing can have changed the descriptor between the call and \
+the look at it. If a signal is known to have ended a wait, its name is printed.
 
 Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
 most; what was before is unknown. --stacks and --html take memory beside that. The whole machine is traced, with its system calls.

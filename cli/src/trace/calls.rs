@@ -91,7 +91,8 @@ impl Call {
 
     /// `file`: what is behind that descriptor.
     fn args_with(&self, values: &[u64; 6], copied: Option<&Copied>, file: Option<&str>) -> String {
-        let mut file = file.map(|file| format!("<{file}>"));
+        // As strace(1) has them: a name may not end the brackets.
+        let mut file = file.map(|file| format!("<{}>", file.replace('<', "\\74").replace('>', "\\76")));
         let mut line = String::new();
         let mut arg = |name: &str, text: String| {
             let comma = if line.is_empty() { "" } else { ", " };

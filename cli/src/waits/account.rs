@@ -261,16 +261,18 @@ impl Account {
         self.cpus.entry(cpu).and_modify(|cpu| cpu.woken = woken_here);
     }
 
-    /// A signal was sent to a thread or its process. `signal_generate` comes behind the wake-ups that it is the reason of
+    /// A signal was sent: to a thread, or to all of its process, unless nobody is to be woken for it. `signal_generate` comes behind the wake-ups that it is the reason of
     /// (`__send_signal_locked`, kernel/signal.c), and no other fact of the CPU in between. A thread that was awake already is not woken: so the
     /// wake-up may be of something that the sender did before.
-    pub fn signals(&mut self, time: u64, cpu: u32, thread: u32, signal: NonZeroU8) {
+    pub fn signals(&mut self, time: u64, cpu: u32, sent: Option<(u32, bool, NonZeroU8)>) {
         let woken = self.take_woken(cpu);
         if !self.fact(time, cpu) {
             return;
         }
+        let Some((thread, to_all, signal)) = sent else { return };
         let process = |who: Who| self.threads.get(&who).and_then(|thread| thread.known.process);
-        let sent_to = self.who(thread).and_then(process);
+        // Threads from outside of a PID namespace have process 0.
+        let sent_to = self.who(thread).and_then(process).filter(|process| to_all && *process != 0);
         let is_meant = |who: &Who| who.thread == thread || (sent_to.is_some() && process(*who) == sent_to);
         let meant: Vec<_> = woken.into_iter().filter(is_meant).collect();
         for who in meant {

@@ -342,7 +342,7 @@ fn a_signal_is_named_if_it_ended_the_wait() {
         if between {
             account.calls(20, 0, WAKER, In::Nothing);
         }
-        account.signals(21, 0, if of_another { 99 } else { THREAD }, SIGNAL);
+        account.signals(21, 0, Some((if of_another { 99 } else { THREAD }, false, SIGNAL)));
         account.switches(30, 0, WAKER, Some((Why::Asleep, WAKER)), THREAD);
         account.returns_from(31, 0, THREAD, interrupted);
         let who = account.who(THREAD).unwrap();

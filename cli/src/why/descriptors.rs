@@ -3,14 +3,16 @@
 //! The stream tells a number. `/proc/PID/fd` has the file, but only as of now, and the stream is behind that. So a name counts only for calls that
 //! were entered while nothing changed the descriptor: neither before the look, nor between the place of the stream and the look, which the
 //! stream tells later. Changes are the system calls that close or replace descriptors, `execve`, and the end of a process. After a loss
-//! nothing is known of what was before. Not seen: `io_uring` that closes, and processes that share descriptors without being one
-//! (`CLONE_FILES` without `CLONE_THREAD`).
+//! nothing is known of what was before. Not seen: `io_uring` that closes, `SECCOMP_ADDFD_FLAG_SETFD`, and processes that share descriptors without
+//! being one (`CLONE_FILES` without `CLONE_THREAD`). Programs of 32 bits have other numbers of calls, so theirs have no names.
 
+use crate::trace::calls::is_exec;
 use perfweave::{Clock, Event, Item, Kind, Record, Rings};
 use perfweave_decode::{Field, Format};
 use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io::Read;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Changes that are kept. If there are more, nothing is known of the time before.
@@ -26,7 +28,7 @@ pub struct Descriptors {
     clock: Clock,
     /// The tracepoints of system calls, as numbers of sources: those that are entered with their number and arguments.
     enters: (usize, [Field; 2]),
-    returns: usize,
+    returns: (usize, Field),
     processes: HashMap<u32, Process>,
     /// Threads in a call that changes descriptors: it does so between its two records.
     changing: HashMap<u32, (u32, RangeInclusive<i32>)>,
@@ -47,7 +49,8 @@ struct Process {
     /// The last change of all descriptors, and of each.
     all: u64,
     each: HashMap<i32, u64>,
-    named: HashMap<i32, Vec<Named>>,
+    /// By thread and descriptor: threads may have descriptors of their own.
+    named: HashMap<(u32, i32), Vec<Named>>,
 }
 
 /// A name, and which calls it is right for: those that were entered in this time.
@@ -61,16 +64,22 @@ struct Named {
 }
 
 impl Descriptors {
-    /// `None`: nothing tells of system calls, or the clock of the events cannot be read.
+    /// `None`: nothing tells of system calls, the clock of the events cannot be read, or `/proc` is of another PID namespace.
     pub fn new(rings: &Rings) -> Option<Self> {
+        let status = fs::read_to_string("/proc/self/status").ok()?;
+        let mut numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace();
+        if numbers.next()?.parse() != Ok(std::process::id()) || numbers.next().is_some() {
+            return None;
+        }
         let place = |name| rings.sources().iter().position(|source| source.tracepoint() == Some(name));
         let (enters, returns) = (place("raw_syscalls:sys_enter")?, place("raw_syscalls:sys_exit")?);
         let format = Format::of(rings, enters).ok()?;
         let enters = (enters, [format.field("id").ok()?, format.field("args").ok()?]);
+        let returns = (returns, Format::of(rings, returns).ok()?.field("id").ok()?);
         Self::of(rings.clock(), enters, returns)
     }
 
-    fn of(clock: Clock, enters: (usize, [Field; 2]), returns: usize) -> Option<Self> {
+    fn of(clock: Clock, enters: (usize, [Field; 2]), returns: (usize, Field)) -> Option<Self> {
         let floor = clock.now()?;
         let (processes, changing, silent) = (HashMap::new(), HashMap::new(), BTreeSet::new());
         Some(Self {
@@ -119,10 +128,18 @@ impl Descriptors {
                 self.changed(process, changed.clone(), time);
                 self.changing.insert(tid, (process, changed));
             }
-            (Kind::SAMPLE, Some(source)) if source == self.returns => {
-                if let Some((process, changed)) = self.changing.remove(&tid) {
-                    self.changed(process, changed, time);
+            (Kind::SAMPLE, Some(source)) if source == self.returns.0 => {
+                let Some(number) = self.returns.1.int(record).filter(|number| changes(*number, [0; 2]).is_some())
+                else {
+                    return;
+                };
+                // Of one whose entry nobody saw it is not known what it changes. Who executes a program has the number of its process now.
+                let entered = self.changing.remove(&tid);
+                let (process, changed) = entered.unwrap_or((process, 0..=i32::MAX));
+                if is_exec(number) {
+                    self.changing.retain(|_, (of, _)| *of != process);
                 }
+                self.changed(process, changed, time);
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }: a number may come back.
             (Kind::FORK, _) => {
@@ -166,19 +183,23 @@ impl Descriptors {
         self.looks = 0;
     }
 
-    /// Learns the name of a descriptor, if it is not known, for a call that was entered at this time.
-    pub fn look(&mut self, process: u32, descriptor: i32, entered: u64) {
-        if self.looks >= LOOKS || !self.silent.is_empty() {
+    /// Learns the name of a thread's descriptor, if it is not known, for a call that was entered at this time.
+    pub fn look(&mut self, [process, thread]: [u32; 2], descriptor: i32, entered: u64) {
+        let is_changing = |(of, which): &(u32, RangeInclusive<i32>)| *of == process && which.contains(&descriptor);
+        if self.looks >= LOOKS || !self.silent.is_empty() || self.changing.values().any(is_changing) {
             return;
         }
         let of = self.processes.entry(process).or_default();
         let from = self.floor.max(of.all).max(of.each.get(&descriptor).copied().unwrap_or(0));
         let is_open = |named: &Named| named.to == u64::MAX;
-        if entered < from || of.named.get(&descriptor).is_some_and(|all| all.last().is_some_and(is_open)) {
+        if entered < from || of.named.get(&(thread, descriptor)).is_some_and(|all| all.last().is_some_and(is_open)) {
             return;
         }
         self.looks += 1;
-        let Ok(name) = Path::new(&format!("/proc/{process}/fd/{descriptor}")).read_link() else { return };
+        let Ok(name) = fs::read_link(format!("/proc/{process}/task/{thread}/fd/{descriptor}")) else { return };
+        if !is_of_64_bits(process) {
+            return;
+        }
         // Behind the look: what changes it from here on changes nothing about the name.
         let Some(looked) = self.clock.now() else { return };
         if self.names >= NAMES {
@@ -187,14 +208,15 @@ impl Descriptors {
         }
         let name = name.to_string_lossy().into();
         let of = self.processes.entry(process).or_default();
-        of.named.entry(descriptor).or_default().push(Named { from, to: u64::MAX, looked, name });
+        of.named.entry((thread, descriptor)).or_default().push(Named { from, to: u64::MAX, looked, name });
         self.names += 1;
     }
 
-    /// What is behind the descriptor of a call that was entered at this time.
-    pub fn name(&self, process: u32, descriptor: i32, entered: u64) -> Option<Arc<str>> {
-        let all = self.processes.get(&process)?.named.get(&descriptor)?;
-        let is_right = |named: &&Named| (named.from..=named.to).contains(&entered) && named.looked <= self.newest;
+    /// What is behind the descriptor of a call that was entered at one time, and blocked at another.
+    pub fn name(&self, [process, thread]: [u32; 2], descriptor: i32, [entered, blocked]: [u64; 2]) -> Option<Arc<str>> {
+        let all = self.processes.get(&process)?.named.get(&(thread, descriptor))?;
+        // The call may look the descriptor up at any time in between.
+        let is_right = |named: &&Named| named.from <= entered && blocked <= named.to && named.looked <= self.newest;
         all.iter().find(is_right).map(|named| Arc::clone(&named.name))
     }
 }
@@ -203,7 +225,7 @@ impl Process {
     /// Names end that were read before. Those that were read later may be of what came then. Gives how many these are.
     fn end(&mut self, which: &RangeInclusive<i32>, time: u64) -> usize {
         let mut dropped = 0;
-        let named = self.named.iter_mut().filter(|(descriptor, _)| which.contains(descriptor));
+        let named = self.named.iter_mut().filter(|((_, descriptor), _)| which.contains(descriptor));
         for (_, named) in named {
             let before = named.len();
             named.retain(|named| named.looked < time);
@@ -213,6 +235,13 @@ impl Process {
         self.named.retain(|_, named| !named.is_empty());
         dropped
     }
+}
+
+/// Whether the program that a process runs has 64 bits: ELF's `EI_CLASS`.
+fn is_of_64_bits(process: u32) -> bool {
+    let mut class = [0; 5];
+    let read = fs::File::open(format!("/proc/{process}/exe")).and_then(|mut file| file.read_exact(&mut class));
+    read.is_ok() && class[4] == 2
 }
 
 /// Which descriptors a system call changes, or closes.
@@ -241,12 +270,12 @@ mod tests {
         let mut descriptors = Descriptors { floor: 5, ..nobody() };
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let (process, descriptor) = (std::process::id(), file.as_raw_fd());
-        descriptors.look(process, descriptor, 10);
+        descriptors.look([process, thread()], descriptor, 10);
         let looked = descriptors.clock.now().unwrap();
         descriptors.newest = looked;
         then(&mut descriptors, descriptor, looked);
         [4, 10, looked + 20].map(|entered| {
-            let name = descriptors.name(process, descriptor, entered);
+            let name = descriptors.name([process, thread()], descriptor, [entered; 2]);
             assert!(name.as_ref().is_none_or(|name| name.ends_with("/stat")), "{name:?}");
             name.is_some()
         })
@@ -269,8 +298,8 @@ mod tests {
         // It is looked for again.
         let again = |all: &mut Descriptors, one: i32, _| {
             all.changed(process, one..=one, 15);
-            all.look(process, one, 10);
-            all.look(process, one, 18);
+            all.look([process, thread()], one, 10);
+            all.look([process, thread()], one, 18);
             all.newest = u64::MAX;
         };
         assert_eq!(names(again), [false, false, true]);
@@ -285,11 +314,29 @@ mod tests {
         assert!(descriptors.changes <= CHANGES && descriptors.floor > 10);
     }
 
+    /// Nothing is looked at while a call changes it, and where the call's beginning is not known all is new at its end.
+    #[test]
+    fn a_descriptor_that_is_being_changed_has_no_name() {
+        let process = std::process::id();
+        let during = |all: &mut Descriptors, one: i32, _| {
+            all.changed(process, one..=one, 9);
+            all.changing.insert(1, (process, one..=one));
+            all.look([process, thread()], one, 10);
+            all.newest = u64::MAX;
+        };
+        assert_eq!(names(during), [false; 3]);
+    }
+
+    fn thread() -> u32 {
+        nix::unistd::gettid().as_raw().cast_unsigned()
+    }
+
     fn nobody() -> Descriptors {
         let text =
             "name: sys_enter\nID: 1\nformat:\n\tfield:long id;\toffset:8;\tsize:8;\tsigned:1;\n\nprint fmt: \"\"\n";
         let format: Format = text.parse().unwrap();
         let fields = ["id", "id"].map(|name| format.field(name).unwrap());
-        Descriptors { floor: 0, ..Descriptors::of(Clock::Monotonic, (0, fields), 1).unwrap() }
+        let returns = (1, format.field("id").unwrap());
+        Descriptors { floor: 0, ..Descriptors::of(Clock::Monotonic, (0, fields), returns).unwrap() }
     }
 }

@@ -83,12 +83,14 @@ impl Found {
 
     /// Names what was behind the descriptors of calls, as far as that is known.
     pub fn name_files(&mut self, descriptors: &Descriptors, calls: &mut Calls) {
-        let Self { path, processes, files, .. } = self;
+        let Self { path, names, processes, files, .. } = self;
         all(path, &mut |step| {
             let Does::Blocked { call: In::Call(call), .. } = &step.what else { return };
             let descriptor = calls.of(call.number).descriptor(&call.args);
-            let Some((descriptor, process)) = descriptor.zip(processes.get(&step.who)) else { return };
-            if let Some(name) = descriptors.name(*process, descriptor, call.entered) {
+            let thread = names.get(&step.who).and_then(|(_, tid)| *tid);
+            let numbers = processes.get(&step.who).copied().zip(thread).map(<[u32; 2]>::from);
+            let Some((descriptor, numbers)) = descriptor.zip(numbers) else { return };
+            if let Some(name) = descriptors.name(numbers, descriptor, [call.entered, step.from]) {
                 files.insert((step.who, call.entered), name);
             }
         });
@@ -96,18 +98,7 @@ impl Found {
 
     /// A thread that was woken at this time was woken for a signal.
     pub fn signalled(&mut self, who: Who, woken: u64, number: NonZeroU8) {
-        let mut paths = vec![&mut self.path];
-        while let Some(path) = paths.pop() {
-            for step in path {
-                let is_it = step.who == who && step.to == woken;
-                if let Does::Blocked { signal, .. } = &mut step.what
-                    && is_it
-                {
-                    *signal = Some(number);
-                }
-                paths.push(&mut step.within);
-            }
-        }
+        signalled(&mut self.path, who, woken, number);
     }
 
     fn file(&self, who: Who, call: &Call) -> Option<&str> {
@@ -244,7 +235,7 @@ impl Found {
                     Some(Waker::Interrupt(name)) => interrupt(name.as_deref()),
                     None => "nothing says who ended it".into(),
                 };
-                let by = sent.map(|sent| format!(", with {}", signal(sent.get().into()))).unwrap_or_default();
+                let by = sent.map(|sent| format!(", with {}", signal_name(sent))).unwrap_or_default();
                 format!("{who}{state}{call}: {end}{by}")
             }
         }
@@ -410,7 +401,7 @@ impl Found {
                         None => Value::Null,
                     },
                 );
-                sent.iter().for_each(|sent| set("signal", signal(sent.get().into()).into()));
+                sent.iter().for_each(|sent| set("signal", signal_name(*sent).into()));
                 for (stack, name) in stacks.iter().zip(["asleep_at", "woken_at"]) {
                     if let Some(names) = self.stacks.get(stack) {
                         fields.insert(name.into(), names.clone().into());
@@ -482,6 +473,23 @@ fn all(path: &[Step], each: &mut impl FnMut(&Step)) {
     for step in path {
         each(step);
         all(&step.within, each);
+    }
+}
+
+/// A real-time signal has no name.
+fn signal_name(number: NonZeroU8) -> String {
+    let name = signal(number.get().into());
+    if name.starts_with("SIG") { name } else { format!("signal {name}") }
+}
+
+fn signalled(path: &mut [Step], who: Who, woken: u64, number: NonZeroU8) {
+    for step in path.iter_mut().filter(|step| step.from < woken && woken <= step.to) {
+        if let Does::Blocked { signal, .. } = &mut step.what
+            && (step.who, step.to) == (who, woken)
+        {
+            *signal = Some(number);
+        }
+        signalled(&mut step.within, who, woken, number);
     }
 }
 

@@ -108,13 +108,12 @@ impl Search {
     /// What is behind the descriptor of the call in which a thread waits, or has waited.
     fn look(&mut self, who: Who) {
         let (Some(descriptors), account) = (&mut self.descriptors, &self.scheduler.account) else { return };
-        let Some((In::Call(call), Some(process))) =
-            account.call(who).zip(account.known(who).map(|known| known.process))
-        else {
+        let process = account.known(who).and_then(|known| known.process);
+        let (Some(In::Call(call)), Some(numbers)) = (account.call(who), process.zip(self.scheduler.tid(who))) else {
             return;
         };
         if let Some(descriptor) = self.calls.of(call.number).descriptor(&call.args) {
-            descriptors.look(process, descriptor, call.entered);
+            descriptors.look(numbers.into(), descriptor, call.entered);
         }
     }
 
