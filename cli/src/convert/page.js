@@ -494,9 +494,9 @@ function draw() {
   const room = canvas.getBoundingClientRect();
   ratio = devicePixelRatio || 1;
   [width, height] = [room.width, room.height];
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-  }
+  // A picture without a pixel is an error.
+  const [wide, high] = [width, height].map(side => Math.max(1, Math.round(side * ratio)));
+  if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
   if (!colours.back) readColours();
   paint.setTransform(ratio, 0, 0, ratio, 0, 0);
   paint.font = '12px system-ui, sans-serif';
