@@ -138,9 +138,10 @@ fn waits(found: &Value) {
     let wait = &found["wait"];
     has(&wait["record"], &[&"ready".into(), &"ran instead".into(), &wait["time"], &wait["most"]]);
     assert_eq!(real(&wait["sum"]), real(&wait["to"]) - real(&wait["from"]), "{wait}");
-    // Each state has its colour.
-    for (what, colour) in [("wait", "ready"), ("near", "ran"), ("whole", "blocked")] {
-        assert!(real(&found["drawn"][what][colour]) > 0.0, "{what} {colour}: {}", found["drawn"]);
+    // Each state has its colour. What is near the middle may be a loss alone.
+    let frames = found["drawn"].as_object().unwrap();
+    for colour in ["ready", "ran", "blocked"] {
+        assert!(frames.values().any(|frame| real(&frame[colour]) > 0.0), "{colour}: {frames:?}");
     }
 }
 
