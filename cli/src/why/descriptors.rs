@@ -19,8 +19,9 @@ use std::sync::Arc;
 const CHANGES: usize = 1 << 16;
 /// Names that are kept.
 const NAMES: usize = 1 << 14;
-/// Looks between two pauses of the stream.
+/// Looks in so many nanoseconds of the stream.
 const LOOKS: usize = 256;
+const LOOKS_IN: u64 = 100_000_000;
 
 /// Names of descriptors, and when they were changed.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct Descriptors {
     /// Of the newest event.
     newest: u64,
     looks: usize,
+    /// Since when they are counted.
+    looks_from: u64,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +97,7 @@ impl Descriptors {
             silent,
             newest: 0,
             looks: 0,
+            looks_from: 0,
         })
     }
 
@@ -110,6 +114,9 @@ impl Descriptors {
         }
         let (Item::Record(record), Some(time)) = (event.item(), event.key()) else { return };
         self.newest = self.newest.max(time);
+        if time >= self.looks_from.saturating_add(LOOKS_IN) {
+            (self.looks, self.looks_from) = (0, time);
+        }
         if !self.silent.is_empty() && self.silent.remove(&record.cpu()) {
             self.floor = self.floor.max(time);
         }
@@ -176,11 +183,6 @@ impl Descriptors {
     pub fn lost(&mut self, since: u64) {
         self.changing.clear();
         self.names -= self.processes.values_mut().map(|process| process.end(&(0..=i32::MAX), since)).sum::<usize>();
-    }
-
-    /// A pause of the stream.
-    pub fn pause(&mut self) {
-        self.looks = 0;
     }
 
     /// Learns the name of a thread's descriptor, if it is not known, for a call that was entered at this time.

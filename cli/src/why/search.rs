@@ -98,7 +98,6 @@ impl Search {
             return;
         }
         self.looked = Instant::now();
-        self.descriptors.iter_mut().for_each(Descriptors::pause);
         let (account, newest) = (&self.scheduler.account, self.scheduler.account.newest());
         let waiting = account.living().filter_map(|who| Some((who, account.waits_since(who)?)));
         let waiting: Vec<_> = waiting.filter(|(_, since)| is_long(newest.saturating_sub(*since))).collect();
@@ -128,6 +127,13 @@ impl Search {
         self.descriptors.iter_mut().for_each(|of| of.take(event, None));
         if let Some((who, woken, signal)) = self.scheduler.account.take_signalled() {
             self.longest.iter_mut().for_each(|found| found.signalled(who, woken, signal));
+        }
+        // The one that has left its CPU wrote the record. If it waits for long, it still does.
+        if self.descriptors.is_some()
+            && let Some(who) = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid))
+            && self.scheduler.account.waits_since(who) == Some(time)
+        {
+            self.look(who);
         }
         if let Some((_, Ran { who, left: Some(left), .. })) = ran
             && is_long(time.saturating_sub(left.time))
