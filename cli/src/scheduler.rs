@@ -213,6 +213,11 @@ impl Scheduler {
         self.account.who(self.numbers.kernels(tid)?)
     }
 
+    /// Whether a record is a `sched_switch`: the thread that leaves its CPU writes it.
+    pub fn is_switch(&self, record: &Record<'_>) -> bool {
+        record.source().is_some_and(|source| matches!(self.sources.get(source), Some(Source::Switches { .. })))
+    }
+
     /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of one that does.
     pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
         let (sampled, cpu) = (record.pid_tid(), record.cpu());

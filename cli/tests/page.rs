@@ -72,7 +72,7 @@ fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     keeps_lanes(&found);
     has_dates(&found, &file);
     // A frame has at most a run, a wait and some marks for each pixel of the lanes that are seen, and looks at some entries for each: however
-    // many events there are. The canvas is told of what is written beside them.
+    // many events there are. The canvas draws what is written beside them.
     let sweep = |name: &str| real(&found["sweep"][name]);
     let columns = 45.0 * sweep("width");
     assert!(

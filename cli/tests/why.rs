@@ -170,11 +170,8 @@ os.wait()",
     );
 }
 
-#[test]
-fn a_lock_on_a_file_that_another_holds() {
-    is_blocked_by_another(
-        "flock",
-        "name = f'/tmp/perfweave-why-{main}'
+/// A lock on a file, which another process holds.
+const LOCK: &str = "name = f'/tmp/perfweave-why-{main}'
 own = open(name, 'w')
 out, into = os.pipe()
 if os.fork() == 0:
@@ -191,8 +188,11 @@ if os.fork() == 0:
 os.read(out, 1)
 fcntl.flock(own, fcntl.LOCK_EX)
 os.wait()
-os.unlink(name)",
-    );
+os.unlink(name)";
+
+#[test]
+fn a_lock_on_a_file_that_another_holds() {
+    is_blocked_by_another("flock", LOCK);
 }
 
 #[test]
@@ -238,23 +238,7 @@ fn in_call<'a>(path: &'a Value, call: &str, found: &mut Vec<&'a Value>) {
 /// The process lives on with the file that it waited for, so its name can be asked for.
 #[test]
 fn a_file_that_is_waited_for_has_its_name() {
-    let script = "name = f'/tmp/perfweave-why-{main}'
-own = open(name, 'w')
-out, into = os.pipe()
-if os.fork() == 0:
-    other = open(name, 'w')
-    fcntl.flock(other, fcntl.LOCK_EX)
-    os.write(into, b'!')
-    begin = delay(main)
-    end = now()
-    fcntl.flock(other, fcntl.LOCK_UN)
-    told(os.getpid(), begin, end)
-    os._exit(0)
-os.read(out, 1)
-fcntl.flock(own, fcntl.LOCK_EX)
-os.wait()
-time.sleep(0.5)
-os.unlink(name)";
+    let script = &format!("{LOCK}\ntime.sleep(0.5)");
     for _ in 0..10 {
         let Some((path, _)) = of_script(script) else { return };
         let mut locks = Vec::new();

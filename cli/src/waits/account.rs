@@ -261,9 +261,9 @@ impl Account {
         self.cpus.entry(cpu).and_modify(|cpu| cpu.woken = woken_here);
     }
 
-    /// A signal was sent: to a thread, or to all of its process, unless nobody is to be woken for it. `signal_generate` comes behind the wake-ups that it is the reason of
-    /// (`__send_signal_locked`, kernel/signal.c), and no other fact of the CPU in between. A thread that was awake already is not woken: so the
-    /// wake-up may be of something that the sender did before.
+    /// A signal was sent: to a thread, or to all of its process. `None`: nobody is to be woken for it. `signal_generate` comes behind the wake-ups
+    /// that it causes (`__send_signal_locked`, kernel/signal.c), with no other fact of the CPU in between. A thread that was awake already is not
+    /// woken: then the wake-up is of something that the sender did before.
     pub fn signals(&mut self, time: u64, cpu: u32, sent: Option<(u32, bool, NonZeroU8)>) {
         let woken = self.take_woken(cpu);
         if !self.fact(time, cpu) {

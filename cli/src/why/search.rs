@@ -14,7 +14,7 @@ use crate::waits::{In, Ran, Who};
 use perfweave::{Event, Item, Kind, Record, Status};
 use std::time::{Duration, Instant};
 
-/// Waits that are worth a look at what is behind their descriptor.
+/// A thread that has waited so long is asked for the file behind its descriptor.
 const LONG: Duration = Duration::from_millis(1);
 /// How often threads are looked at that still wait.
 const TICK: Duration = Duration::from_millis(100);
@@ -100,7 +100,7 @@ impl Search {
         self.looked = Instant::now();
         let (account, newest) = (&self.scheduler.account, self.scheduler.account.newest());
         let waiting = account.living().filter_map(|who| Some((who, account.waits_since(who)?)));
-        let waiting: Vec<_> = waiting.filter(|(_, since)| is_long(newest.saturating_sub(*since))).collect();
+        let waiting: Vec<_> = waiting.filter(|(_, since)| is_worth_a_look(newest.saturating_sub(*since))).collect();
         waiting.into_iter().for_each(|(who, _)| self.look(who));
     }
 
@@ -130,13 +130,14 @@ impl Search {
         }
         // The one that has left its CPU wrote the record. If it waits for long, it still does.
         if self.descriptors.is_some()
+            && self.scheduler.is_switch(record)
             && let Some(who) = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid))
             && self.scheduler.account.waits_since(who) == Some(time)
         {
             self.look(who);
         }
         if let Some((_, Ran { who, left: Some(left), .. })) = ran
-            && is_long(time.saturating_sub(left.time))
+            && is_worth_a_look(time.saturating_sub(left.time))
         {
             self.look(who);
         }
@@ -232,7 +233,7 @@ impl Search {
     }
 }
 
-fn is_long(nanoseconds: u64) -> bool {
+fn is_worth_a_look(nanoseconds: u64) -> bool {
     u128::from(nanoseconds) >= LONG.as_nanos()
 }
 

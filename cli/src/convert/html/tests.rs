@@ -146,7 +146,7 @@ fn a_hundred_thousand_events_are_drawn_as_few_shapes() {
     // A lane has at most a run and a mark for each of the canvas's pixels.
     let drawn = number(&page, "drawn");
     assert!(drawn > 100 && drawn < 44 * 2 * 1400, "{drawn} shapes");
-    // The canvas is told of titles, lines and arrows alone, and a search goes on near where the last one ended.
+    // The canvas draws titles, lines and arrows alone. A search begins near the end of the last one.
     let (looked, told) = (number(&page, "looked"), number(&page, "told"));
     assert!(looked < 44 * 1060 * 5, "{looked} entries");
     assert!(told < 700, "{told} calls");
