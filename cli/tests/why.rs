@@ -446,15 +446,23 @@ fn slow_requests_are_set_beside_fast_ones() {
     // On a busy machine another request may be slower.
     let is_slowest = number(found[0], "from") == number(slow, "from");
     assert!(number(row, "fast_ns") == 0 && (!is_slowest || number(row, "slow_ns") >= 29_000_000), "{row}");
-    let text = traced(&[&["why", "-n", "1"][..], &events, &["--", &python, "-c", &script]].concat()).unwrap();
-    for said in [
-        "20 requests: p50 ",
-        "distribution",
-        " had a request that took ",
-        "in the mean of the 1 slowest, beside the 10 fastest:",
-    ] {
-        assert!(text.out.contains(said), "{said}: {text:?}");
+    let in_words = [&["why", "-n", "1", "--buffer", "16M"][..], &events, &["--", &python, "-c", &script]].concat();
+    for _ in 0..10 {
+        let text = traced(&in_words).unwrap();
+        // A request is not counted if records of it are lost.
+        if text.err.contains("nothing is missing") {
+            for said in [
+                "20 requests: p50 ",
+                "distribution",
+                " had a request that took ",
+                "in the mean of the 1 slowest, beside the 10 fastest:",
+            ] {
+                assert!(text.out.contains(said), "{said}: {text:?}");
+            }
+            return;
+        }
     }
+    perfweave_support::lacks("a run without losses, of ten");
 }
 
 /// A request may begin in a thread and end in another: what both events have in common joins them.
@@ -527,7 +535,10 @@ fn losses_are_unknown_and_times_add_up() {
     assert!(number(summary, "lost") > 0 && summary["complete"] == false, "{summary}");
     for path in objects.iter().filter(|object| object.get("why").is_some()) {
         adds_up(path);
-        assert!(list(path, "path").iter().any(|step| step["cause"] == "records are lost"), "{path:#}");
+        // What is kept may be shorter than what a slow machine takes for the command: nothing of it is known then.
+        let why = ["records are lost", "it is too long ago for what is kept"];
+        let is_said = |step: &Value| why.iter().any(|why| step["cause"] == *why);
+        assert!(list(path, "path").iter().any(is_said), "{path:#}");
     }
 }
 
