@@ -1,9 +1,10 @@
 //! The merge of simulated rings, and other ways to read them, compared with a walk that checks nothing. All in memory.
 //!
-//! Records are written in bursts into one ring before the next. With live rings the next ring is random and a burst's length too, so `~16`
-//! stands for random lengths with a mean of 16. Otherwise `k` rings take turns. A given percentage of the records in a ring has a smaller
-//! key than the record before. Each way takes every record's key and first payload word. Rings are filled before each turn,
-//! which is not timed. In each round every way runs once. The tables show medians of its time divided by the walk's time in the same round.
+//! Records are written in bursts into one ring before the next. With live rings the next ring is random and a burst's
+//! length too, so `~16` stands for random lengths with a mean of 16. Otherwise `k` rings take turns. A given percentage
+//! of the records in a ring has a smaller key than the record before. Each way takes every record's key and first
+//! payload word. Rings are filled before each turn, which is not timed. In each round every way runs once. The tables
+//! show medians of its time divided by the walk's time in the same round.
 //!
 //! ```text
 //! cargo bench -p perfweave-benches --bench merge

@@ -1,17 +1,19 @@
 //! The cost of a reader for the machine that it traces, by hold rule. On live kernel rings, as root.
 //!
-//! The scheduler's tracepoints are traced on all CPUs, so every wake-up and switch of the reader's own threads is an event too. Each rule
-//! is measured while nothing else happens, and while a thread on the last CPU, which never sleeps, outputs 100,000 events a second through
-//! a BPF program. It prints medians over the rounds.
-//! Writers' epochs need rings that only a tool's own programs write. So in their rows our own programs on the same two tracepoints write
-//! instead of the tracepoints. For comparison, they also run without entering and leaving.
+//! The scheduler's tracepoints are traced on all CPUs, so every wake-up and switch of the reader's own threads is an
+//! event too. Each rule is measured while nothing else happens, and while a thread on the last CPU, which never sleeps,
+//! outputs 100,000 events a second through a BPF program. It prints medians over the rounds. Writers' epochs need rings
+//! that only a tool's own programs write. So in their rows our own programs on the same two tracepoints write instead
+//! of the tracepoints. For comparison, they also run without entering and leaving.
 //!
-//! With `--buffers`, such programs write into BPF ring buffers, one for each CPU, and the rules are those that read them. There the reader
-//! interrupts CPUs. What all of this leaves to the traced program is how often its thread gets around its loop.
+//! With `--buffers`, such programs write into BPF ring buffers, one for each CPU, and the rules are those that read
+//! them. There the reader interrupts CPUs. What all of this leaves to the traced program is how often its thread gets
+//! around its loop.
 //!
-//! The kernel's counts of context switches, in /proc, say how many events are its own: for each time that a thread went to
-//! sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would be too few once
-//! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
+//! The kernel's counts of context switches, in /proc, say how many events are its own: for each time that a thread went
+//! to sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would
+//! be too few once a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the
+//! current one.)
 //!
 //! ```text
 //! cargo bench -p perfweave-benches --bench observer
@@ -370,9 +372,10 @@ fn switches(thread: &Path) -> Result<[f64; 2]> {
     Ok([count("voluntary_ctxt_switches:"), count("nonvoluntary_ctxt_switches:")])
 }
 
-/// How often the reading thread, the last of the reader's, went to sleep; how often all of the reader's threads left the CPU; the number of
-/// their events, and of those of RCU's threads; the CPU time of the reader's threads, of the whole machine, and of this process, in
-/// seconds; how often CPUs interrupted each other to call a function there; how often the load got around its loop.
+/// How often the reading thread, the last of the reader's, went to sleep; how often all of the reader's threads left
+/// the CPU; the number of their events, and of those of RCU's threads; the CPU time of the reader's threads, of the
+/// whole machine, and of this process, in seconds; how often CPUs interrupted each other to call a function there; how
+/// often the load got around its loop.
 fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 9]> {
     let events = |[voluntary, forced]: [f64; 2]| 3.0 * voluntary + 2.0 * forced;
     let [mut wakeups, mut left, mut caused, mut cpu] = [0.0; 4];
@@ -461,7 +464,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Measures until other processes use less than 5 % of the machine, at most this many times. Gives the quietest measurement.
+/// Measures until other processes use less than 5 % of the machine, at most this many times. Gives the quietest
+/// measurement.
 fn quiet(stage: &Stage, setting: &Setting, rate: u32, time: Duration, tries: u32) -> Result<Row> {
     const OTHERS: usize = 10;
     let mut best: Option<Row> = None;

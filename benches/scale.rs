@@ -43,7 +43,8 @@ fn time(rounds: usize, mut what: impl FnMut()) -> f64 {
     median((0..rounds).map(measure).collect())
 }
 
-/// A simulated kernel with this many CPUs, and a merge of its rings. The bytes are those that the merge takes for each ring.
+/// A simulated kernel with this many CPUs, and a merge of its rings. The bytes are those that the merge takes for each
+/// ring.
 fn merge(cpus: usize) -> (sim::Kernel, Merge, isize) {
     let sample = u64::from(bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW);
     let cpus: Vec<u32> = (0..cpus as u32).collect();

@@ -1,9 +1,9 @@
-//! The cost of wake-ups and pauses for the traced program, how long an event may wait unseen, and the cost of an idle reader. On live
-//! kernel rings, as root.
+//! The cost of wake-ups and pauses for the traced program, how long an event may wait unseen, and the cost of an idle
+//! reader. On live kernel rings, as root.
 //!
-//! A victim, pinned to the last CPU, calls getppid(2) in a loop. A BPF program outputs 64 bytes at each call, and a reader on CPU 0, or on
-//! the victim's own, reads them. In each round every setting runs once, so that ratios within a round are comparable on a shared machine.
-//! It prints medians over the rounds.
+//! A victim, pinned to the last CPU, calls getppid(2) in a loop. A BPF program outputs 64 bytes at each call, and a
+//! reader on CPU 0, or on the victim's own, reads them. In each round every setting runs once, so that ratios within a
+//! round are comparable on a shared machine. It prints medians over the rounds.
 //!
 //! ```text
 //! cargo bench -p perfweave-benches --bench wakeups
@@ -20,7 +20,8 @@ use std::{fs, io, thread};
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// Bytes of a large ring: it takes a whole round, also without a reader, or if all events are held for some grace periods.
+/// Bytes of a large ring: it takes a whole round, also without a reader, or if all events are held for some grace
+/// periods.
 const LARGE: u32 = 16 << 20;
 /// Bytes of a ring unless another size is asked for.
 const SMALL: u32 = 512 << 10;
@@ -117,8 +118,8 @@ impl Stage {
         Ok(options.open()?)
     }
 
-    /// Runs the victim on its CPU while a reader reads. The victim is given the path of the reader's `status` in /proc. Gives
-    /// what came of it, what the reader did, and the milliseconds that [`read`] gives.
+    /// Runs the victim on its CPU while a reader reads. The victim is given the path of the reader's `status` in /proc.
+    /// Gives what came of it, what the reader did, and the milliseconds that [`read`] gives.
     fn run<T: Send>(
         &self,
         setting: &Setting,
@@ -178,8 +179,9 @@ fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
     Ok(waits)
 }
 
-/// The cost of a round: nanoseconds for each call; of 1000 calls, how often the victim's CPU was interrupted for a wake-up and
-/// how often the reader went to sleep; how many events were lost; how long the slowest of 100 waited, in milliseconds.
+/// The cost of a round: nanoseconds for each call; of 1000 calls, how often the victim's CPU was interrupted for a
+/// wake-up and how often the reader went to sleep; how many events were lost; how long the slowest of 100 waited, in
+/// milliseconds.
 fn round(stage: &Stage, setting: &Setting, calls: u32) -> Result<[f64; 5]> {
     let ((time, interrupts, sleeps), total, waits) = stage.run(setting, |status| {
         (0..WARM_UP).for_each(|_| load::getppid());

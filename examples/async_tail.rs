@@ -1,5 +1,5 @@
-//! Follows the scheduler of the whole machine as a task among others, as `tail -f` does a file: events of all CPUs in proven
-//! order, under tokio, until interrupted.
+//! Follows the scheduler of the whole machine as a task among others, as `tail -f` does a file: events of all CPUs in
+//! proven order, under tokio, until interrupted.
 //!
 //! ```text
 //! cargo run --release --features tokio --example async_tail -- --seconds 5

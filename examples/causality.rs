@@ -1,12 +1,13 @@
 //! The adversary: a load that makes ordering as hard as possible, and the result of each hold rule.
 //!
-//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; from time to time it works for
-//! long. A second program does the same from interrupt context, five thousand times a second, on the same rings. So its records lie before
-//! those of the programs that it interrupts. The key is the time that the programs read.
+//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; from time to
+//! time it works for long. A second program does the same from interrupt context, five thousand times a second, on the
+//! same rings. So its records lie before those of the programs that it interrupts. The key is the time that the
+//! programs read.
 //!
-//! The rings are perf rings, or BPF ring buffers: one for each CPU, or one that all share. There the programs reserve first, and read the
-//! clock inside the reservation. They work before that and behind it. Or both kinds of rings are one stream: the slow program writes into BPF
-//! ring buffers, the quick one into perf rings, and interrupts into both.
+//! The rings are perf rings, or BPF ring buffers: one for each CPU, or one that all share. There the programs reserve
+//! first, and read the clock inside the reservation. They work before that and behind it. Or both kinds of rings are
+//! one stream: the slow program writes into BPF ring buffers, the quick one into perf rings, and interrupts into both.
 //!
 //! ```text
 //! cargo run --release --example causality -- --hold fence --seconds 10

@@ -1,6 +1,6 @@
 //! A flight recorder: the scheduler's last moments on all CPUs, kept until something happens, then printed in order.
-//! The kernel overwrites the rings, and no program reads them. When a signal comes, or a thread that sleeps a millisecond at a time is
-//! woken too late, the example stops them and reads the last events back, merged across CPUs.
+//! The kernel overwrites the rings, and no program reads them. When a signal comes, or a thread that sleeps a
+//! millisecond at a time is woken too late, the example stops them and reads the last events back, merged across CPUs.
 //!
 //! ```text
 //! cargo run --release --example flight_recorder -- --threshold-us 500 --last-ms 5

@@ -1,8 +1,9 @@
 //! Gaps and the ledger: the rings are much too small for the load, and the example accounts for every missing number.
 //!
-//! BPF programs draw a number of the whole machine and one of their CPU, output both, and count the results of the output. Rings of one
-//! page are full within microseconds, and the reader is slow on purpose. Numbers that are missing are printed as they are found. At the end
-//! the programs' counts, the yielded records, the kernel's losses and the gaps must agree for each CPU, number by number.
+//! BPF programs draw a number of the whole machine and one of their CPU, output both, and count the results of the
+//! output. Rings of one page are full within microseconds, and the reader is slow on purpose. Numbers that are missing
+//! are printed as they are found. At the end the programs' counts, the yielded records, the kernel's losses and the
+//! gaps must agree for each CPU, number by number.
 //!
 //! ```text
 //! cargo run --release --example gaps -- --seconds 5
@@ -164,8 +165,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
     Ok(balanced && tally.out_of_order == 0)
 }
 
-/// Draws a number of the whole machine and the next of its CPU, outputs `u64 machine, u64 own, u32 cpu, u32 0`, and counts what
-/// the helper returned. On `sys_enter`, only at each getppid(2) of this process.
+/// Draws a number of the whole machine and the next of its CPU, outputs `u64 machine, u64 own, u32 cpu, u32 0`, and
+/// counts what the helper returned. On `sys_enter`, only at each getppid(2) of this process.
 fn program(kind: bpf::Kind, events: &bpf::Map, machine: &bpf::Map, own: &bpf::Map) -> io::Result<bpf::Program> {
     use Reg::{R0, R1, R2, R6, R7, R10};
     let mut asm = bpf::Asm::new();
@@ -213,8 +214,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether these reports are complete for a counter from which this many numbers were drawn, of which this many were not written.
-    /// Numbers that are missing after the last written one show no gap.
+    /// Whether these reports are complete for a counter from which this many numbers were drawn, of which this many
+    /// were not written. Numbers that are missing after the last written one show no gap.
     fn is_all_of(&self, drawn: u64, gone: u64) -> bool {
         let next = u128::from(self.next);
         self.yielded + self.missing == self.next

@@ -5,8 +5,8 @@
 //! cargo run --release --example latency -- ls -lR /usr
 //! ```
 //!
-//! A command is traced from its first system call on; its input is empty. Without `--seconds` it is traced until the process ends.
-//! `latency` exits with the status of a command.
+//! A command is traced from its first system call on; its input is empty. Without `--seconds` it is traced until the
+//! process ends. `latency` exits with the status of a command.
 
 use perfweave::{Account, Item, Kind, Order, Reader, Rings};
 use perfweave_decode::Format;

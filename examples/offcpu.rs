@@ -1,12 +1,12 @@
-//! How long each process is off the CPU: how often its threads left a CPU and came back, how long in all, how much of it they were ready to
-//! run, and the longest. A thread is ready from its wake-up on, or if it was taken off its CPU.
+//! How long each process is off the CPU: how often its threads left a CPU and came back, how long in all, how much of
+//! it they were ready to run, and the longest. A thread is ready from its wake-up on, or if it was taken off its CPU.
 //!
 //! ```text
 //! cargo run --release --example offcpu -- --seconds 5
 //! cargo run --release --example offcpu -- --pid 1234        # of one process, until it ends
 //! ```
-//! `--each` prints each period off the CPU when it ends: the time when the thread came back, the thread's number, the length, and how much of
-//! it the thread was ready, in nanoseconds.
+//! `--each` prints each period off the CPU when it ends: the time when the thread came back, the thread's number, the
+//! length, and how much of it the thread was ready, in nanoseconds.
 
 use perfweave::{Account, Item, Kind, Order, Reader, Rings, Sample};
 use perfweave_decode::Format;
@@ -45,7 +45,8 @@ struct Away {
 const ENDED: u64 = 0x20 | 0x10;
 
 impl Away {
-    /// How long it was off the CPU, and how much of that it was ready. Without a wake-up nothing says when it was ready.
+    /// How long it was off the CPU, and how much of that it was ready. Without a wake-up nothing says when it was
+    /// ready.
     fn until(&self, time: u64) -> (u64, u64) {
         let ready = if self.could_run { Some(self.since) } else { self.woken.map(|woken| woken.max(self.since)) };
         (time.saturating_sub(self.since), ready.map_or(0, |ready| time.saturating_sub(ready)))

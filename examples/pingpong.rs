@@ -135,8 +135,8 @@ impl Tally {
         let mut any = false;
         let Some(batch) = reader.batch(timeout)? else { return Ok(any) };
         for event in batch {
-            // A lost or damaged event does not say whose turn it was. Losses are counted at the end; then both counts of violations are
-            // useless.
+            // A lost or damaged event does not say whose turn it was. Losses are counted at the end; then both counts
+            // of violations are useless.
             let Some(record) = event.record() else { continue };
             let Some(player) = record.payload().and_then(|payload| payload.u32(16)) else { continue };
             any = true;

@@ -1,7 +1,7 @@
-//! Who wakes whom, and how long the woken wait for a CPU: the scheduler's tracepoints on all CPUs, in order.
-//! A wake-up is written on the waker's CPU, and the switch that it causes on the CPU of the woken thread. To join the two, a tool must see
-//! the events of all CPUs in the order in which they happened. A wake-up may find its thread still on its way to sleep. Whether that thread
-//! sleeps, and the wake-up counts, shows when it leaves its CPU.
+//! Who wakes whom, and how long the woken wait for a CPU: the scheduler's tracepoints on all CPUs, in order. A wake-up
+//! is written on the waker's CPU, and the switch that it causes on the CPU of the woken thread. To join the two, a tool
+//! must see the events of all CPUs in the order in which they happened. A wake-up may find its thread still on its way
+//! to sleep. Whether that thread sleeps, and the wake-up counts, shows when it leaves its CPU.
 //!
 //! ```text
 //! cargo run --release --example wakeups -- --seconds 5

@@ -7,9 +7,10 @@
 //! - [`ring_buffers`]: BPF ring buffers, and which output to choose for a program.
 //! - [`migrating`]: from libbpf-rs, aya, cilium/ebpf and a sort of your own.
 //!
-//! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order), [`Key`](crate::Key),
-//! [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Barrier`](crate::Barrier), [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item),
-//! [`WhenFull`](crate::WhenFull), [`Status`](crate::Status), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
+//! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order),
+//! [`Key`](crate::Key), [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Barrier`](crate::Barrier),
+//! [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item), [`WhenFull`](crate::WhenFull),
+//! [`Status`](crate::Status), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
 
 #[doc = include_str!("../docs/guide/ordering.md")]
 pub mod ordering {}

@@ -1,5 +1,5 @@
-//! Merges the streams of several machines in order of TAI with timely dataflow, which takes their frontiers as they are: nothing is delayed by
-//! a guess, and nothing comes too late.
+//! Merges the streams of several machines in order of TAI with timely dataflow, which takes their frontiers as they
+//! are: nothing is delayed by a guess, and nothing comes too late.
 //!
 //! Live, of machines that write to sockets or pipes:
 //!

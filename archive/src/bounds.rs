@@ -1,10 +1,11 @@
 //! Bounds of how far one machine's clock is ahead of another's, from messages between the two.
 //!
-//! No message is received before it is sent. So each message from A to B bounds from above how far B's clock is ahead of A's at that time, and
-//! each message from B to A bounds it from below. Over some time the difference is taken as a line: both clocks run at steady rates, each at
-//! most 500 ppm wrong. All lines between the two sets of points are possible; the convex hulls of the sets say which these are. This is the
-//! method of LTTng's trace synchronisation. A clock that is set within that time breaks the assumption. Mostly no line is left then, which is
-//! an error; but that is no proof. So take messages of some minutes, between two settings of a clock.
+//! No message is received before it is sent. So each message from A to B bounds from above how far B's clock is ahead
+//! of A's at that time, and each message from B to A bounds it from below. Over some time the difference is taken as a
+//! line: both clocks run at steady rates, each at most 500 ppm wrong. All lines between the two sets of points are
+//! possible; the convex hulls of the sets say which these are. This is the method of LTTng's trace synchronisation. A
+//! clock that is set within that time breaks the assumption. Mostly no line is left then, which is an error; but that
+//! is no proof. So take messages of some minutes, between two settings of a clock.
 
 /// The most by which the rates of two clocks differ: 500 ppm of each.
 const DRIFT: f64 = 0.001_001;
@@ -66,7 +67,8 @@ impl Interval {
 }
 
 impl Bounds {
-    /// The bounds that follow from these messages. `None` if there are none in one of the two directions, so that there is no bound on one side.
+    /// The bounds that follow from these messages. `None` if there are none in one of the two directions, so that there
+    /// is no bound on one side.
     ///
     /// # Errors
     /// If the messages contradict each other.

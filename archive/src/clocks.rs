@@ -10,16 +10,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// By how much an oscillator may run wrong, in nanoseconds for each second: what the kernel assumes too (`MAXFREQ`, 500 ppm).
+/// By how much an oscillator may run wrong, in nanoseconds for each second: what the kernel assumes too (`MAXFREQ`, 500
+/// ppm).
 const DRIFT: i64 = 500_000;
 
 /// By how much the kernel's `maxerror` may be too small: it adds 500 microseconds once a second.
 const STALE: i64 = 500_000;
 
-/// The error of a clock that nothing keeps right: no claim follows from its times. Sums of a time and two of these fit an i64.
+/// The error of a clock that nothing keeps right: no claim follows from its times. Sums of a time and two of these fit
+/// an i64.
 pub const UNKNOWN: i64 = 1 << 61;
 
-/// Microseconds of a tick of the kernel's clock, of which there are a hundred a second, if its rate is not corrected (adjtimex(2) `tick`).
+/// Microseconds of a tick of the kernel's clock, of which there are a hundred a second, if its rate is not corrected
+/// (adjtimex(2) `tick`).
 const TICK: i64 = 10_000;
 
 /// What TAI is ahead of UTC since 2017, in seconds. For a machine whose kernel does not know it.
@@ -131,7 +134,8 @@ pub struct Reading {
     pub rate: i64,
     /// Whether something keeps the clock right.
     pub synchronized: bool,
-    /// Where TAI comes from: `tai`, or `utc+37` if nobody told the kernel what TAI is ahead of UTC. `ptp`, or `ptp utc` if that clock keeps UTC.
+    /// Where TAI comes from: `tai`, or `utc+37` if nobody told the kernel what TAI is ahead of UTC. `ptp`, or `ptp utc`
+    /// if that clock keeps UTC.
     pub source: &'static str,
 }
 
@@ -178,7 +182,8 @@ impl Reading {
         (self.offset - self.utc + SECOND / 2).div_euclid(SECOND) * SECOND
     }
 
-    /// Whether a clock that is so much ahead of the monotonic one keeps UTC, or TAI. Cards that ptp4l keeps have TAI, those of hypervisors UTC.
+    /// Whether a clock that is so much ahead of the monotonic one keeps UTC, or TAI. Cards that ptp4l keeps have TAI,
+    /// those of hypervisors UTC.
     fn is_utc(&self, offset: i64) -> Result<bool, String> {
         let ahead_of = |other: i64| offset.saturating_sub(other);
         let is_near = |ahead: i64| ahead.saturating_abs() < SECOND;
@@ -222,8 +227,8 @@ impl Reading {
         mono.saturating_add(self.offset)
     }
 
-    /// By how much [`Reading::tai`] can be wrong: more, the further the time is from the reading. [`UNKNOWN`] if nothing keeps the clock
-    /// right, or nothing says how well.
+    /// By how much [`Reading::tai`] can be wrong: more, the further the time is from the reading. [`UNKNOWN`] if
+    /// nothing keeps the clock right, or nothing says how well.
     pub fn error(&self, mono: i64) -> i64 {
         // systemd-timesyncd and phc2sys claim to be right and name no error at all; chrony and ntpd estimate theirs.
         if !self.synchronized || self.esterror == 0 {
@@ -234,11 +239,13 @@ impl Reading {
         sum.saturating_add(self.drift(mono.abs_diff(self.mono))).min(UNKNOWN)
     }
 
-    /// By how much TAI was set against the monotonic clock since a reading before, if that is more than the two readings can be wrong.
+    /// By how much TAI was set against the monotonic clock since a reading before, if that is more than the two
+    /// readings can be wrong.
     pub fn set_since(&self, before: &Self) -> Option<i64> {
         let set = self.offset.saturating_sub(before.offset);
         let brackets = self.bracket.saturating_add(before.bracket);
-        // The kernel's two clocks run at one rate. Another clock may be wrong now by its bound, and before by as much the other way.
+        // The kernel's two clocks run at one rate. Another clock may be wrong now by its bound, and before by as much
+        // the other way.
         let apart = if self.is_by_ptp() || before.is_by_ptp() {
             [self.maxerror, before.maxerror, self.pending.max(before.pending)]
                 .into_iter()

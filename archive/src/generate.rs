@@ -1,5 +1,5 @@
-//! Archives of any size, with the shapes of real ones: threads that wake each other on CPUs, wait for them, are preempted, make system calls
-//! and send messages to other machines. The same for the same seed.
+//! Archives of any size, with the shapes of real ones: threads that wake each other on CPUs, wait for them, are
+//! preempted, make system calls and send messages to other machines. The same for the same seed.
 
 mod files;
 mod machine;

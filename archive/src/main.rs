@@ -74,8 +74,8 @@ fn told(outcome: &record::Outcome) {
     }
 }
 
-/// Files that are made from now on are for this user alone, as those of a recording are. Engines take no mode for theirs. `record` does without:
-/// its command makes files as it likes.
+/// Files that are made from now on are for this user alone, as those of a recording are. Engines take no mode for
+/// theirs. `record` does without: its command makes files as it likes.
 fn own_files() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }

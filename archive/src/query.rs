@@ -43,7 +43,8 @@ pub struct Options {
     /// How to print the answer
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// Write Arrow's IPC stream in order of TAI, with the frontier in each batch: for engines that take it as their watermark
+    /// Write Arrow's IPC stream in order of TAI, with the frontier in each batch: for engines that take it as their
+    /// watermark
     #[arg(long, conflicts_with_all = ["format", "list"])]
     pub arrow_stream: bool,
     /// Ask one of the queries that are built in
@@ -52,7 +53,8 @@ pub struct Options {
     /// List the archive's tables and the queries that are built in
     #[arg(long, conflicts_with_all = ["named", "sql"])]
     pub list: bool,
-    /// Let the query write files, as COPY (SELECT ...) TO 'FILE' does. Without it, whatever does more than answer is refused
+    /// Let the query write files, as COPY (SELECT ...) TO 'FILE' does. Without it, whatever does more than answer is
+    /// refused
     #[arg(long, conflicts_with_all = ["named", "list"])]
     pub allow_writes: bool,
     /// Let a Ballista cluster answer, by the address of its scheduler
@@ -207,7 +209,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`Failure::Table`], [`Failure::Query`], [`Failure::Store`]; [`Failure::Writes`], if the query does more than answer.
+    /// [`Failure::Table`], [`Failure::Query`], [`Failure::Store`]; [`Failure::Writes`], if the query does more than
+    /// answer.
     pub async fn sql(&mut self, sql: &str) -> Result<DataFrame, Failure> {
         let mut missing = Ok(());
         for statement in DFParser::parse_sql(sql)? {
@@ -290,7 +293,8 @@ impl Archive {
         let skipped = self.location.prefix.parts().count();
         while let Some(file) = listed.next().await {
             let file = match file {
-                // No file of an archive has a name that stores cannot have, such as one with a line break. Files of others may.
+                // No file of an archive has a name that stores cannot have, such as one with a line break. Files of
+                // others may.
                 Err(object_store::Error::InvalidPath { .. }) => continue,
                 file => file?,
             };

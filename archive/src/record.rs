@@ -78,7 +78,8 @@ pub struct Options {
     /// The machine's name in the archive. Without it: /etc/machine-id
     #[arg(long, value_name = "NAME", value_parser = machine_name)]
     pub machine: Option<String>,
-    /// When an event may leave: fence, proven by a grace period; expedited, the same sooner and for more CPU; none, at once and unproven
+    /// When an event may leave: fence, proven by a grace period; expedited, the same sooner and for more CPU; none, at
+    /// once and unproven
     #[arg(long, value_name = "RULE", default_value = "fence")]
     pub hold: Rule,
     /// Memory of each CPU's ring in KiB
@@ -261,8 +262,8 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
     Ok(rings.open()?)
 }
 
-/// Whether each CPU's ring has an event a second, so that a stream goes on while nothing happens. An event that a process is not running for
-/// would not come.
+/// Whether each CPU's ring has an event a second, so that a stream goes on while nothing happens. An event that a
+/// process is not running for would not come.
 fn has_heartbeat(options: &Options) -> bool {
     options.arrow_stream && options.pid.is_none()
 }

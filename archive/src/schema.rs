@@ -14,7 +14,8 @@ use perfweave::Record;
 use perfweave_decode::{Field as PayloadField, Format};
 use std::sync::Arc;
 
-/// Columns that each event table has, those of the folders included. A field of an event that has such a name gets a suffix.
+/// Columns that each event table has, those of the folders included. A field of an event that has such a name gets a
+/// suffix.
 const TAKEN: [&str; 14] = [
     "mono",
     "tai",
@@ -198,7 +199,8 @@ pub struct Of {
     pub proven: bool,
     /// Whether it came after a later event.
     pub late: bool,
-    /// The thread by its number in the first PID namespace, for an event whose format does not have it. Other tables are joined by it.
+    /// The thread by its number in the first PID namespace, for an event whose format does not have it. Other tables
+    /// are joined by it.
     pub tid: Option<u32>,
 }
 

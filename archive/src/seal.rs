@@ -3,9 +3,9 @@
 //! ```text
 //! file:  PAR1 | rows | indexes | footer: .. , perfweave = {"perfweave seal 1":"HASH", .. } , .. | length | PAR1
 //! ```
-//! A seal is JSON text among the key-value metadata of a Parquet file. It begins with the BLAKE3 hash of the whole file, in which the digits of
-//! the hash itself are zeros. It has the hash of the file that was finished before it, of whatever table, so the files of a recording are a
-//! chain in the order in which they were finished.
+//! A seal is JSON text among the key-value metadata of a Parquet file. It begins with the BLAKE3 hash of the whole
+//! file, in which the digits of the hash itself are zeros. It has the hash of the file that was finished before it, of
+//! whatever table, so the files of a recording are a chain in the order in which they were finished.
 
 mod tally;
 
@@ -175,7 +175,8 @@ impl Seal {
     }
 }
 
-/// Where the footer begins in the last bytes of a file. `None` if they are no end of a Parquet file, or the footer begins before them.
+/// Where the footer begins in the last bytes of a file. `None` if they are no end of a Parquet file, or the footer
+/// begins before them.
 pub fn footer(end: &[u8]) -> Option<usize> {
     footer_len(end)?.checked_add(TRAILER).and_then(|len| end.len().checked_sub(len))
 }
@@ -187,8 +188,8 @@ pub fn footer_len(end: &[u8]) -> Option<usize> {
     usize::try_from(u32::from_le_bytes([a, b, c, d])).ok()
 }
 
-/// Where the text of a seal begins in a footer. What the file says of its values lies before it, and may have the same bytes in it. What is
-/// written into the text cannot: JSON has no quotation marks inside of texts.
+/// Where the text of a seal begins in a footer. What the file says of its values lies before it, and may have the same
+/// bytes in it. What is written into the text cannot: JSON has no quotation marks inside of texts.
 pub fn find(footer: &[u8]) -> Option<usize> {
     let at = footer.windows(START.len()).rposition(|bytes| bytes == START)?;
     (footer.len() - at >= START.len() + DIGITS).then_some(at)
@@ -204,7 +205,8 @@ fn digits_in(footer: &mut [u8], at: usize) -> Option<&mut [u8]> {
     footer.get_mut(at + START.len()..at + START.len() + DIGITS)
 }
 
-/// Writes the hash of a file into the seal in its last bytes. The hasher has taken those before. `None` if they have no seal.
+/// Writes the hash of a file into the seal in its last bytes. The hasher has taken those before. `None` if they have no
+/// seal.
 pub fn close(end: &mut [u8], hasher: &mut Hasher) -> Option<Hash> {
     let footer = footer(end)?;
     let at = footer + find(&end[footer..])?;

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 /// What to correct, and by what.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// A CSV file with the columns from, sent, to and received: machines, and their own TAI times in nanoseconds. - is standard input
+    /// A CSV file with the columns from, sent, to and received: machines, and their own TAI times in nanoseconds. - is
+    /// standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// How many seconds a correction is good for. Fewer seconds are tighter where clocks drift
@@ -58,7 +59,8 @@ pub enum Error {
     Output(#[from] std::io::Error),
 }
 
-/// For some time, how far a machine's clock is ahead of another's. The first in the order of names is the one to which others are compared.
+/// For some time, how far a machine's clock is ahead of another's. The first in the order of names is the one to which
+/// others are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Correction {
     /// The machine whose times are to be corrected.
@@ -126,7 +128,8 @@ pub struct Corrections {
     pub one_way: Vec<(String, String)>,
 }
 
-/// The corrections that follow from this text, each good for a step of nanoseconds. Beside its clock, each time may be wrong by `bracket`.
+/// The corrections that follow from this text, each good for a step of nanoseconds. Beside its clock, each time may be
+/// wrong by `bracket`.
 ///
 /// # Errors
 /// See [`Error`].

@@ -25,10 +25,11 @@ const DOUBTS: usize = 1000;
 
 /// Check what an archive says of itself: whether a row, file or field was changed, added, moved or removed
 ///
-/// Each file of `record` has a seal in its footer: the hash of all its bytes, the hash of the file that was finished before it, the counts of rows and
-/// losses of each CPU, and how far the order was proven. This hashes each file once, counts its rows, and compares. It names the files and times
-/// that nothing vouches for. Times are of CLOCK_MONOTONIC. Old files that were removed are no doubt: it says from when on the archive has all.
-/// Memory: a footer of at most 64 MiB; the columns that it counts of a row group, at most 64 MiB as they are in the file and 64 MiB unpacked; and some
+/// Each file of `record` has a seal in its footer: the hash of all its bytes, the hash of the file that was finished
+/// before it, the counts of rows and losses of each CPU, and how far the order was proven. This hashes each file once,
+/// counts its rows, and compares. It names the files and times that nothing vouches for. Times are of CLOCK_MONOTONIC.
+/// Old files that were removed are no doubt: it says from when on the archive has all. Memory: a footer of at most 64
+/// MiB; the columns that it counts of a row group, at most 64 MiB as they are in the file and 64 MiB unpacked; and some
 /// 300 bytes for each file. A file with more is in doubt, and its rows are not counted.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -36,8 +37,8 @@ pub struct Options {
     /// The archive: a folder, or URL of an object store; or one file
     #[arg(value_name = "URL")]
     pub url: String,
-    /// The hash that `record` printed. May be given several times, once for each recording. Without it, a recording whose seals were written
-    /// anew as well, or of which no file is left, is not found
+    /// The hash that `record` printed. May be given several times, once for each recording. Without it, a recording
+    /// whose seals were written anew as well, or of which no file is left, is not found
     #[arg(long, value_name = "HASH", value_parser = hash)]
     pub expect: Vec<Hash>,
     /// Print one JSON object
@@ -84,7 +85,8 @@ pub struct Recording {
     pub hash: Option<Hash>,
     /// How many files have a seal.
     pub seals: u64,
-    /// The number of the first file that is there, if it is not 0, and the largest key of those before it. The rows of these are not there.
+    /// The number of the first file that is there, if it is not 0, and the largest key of those before it. The rows of
+    /// these are not there.
     pub begins: Option<(u64, Option<i64>)>,
     /// What was found in the rows.
     pub found: Sums,
@@ -126,7 +128,8 @@ pub enum DoubtKind {
     Order,
     /// A Parquet file without a seal.
     Unsealed,
-    /// The bytes are those that were sealed, and the rows are not those that the seal counts. The recorder was wrong, or the seal is not its own.
+    /// The bytes are those that were sealed, and the rows are not those that the seal counts. The recorder was wrong,
+    /// or the seal is not its own.
     Counts,
     /// The recording has no end. Later rows may be missing.
     Unfinished,
@@ -208,7 +211,8 @@ pub(crate) fn at(location: &Location, single: Option<&str>) -> Result<Verdict, F
     let skipped = location.prefix.parts().count();
     while let Some(file) = files.runtime.block_on(listed.next()) {
         let file = match file {
-            // A name that stores cannot have, such as one with a line break: no file of an archive, but engines may read it as one.
+            // A name that stores cannot have, such as one with a line break: no file of an archive, but engines may
+            // read it as one.
             Err(object_store::Error::InvalidPath { source }) => {
                 let name = source.to_string();
                 if single.is_none() && name.contains(".parquet") {
@@ -263,8 +267,8 @@ fn unless_gone<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
     }
 }
 
-/// Whether a single file may have been written as that one. Where the archive begins is not known, and it may have been taken out of it. In the
-/// folder of a machine it was not.
+/// Whether a single file may have been written as that one. Where the archive begins is not known, and it may have been
+/// taken out of it. In the folder of a machine it was not.
 fn is_where_it_was(path: &Path, name: &str, written: &str) -> bool {
     let is_in_archive = path.parts().any(|part| part.as_ref().starts_with("machine="));
     let here = if is_in_archive { path.as_ref() } else { name };

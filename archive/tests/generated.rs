@@ -92,7 +92,8 @@ async fn hops_are_true_and_claims_are_never_false() {
     let sql = "SELECT happened_before(s.stamp, r.stamp), happened_before(r.stamp, s.stamp), count(*) \
                FROM net.message_send s JOIN net.message_receive r ON r.message = s.message GROUP BY 1, 2";
     let claims = ask(&mut archive, sql).await;
-    // No message comes before it was sent: never the other way. Of some, clocks that may be wrong by 100 us tell nothing.
+    // No message comes before it was sent: never the other way. Of some, clocks that may be wrong by 100 us tell
+    // nothing.
     assert!(claims.iter().all(|row| row[..2] == ["true", "false"] || row[..2] == ["", ""]), "{claims:?}");
     assert_eq!(claims.len(), 2, "{claims:?}");
     let slowest = ask(&mut archive, NAMED.iter().find(|query| query.name == "slowest-hops").unwrap().sql).await;

@@ -1,5 +1,5 @@
-//! `record --ptp` with a PTP clock of the kernel, `/dev/ptp0`, which the test sets. `.ci/guests/run ptp` has one: it is why `cargo test` alone
-//! leaves this out. Needs root.
+//! `record --ptp` with a PTP clock of the kernel, `/dev/ptp0`, which the test sets. `.ci/guests/run ptp` has one: it is
+//! why `cargo test` alone leaves this out. Needs root.
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;

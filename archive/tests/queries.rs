@@ -1,4 +1,5 @@
-//! Queries on archives whose answers are known: a few rows made by hand, and generated ones that are counted again without SQL.
+//! Queries on archives whose answers are known: a few rows made by hand, and generated ones that are counted again
+//! without SQL.
 
 mod made;
 
@@ -61,7 +62,8 @@ async fn off_cpu_by_hand() {
         // 10 waits for a disk until 380. 11 was preempted from 200 to 260, and sleeps from 400 on.
         Switch(260, 4, 10, 2, 11),
         Switch(400, 6, 11, 1, 10),
-        // The wake-up at 440 comes before the switch of the thread that is just going to sleep: it is ready from then on.
+        // The wake-up at 440 comes before the switch of the thread that is just going to sleep: it is ready from then
+        // on.
         Switch(450, 8, 10, 1, 12),
         Switch(480, 9, 12, 0, 10),
         // A wake-up does not end that another thread runs instead.
@@ -112,7 +114,8 @@ async fn what_is_off_the_cpu_over_a_loss_is_left_out_and_counted() {
 async fn a_thread_that_has_ended_is_off_no_cpu() {
     for state in [16, 32] {
         let made = Made::new();
-        // 10 ends at 100, just when it is woken. 11 ends at 300. Their numbers are those of other threads later, which nothing woke.
+        // 10 ends at 100, just when it is woken. 11 ends at 300. Their numbers are those of other threads later, which
+        // nothing woke.
         made.waking("m1", "t1", &[row(90, 1).pid(10)]);
         let switches = [
             Switch(50, 0, 0, 0, 10),
@@ -128,8 +131,8 @@ async fn a_thread_that_has_ended_is_off_no_cpu() {
     }
 }
 
-/// 10 is woken at 100 and leaves at 200. Nothing lost: it was about to sleep, and is ready until 250. If something is lost in between, that
-/// wake-up may be the one that made it run before, and nothing says what made it run at 250.
+/// 10 is woken at 100 and leaves at 200. Nothing lost: it was about to sleep, and is ready until 250. If something is
+/// lost in between, that wake-up may be the one that made it run before, and nothing says what made it run at 250.
 #[tokio::test]
 async fn no_wake_up_is_joined_across_a_loss() {
     for (loss, off_cpu, waits) in [
@@ -478,7 +481,8 @@ fn names_of_tables_command_no_terminal() {
     }
 }
 
-/// Files of others may lie anywhere below the folder, under names that no store can have. The tables before and behind them are listed.
+/// Files of others may lie anywhere below the folder, under names that no store can have. The tables before and behind
+/// them are listed.
 #[tokio::test]
 async fn a_file_with_any_name_does_not_hide_tables() {
     let made = Made::new();

@@ -247,7 +247,8 @@ fn names_of_files_command_no_terminal() {
     assert!(texts(&batches(&folder, "notices"), "text")[0].contains("events/a\x1b[2J\n\u{202e}b/machine=here"));
 }
 
-/// `common_pid` counts threads in the first PID namespace, where tracepoints have it from. Without a tracepoint perf counts them in its own.
+/// `common_pid` counts threads in the first PID namespace, where tracepoints have it from. Without a tracepoint perf
+/// counts them in its own.
 #[test]
 fn threads_have_numbers_of_the_first_namespace_or_none() {
     let events = ["-e", "page-faults", "-e", "sched:sched_process_exec"];
@@ -305,8 +306,8 @@ fn a_signal_ends_a_recording_with_all_files_finished() {
     assert!(rows > 0 && rows as i64 == written && written == yielded);
 }
 
-/// Two recordings of this machine, as if of two: connections between its sockets are messages, and what follows from them about the two clocks,
-/// which are one, is true.
+/// Two recordings of this machine, as if of two: connections between its sockets are messages, and what follows from
+/// them about the two clocks, which are one, is true.
 #[test]
 fn connections_are_messages_that_bound_the_clocks() {
     let folder = Folder::new("messages");

@@ -14,7 +14,8 @@ pub struct Shape {
     pub rings: usize,
     /// How many records are written into a ring before the next.
     pub burst: usize,
-    /// Whether the next ring is a random one, and `burst` the mean of random lengths, as with live rings. Otherwise rings take turns.
+    /// Whether the next ring is a random one, and `burst` the mean of random lengths, as with live rings. Otherwise
+    /// rings take turns.
     pub random: bool,
     /// Of a hundred records, how many have a key below that of the record before, in the same ring.
     pub disorder: usize,

@@ -125,7 +125,8 @@ pub(crate) fn checked<'a, T>(pointer: *const T, name: &str) -> Result<&'a T> {
     Ok(unsafe { &*pointer })
 }
 
-/// Copies a struct out to the caller, whose own version of it has `size` bytes: the part that both know, and zeros for the rest.
+/// Copies a struct out to the caller, whose own version of it has `size` bytes: the part that both know, and zeros for
+/// the rest.
 pub(crate) fn give<T: Copy>(value: &T, out: *mut T, size: usize, name: &str) -> Result<()> {
     if out.is_null() || !out.is_aligned() || size == 0 {
         return Err(Failure::invalid(format!("{name} is NULL or not aligned, or its size is 0")));
@@ -140,8 +141,8 @@ pub(crate) fn give<T: Copy>(value: &T, out: *mut T, size: usize, name: &str) -> 
     Ok(())
 }
 
-/// The text of the last error that a call of this thread returned, and behind "hint: " what helps. Empty if there was none. It is valid
-/// until the thread's next call into this library. Never NULL. Never blocks.
+/// The text of the last error that a call of this thread returned, and behind "hint: " what helps. Empty if there was
+/// none. It is valid until the thread's next call into this library. Never NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_last_error() -> *const c_char {
     let text = guarded(|| Ok(LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())));

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The perf buffers of one map, or ring buffers, as one stream in order.
 ///
-/// One thread at a time may be in a call on a buffer, callbacks included: another call returns -EBUSY. Different threads may take turns.
-/// pw_handle controls a buffer from other threads.
+/// One thread at a time may be in a call on a buffer, callbacks included: another call returns -EBUSY. Different
+/// threads may take turns. pw_handle controls a buffer from other threads.
 #[allow(non_camel_case_types, reason = "names of C")]
 pub struct pw_buffer {
     /// `BUSY` and `DOOMED`.
@@ -200,17 +200,17 @@ fn free(buffer: *mut pw_buffer) -> Result<()> {
     Ok(())
 }
 
-/// Opens the perf buffers of a BPF_MAP_TYPE_PERF_EVENT_ARRAY, one for each CPU, as perf_buffer__new of libbpf does. Events come in proven
-/// order: earlier ones of other CPUs first.
+/// Opens the perf buffers of a BPF_MAP_TYPE_PERF_EVENT_ARRAY, one for each CPU, as perf_buffer__new of libbpf does.
+/// Events come in proven order: earlier ones of other CPUs first.
 ///
-/// bytes: the size of each CPU's buffer. It is rounded up to a power of two pages. libbpf counts pages instead. Held events stay in it, so
-/// it needs room for what a CPU writes in some 50 ms. 0: 512 KiB.
-/// sample_cb, lost_cb: called by pw_buffer__poll and pw_buffer__consume with ctx. Either may be NULL.
-/// opts: NULL for the defaults.
-/// The map is duplicated. The kernel gives each slot of a map to one reader: free libbpf's before.
+/// bytes: the size of each CPU's buffer. It is rounded up to a power of two pages. libbpf counts pages instead. Held
+/// events stay in it, so it needs room for what a CPU writes in some 50 ms. 0: 512 KiB. sample_cb, lost_cb: called by
+/// pw_buffer__poll and pw_buffer__consume with ctx. Either may be NULL. opts: NULL for the defaults. The map is
+/// duplicated. The kernel gives each slot of a map to one reader: free libbpf's before.
 ///
-/// Returns NULL with errno set: EPERM; EBADF, EINVAL for a descriptor that is no such map or a wrong option; EBUSY if another reader has the
-/// map; EMFILE, ENOMEM for limits; EOPNOTSUPP if no fence is possible here. pw_last_error says more. Blocks for system calls only, some for each CPU.
+/// Returns NULL with errno set: EPERM; EBADF, EINVAL for a descriptor that is no such map or a wrong option; EBUSY if
+/// another reader has the map; EMFILE, ENOMEM for limits; EOPNOTSUPP if no fence is possible here. pw_last_error says
+/// more. Blocks for system calls only, some for each CPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__new(
     map_fd: c_int,
@@ -243,21 +243,23 @@ fn perf(map: c_int, bytes: usize, calls: Callbacks, opts: *const pw_opts) -> Res
     Ok(pw_buffer::new(Inside::new(Source::Perf, opts, calls, Some(reader))))
 }
 
-/// Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer then. NULL is
-/// allowed. Events that are held or unread are dropped: pw_buffer__flush and pw_buffer__poll give them before. May block for a grace
-/// period that is under way, some 10 ms.
+/// Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer
+/// then. NULL is allowed. Events that are held or unread are dropped: pw_buffer__flush and pw_buffer__poll give them
+/// before. May block for a grace period that is under way, some 10 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__free(buffer: *mut pw_buffer) {
     nothing(|| free(buffer));
 }
 
-/// Opens a ring buffer, as ring_buffer__new of libbpf does: a BPF_MAP_TYPE_RINGBUF, or an array or hash of them whose keys are CPUs.
+/// Opens a ring buffer, as ring_buffer__new of libbpf does: a BPF_MAP_TYPE_RINGBUF, or an array or hash of them whose
+/// keys are CPUs.
 ///
-/// The kernel puts no time into these records. Set opts.key to where your programs put one; then choose opts.hold by where they draw it.
-/// Without a key, one BPF_MAP_TYPE_RINGBUF has the order in which programs have reserved, and several have none.
-/// Nobody else may read the map. It is duplicated.
+/// The kernel puts no time into these records. Set opts.key to where your programs put one; then choose opts.hold by
+/// where they draw it. Without a key, one BPF_MAP_TYPE_RINGBUF has the order in which programs have reserved, and
+/// several have none. Nobody else may read the map. It is duplicated.
 ///
-/// Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; ENOMEM. Blocks for system calls only.
+/// Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; ENOMEM.
+/// Blocks for system calls only.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_ring_buffer__new(
     map_fd: c_int,
@@ -299,9 +301,9 @@ fn adopt<'a>(maps: impl Iterator<Item = &'a OwnedFd>) -> Result<Rings> {
     Ok(rings)
 }
 
-/// Adds another ring buffer with its own callback, as ring_buffer__add of libbpf does. Their events are one stream, so opts.key is needed.
-/// Returns 0, or -EBUSY once the first call has read from the buffer, or as pw_ring_buffer__new. Blocks for
-/// system calls only.
+/// Adds another ring buffer with its own callback, as ring_buffer__add of libbpf does. Their events are one stream, so
+/// opts.key is needed. Returns 0, or -EBUSY once the first call has read from the buffer, or as pw_ring_buffer__new.
+/// Blocks for system calls only.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_ring_buffer__add(
     rb: *mut pw_ring_buffer,

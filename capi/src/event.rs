@@ -18,12 +18,12 @@ pub enum pw_kind {
     PW_ANOMALY = 3,
     /// Bytes that cannot be a record: data is what was skipped, if it is known.
     PW_DAMAGE = 4,
-    /// From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last. If count
-    /// is not 0, since a flush or a deadline has waited long enough for a program that has not committed what it reserved in a ring buffer
-    /// for count nanoseconds.
+    /// From here on records leave before their order is proven, since holding them takes too much memory: first bytes
+    /// of at most last. If count is not 0, since a flush or a deadline has waited long enough for a program that has
+    /// not committed what it reserved in a ring buffer for count nanoseconds.
     PW_EARLY = 5,
-    /// A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while it goes on. A CPU that
-    /// comes online is not traced until the buffer has noticed it.
+    /// A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while
+    /// it goes on. A CPU that comes online is not traced until the buffer has noticed it.
     PW_UNTRACED = 6,
     /// Everything that was in the rings at a flush has been yielded.
     PW_FLUSHED = 7,
@@ -64,13 +64,15 @@ pub struct pw_event {
     pub kind: u32,
     /// enum pw_certainty.
     pub certainty: u32,
-    /// The number that ordered the event, if has_key is not 0: for perf buffers unless chosen otherwise, CLOCK_MONOTONIC in nanoseconds.
+    /// The number that ordered the event, if has_key is not 0: for perf buffers unless chosen otherwise,
+    /// CLOCK_MONOTONIC in nanoseconds.
     pub key: u64,
     /// Whether the event has a key.
     pub has_key: u32,
     /// The CPU; -1 if it belongs to no single one, as in a ring buffer that CPUs share.
     pub cpu: c_int,
-    /// Ring buffers: the number of the map of a record, in the order of pw_ring_buffer__new and pw_ring_buffer__add, from 0 on.
+    /// Ring buffers: the number of the map of a record, in the order of pw_ring_buffer__new and pw_ring_buffer__add,
+    /// from 0 on.
     pub map: u32,
     /// For later versions.
     pub reserved: u32,
@@ -86,7 +88,8 @@ pub struct pw_event {
     pub late_by: u64,
 }
 
-/// Called for each record, as libbpf's perf_buffer_sample_fn. The bytes are valid until the callback returns, and must not be written to.
+/// Called for each record, as libbpf's perf_buffer_sample_fn. The bytes are valid until the callback returns, and must
+/// not be written to.
 #[allow(non_camel_case_types, reason = "names of C")]
 pub type pw_sample_fn = Option<unsafe extern "C" fn(ctx: *mut c_void, cpu: c_int, data: *mut c_void, size: u32)>;
 
@@ -94,13 +97,14 @@ pub type pw_sample_fn = Option<unsafe extern "C" fn(ctx: *mut c_void, cpu: c_int
 #[allow(non_camel_case_types, reason = "names of C")]
 pub type pw_lost_fn = Option<unsafe extern "C" fn(ctx: *mut c_void, cpu: c_int, count: c_ulonglong)>;
 
-/// Called for each record of a ring buffer, as libbpf's ring_buffer_sample_fn. A negative number ends the call, which returns it.
+/// Called for each record of a ring buffer, as libbpf's ring_buffer_sample_fn. A negative number ends the call, which
+/// returns it.
 #[allow(non_camel_case_types, reason = "names of C")]
 pub type pw_ring_buffer_sample_fn =
     Option<unsafe extern "C" fn(ctx: *mut c_void, data: *mut c_void, size: usize) -> c_int>;
 
-/// Called for each event that is no record. ctx is that of the buffer, for ring buffers that of the first map. The event is valid until the
-/// callback returns.
+/// Called for each event that is no record. ctx is that of the buffer, for ring buffers that of the first map. The
+/// event is valid until the callback returns.
 #[allow(non_camel_case_types, reason = "names of C")]
 pub type pw_notice_fn = Option<unsafe extern "C" fn(ctx: *mut c_void, event: *const pw_event)>;
 

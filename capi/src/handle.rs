@@ -6,8 +6,8 @@ use pw::{Handle, Pause};
 use std::ffi::{c_int, c_longlong};
 use std::time::{Duration, Instant};
 
-/// Controls a buffer from any thread, and from its callbacks, also while a call on it waits. It may outlive the buffer: its functions do
-/// nothing then.
+/// Controls a buffer from any thread, and from its callbacks, also while a call on it waits. It may outlive the buffer:
+/// its functions do nothing then.
 #[allow(non_camel_case_types, reason = "names of C")]
 pub struct pw_handle(Handle);
 
@@ -39,8 +39,9 @@ pub extern "C" fn pw_buffer__handle(buffer: *const pw_buffer) -> *mut pw_handle 
     pointer(|| of(buffer).map(pw_handle))
 }
 
-/// Asks the buffer for everything that is in the rings now: pw_buffer__poll or pw_buffer__next give it, then a PW_FLUSHED, then newer
-/// events. Returns 0 or as pw_buffer__poll. May be called in a callback and on any thread. Does not block.
+/// Asks the buffer for everything that is in the rings now: pw_buffer__poll or pw_buffer__next give it, then a
+/// PW_FLUSHED, then newer events. Returns 0 or as pw_buffer__poll. May be called in a callback and on any thread. Does
+/// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__flush(buffer: *const pw_buffer) -> c_int {
     number(|| Ok(of(buffer)?.flush().map(|()| 0)?))
@@ -52,8 +53,8 @@ pub extern "C" fn pw_handle__flush(handle: *const pw_handle) -> c_int {
     with(handle, Handle::flush)
 }
 
-/// Ends the stream: a call that waits returns -ECANCELED at once, and so does each later one. Events that are held are dropped. Returns 0.
-/// Does not block.
+/// Ends the stream: a call that waits returns -ECANCELED at once, and so does each later one. Events that are held are
+/// dropped. Returns 0. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_handle__close(handle: *const pw_handle) -> c_int {
     with(handle, |handle| {
@@ -62,8 +63,8 @@ pub extern "C" fn pw_handle__close(handle: *const pw_handle) -> c_int {
     })
 }
 
-/// Keeps output from the rings. how: enum pw_pause. Returns 0, -EINVAL, -EOPNOTSUPP for ring buffers, or the kernel's error. Blocks for
-/// system calls only, one for each CPU.
+/// Keeps output from the rings. how: enum pw_pause. Returns 0, -EINVAL, -EOPNOTSUPP for ring buffers, or the kernel's
+/// error. Blocks for system calls only, one for each CPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_handle__pause(handle: *const pw_handle, how: u32) -> c_int {
     match how {
@@ -79,8 +80,8 @@ pub extern "C" fn pw_handle__resume(handle: *const pw_handle) -> c_int {
     with(handle, Handle::resume)
 }
 
-/// Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME. Negative: never, and a stream
-/// that has ended so goes on. Returns 0. Does not block.
+/// Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME. Negative:
+/// never, and a stream that has ended so goes on. Returns 0. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_handle__set_deadline(handle: *const pw_handle, timeout_ms: c_longlong) -> c_int {
     let deadline =

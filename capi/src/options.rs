@@ -13,7 +13,8 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
 pub enum pw_key {
-    /// Perf buffers: the kernel's own time of each record. Ring buffers: none, so events keep the order in which programs reserved them.
+    /// Perf buffers: the kernel's own time of each record. Ring buffers: none, so events keep the order in which
+    /// programs reserved them.
     PW_KEY_DEFAULT = 0,
     /// A number of 64 bits at key_offset of the payload: a time, or a counter.
     PW_KEY_PAYLOAD = 1,
@@ -24,14 +25,16 @@ pub enum pw_key {
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
 pub enum pw_hold {
-    /// Wait for a grace period of the kernel, some 10 ms. Proves the order of every program that does not sleep. The default.
+    /// Wait for a grace period of the kernel, some 10 ms. Proves the order of every program that does not sleep. The
+    /// default.
     PW_HOLD_FENCE = 0,
-    /// Ring buffers: wait for what programs have reserved. Only for programs that draw their key between reserving and submitting. Proves
-    /// in microseconds, and interrupts every CPU before each proof.
+    /// Ring buffers: wait for what programs have reserved. Only for programs that draw their key between reserving and
+    /// submitting. Proves in microseconds, and interrupts every CPU before each proof.
     PW_HOLD_RESERVED = 1,
     /// The same for programs that reserve by perfweave_reserve() of perfweave.bpf.h, without interrupts. x86-64.
     PW_HOLD_RESERVED_BY_PROGRAMS = 2,
-    /// Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there. epochs_fd is their map.
+    /// Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there.
+    /// epochs_fd is their map.
     PW_HOLD_EPOCHS = 3,
     /// The key is a counter without holes: wait for the next number. Needs PW_KEY_PAYLOAD.
     PW_HOLD_DENSE = 4,
@@ -48,7 +51,8 @@ pub enum pw_hold {
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
 pub enum pw_full {
-    /// They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven. The default.
+    /// They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven.
+    /// The default.
     PW_FULL_COPY = 0,
     /// They leave before their order is proven.
     PW_FULL_RELEASE = 1,
@@ -56,8 +60,8 @@ pub enum pw_full {
     PW_FULL_DISCARD = 2,
 }
 
-/// Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes the others as
-/// zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
+/// Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes
+/// the others as zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, reason = "names of C")]
@@ -76,7 +80,8 @@ pub struct pw_opts {
     pub epochs_fd: c_int,
     /// Ring buffers: whether failures_fd is a map.
     pub count_failures: u32,
-    /// The map in which programs count refused reservations: a BPF_MAP_TYPE_PERCPU_ARRAY of 8 bytes. The kernel does not count them.
+    /// The map in which programs count refused reservations: a BPF_MAP_TYPE_PERCPU_ARRAY of 8 bytes. The kernel does
+    /// not count them.
     pub failures_fd: c_int,
     /// Bits of each CPU's own counter in the payload: 32, 64, or 0 for none. Missing numbers are then gaps.
     pub numbers_bits: u32,
@@ -90,8 +95,8 @@ pub struct pw_opts {
     pub most_memory: usize,
     /// The longest time in nanoseconds that an event lies in its ring unseen. 0: 100 ms.
     pub latency_ns: u64,
-    /// Called with each event that is no record, at its place in the order: gaps, damage, early releases and others, and losses if there
-    /// is no lost_cb. pw_print_notice is one.
+    /// Called with each event that is no record, at its place in the order: gaps, damage, early releases and others,
+    /// and losses if there is no lost_cb. pw_print_notice is one.
     pub notice_cb: pw_notice_fn,
 }
 

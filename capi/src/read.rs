@@ -9,15 +9,16 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-/// The longest time that a call waits, whatever its time-out. A signal that comes between two waits ends no wait, so a program that looks at
-/// a flag of its handler has to be back from time to time.
+/// The longest time that a call waits, whatever its time-out. A signal that comes between two waits ends no wait, so a
+/// program that looks at a flag of its handler has to be back from time to time.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How long a reader may sleep by itself, which no signal ends: as long as it rests between two looks if there are many events.
+/// How long a reader may sleep by itself, which no signal ends: as long as it rests between two looks if there are many
+/// events.
 const REST: Duration = Duration::from_millis(5);
 
-/// How long the first look may take. A reader that has found something rests before it looks again, so that it does not wake up for each
-/// event. One that has not waits here alone, where a signal ends the wait.
+/// How long the first look may take. A reader that has found something rests before it looks again, so that it does not
+/// wake up for each event. One that has not waits here alone, where a signal ends the wait.
 fn first(busy: bool, until: Option<Instant>) -> Duration {
     let until = until.filter(|_| busy);
     until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()).min(REST))
@@ -107,7 +108,8 @@ impl Callbacks {
     }
 }
 
-/// Calls back with everything that can be yielded. Waits for the first event until a time. Returns how many records there were.
+/// Calls back with everything that can be yielded. Waits for the first event until a time. Returns how many records
+/// there were.
 fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> Result<c_int> {
     let notice = inside.opts.notice_cb;
     let mut rest = first(std::mem::take(&mut inside.busy), until);
@@ -154,29 +156,29 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
 
 /// Waits for events and calls back with all that can be yielded, in order. As perf_buffer__poll of libbpf.
 ///
-/// timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a second at most, so that a
-/// program sees its own flags: 0 is no error.
-/// Returns how many records there were; 0 when the time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME
-/// once the buffer is closed or its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD
-/// in a child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it. For an error
-/// after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
-/// It blocks until then, and as long as callbacks take.
-/// A callback must return: longjmp and exceptions out of it are undefined behaviour.
+/// timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a
+/// second at most, so that a program sees its own flags: 0 is no error. Returns how many records there were; 0 when the
+/// time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME once the buffer is closed or
+/// its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD in a
+/// child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it.
+/// For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
+/// It blocks until then, and as long as callbacks take. A callback must return: longjmp and exceptions out of it are
+/// undefined behaviour.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__poll(buffer: *mut pw_buffer, timeout_ms: c_int) -> c_int {
     number(|| enter(buffer, |shared, inside| hand_out(shared, inside, Some(until(timeout_ms)))))
 }
 
-/// The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay: pw_buffer__flush asks for them. Blocks
-/// as long as callbacks take.
+/// The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay:
+/// pw_buffer__flush asks for them. Blocks as long as callbacks take.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__consume(buffer: *mut pw_buffer) -> c_int {
     number(|| enter(buffer, |shared, inside| hand_out(shared, inside, None)))
 }
 
-/// A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says, then call
-/// pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close it. Returns a negative number as
-/// pw_buffer__poll. Does not block.
+/// A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says,
+/// then call pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close
+/// it. Returns a negative number as pw_buffer__poll. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__epoll_fd(buffer: *const pw_buffer) -> c_int {
     number(|| match checked(buffer, "the buffer")?.known() {
@@ -253,11 +255,11 @@ fn lend(
     }
 }
 
-/// Lends the next event, of any kind, in place: its bytes lie in the ring, and are valid until the next call on this buffer. It waits as
-/// pw_buffer__poll. The callbacks are not called.
+/// Lends the next event, of any kind, in place: its bytes lie in the ring, and are valid until the next call on this
+/// buffer. It waits as pw_buffer__poll. The callbacks are not called.
 ///
-/// event_size: sizeof(struct pw_event).
-/// Returns 1, 0 when the time is over, or a negative number as pw_buffer__poll. Errors after which reading goes on are events (PW_PROBLEM).
+/// event_size: sizeof(struct pw_event). Returns 1, 0 when the time is over, or a negative number as pw_buffer__poll.
+/// Errors after which reading goes on are events (PW_PROBLEM).
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__next(
     buffer: *mut pw_buffer,

@@ -22,7 +22,8 @@ pub struct pw_stats {
     pub early: u64,
     /// Records that the kernel dropped, as far as events have told.
     pub lost: u64,
-    /// Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still bring.
+    /// Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still
+    /// bring.
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
@@ -65,7 +66,8 @@ pub struct pw_account {
     pub untraced_ns: u64,
 }
 
-/// Copies the statistics. stats_size: sizeof(struct pw_stats). Returns 0 or a negative number as pw_buffer__poll. Does not block.
+/// Copies the statistics. stats_size: sizeof(struct pw_stats). Returns 0 or a negative number as pw_buffer__poll. Does
+/// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__stats(buffer: *mut pw_buffer, stats: *mut pw_stats, stats_size: usize) -> c_int {
     number(|| {
@@ -107,12 +109,12 @@ fn account(of: &pw::Account) -> pw_account {
     }
 }
 
-/// Copies the ledger: what was written until now, and what came of it. First the account of all CPUs together, then that of each.
+/// Copies the ledger: what was written until now, and what came of it. First the account of all CPUs together, then
+/// that of each.
 ///
-/// accounts: an array of most elements of account_size bytes, which is sizeof(struct pw_account).
-/// Returns how many accounts there are, which can be more than most, or a negative number as pw_buffer__poll. Asks the kernel for its counts
-/// of losses, which interrupts every CPU. Events lent before are no longer valid. Blocks for system calls
-/// only.
+/// accounts: an array of most elements of account_size bytes, which is sizeof(struct pw_account). Returns how many
+/// accounts there are, which can be more than most, or a negative number as pw_buffer__poll. Asks the kernel for its
+/// counts of losses, which interrupts every CPU. Events lent before are no longer valid. Blocks for system calls only.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__ledger(
     buffer: *mut pw_buffer,
@@ -139,8 +141,8 @@ pub extern "C" fn pw_buffer__ledger(
     })
 }
 
-/// For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and PW_FLUSHED. ctx is
-/// not used. Blocks as write(2) does.
+/// For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and
+/// PW_FLUSHED. ctx is not used. Blocks as write(2) does.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_print_notice(ctx: *mut c_void, event: *const pw_event) {
     let _ = ctx;

@@ -24,7 +24,8 @@ pub struct Target {
     /// Trace all processes, also beside a command
     #[arg(short, long, conflicts_with_all = ["pid", "tid", "cgroup"])]
     pub all: bool,
-    /// Trace this command from its first instruction on, with its own input and output, until it ends. Words behind its name are its own
+    /// Trace this command from its first instruction on, with its own input and output, until it ends. Words behind its
+    /// name are its own
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
@@ -70,8 +71,8 @@ pub struct Common {
     /// Stop after this many seconds
     #[arg(short = 'd', long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<Duration>,
-    /// When an event may leave: fence, proven by a grace period; expedited, the same sooner and for more CPU; reserved, for BPF ring
-    /// buffers whose programs draw the key inside the reservation; none, at once and unproven
+    /// When an event may leave: fence, proven by a grace period; expedited, the same sooner and for more CPU; reserved,
+    /// for BPF ring buffers whose programs draw the key inside the reservation; none, at once and unproven
     #[arg(long, value_name = "RULE", default_value = "fence", value_parser = hold)]
     pub hold: Hold,
     /// Memory of each CPU's ring, such as 512K or 4M

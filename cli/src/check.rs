@@ -237,7 +237,8 @@ const OUR_OWN: [&str; 5] = [
     "raw_syscalls:sys_exit",
 ];
 
-/// Whether BPF programs of others may keep events from this one, and whether that has to be mended. Who may trace may not ask, perhaps.
+/// Whether BPF programs of others may keep events from this one, and whether that has to be mended. Who may trace may
+/// not ask, perhaps.
 fn foreign_programs() -> (bool, Line) {
     const NAME: &str = "BPF programs";
     let options = OUR_OWN.into_iter().fold(Rings::options(), |options, name| options.tracepoint(name));

@@ -1,7 +1,7 @@
 //! A command that is traced from its first instruction on.
 //!
-//! This program starts itself once more. The second process waits on a pipe until it is traced, and then becomes the command. So the command
-//! has its own input, output and terminal, and the process number that is traced.
+//! This program starts itself once more. The second process waits on a pipe until it is traced, and then becomes the
+//! command. So the command has its own input, output and terminal, and the process number that is traced.
 
 use crate::failure::Failure;
 use crate::trace::calls;
@@ -32,7 +32,8 @@ impl Child {
     /// The same with another standard output than this program's.
     pub fn start_writing(command: &[OsString], output: Stdio) -> Result<Self, Failure> {
         let (reader, gate) = io::pipe()?;
-        // The second process inherits this end. The other end closes with this process, so that the second never waits for ever.
+        // The second process inherits this end. The other end closes with this process, so that the second never waits
+        // for ever.
         fcntl(reader.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map_err(io::Error::from)?;
         let mut second = Command::new("/proc/self/exe");
         second.arg(WAIT).arg(reader.as_raw_fd().to_string()).args(command).stdout(output);

@@ -32,9 +32,9 @@ use view::View;
 
 /// Turns a recording into something to look at
 ///
-/// Reads a perf.data file of `perf record` or `perfweave record`, of this machine or of another, and writes its events in proven order over
-/// all CPUs. `--html` makes one page that any browser shows, without a network. `--html`, `--perfetto` and `--firefox` have dates if the recording
-/// says what the wall clock was.
+/// Reads a perf.data file of `perf record` or `perfweave record`, of this machine or of another, and writes its events
+/// in proven order over all CPUs. `--html` makes one page that any browser shows, without a network. `--html`,
+/// `--perfetto` and `--firefox` have dates if the recording says what the wall clock was.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -80,7 +80,8 @@ struct Format {
     /// An object for each event, one a line
     #[arg(short, long)]
     json: bool,
-    /// Call chains with how often each was sampled, outermost function first. Functions have names if their files are those that were recorded
+    /// Call chains with how often each was sampled, outermost function first. Functions have names if their files are
+    /// those that were recorded
     #[arg(long)]
     folded: bool,
 }

@@ -1,5 +1,5 @@
-//! What would have held what was lost: how large each ring would have to be. It is a guess. A larger ring would have held the largest loss in a
-//! row, but how much comes in a row the next time, nobody knows.
+//! What would have held what was lost: how large each ring would have to be. It is a guess. A larger ring would have
+//! held the largest loss in a row, but how much comes in a row the next time, nobody knows.
 
 use perfweave::Item;
 use std::collections::HashMap;
@@ -54,8 +54,8 @@ impl Cure {
         }
     }
 
-    /// How large the rings must be for this load, if they have `size` bytes. `lost` has how many records each CPU has lost in all: the last
-    /// losses are in that count alone. `None` if nothing was lost.
+    /// How large the rings must be for this load, if they have `size` bytes. `lost` has how many records each CPU has
+    /// lost in all: the last losses are in that count alone. `None` if nothing was lost.
     pub fn advice(&self, size: u64, lost: impl Iterator<Item = (u32, u64)>) -> Option<Advice> {
         let untold = Losses::default();
         let largest = |(cpu, lost): (u32, u64)| {

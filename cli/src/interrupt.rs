@@ -1,7 +1,7 @@
 //! Who executes a tracepoint: the running thread, or an interrupt that has no part in what the thread does.
 
-/// The bits of `common_flags` and what they say, the innermost first: `TRACE_FLAG_NMI`, `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ`
-/// (include/linux/trace_events.h).
+/// The bits of `common_flags` and what they say, the innermost first: `TRACE_FLAG_NMI`, `TRACE_FLAG_HARDIRQ` and
+/// `TRACE_FLAG_SOFTIRQ` (include/linux/trace_events.h).
 const KINDS: [(u64, &str); 3] = [(0x40, "nmi"), (0x08, "hardirq"), (0x10, "softirq")];
 
 /// The interrupt that executes a tracepoint with this `common_flags`. `None`: the thread itself.

@@ -137,8 +137,8 @@ impl Rows {
         }
     }
 
-    /// Whether records are missing here: what has begun may have ended and begun again. What ended meanwhile does not count, and neither does
-    /// what ended after a record that came late.
+    /// Whether records are missing here: what has begun may have ended and begun again. What ended meanwhile does not
+    /// count, and neither does what ended after a record that came late.
     pub fn is_missing(&mut self, event: &Event<'_>) -> bool {
         let since = self.last.takes(event);
         since.into_iter().for_each(|since| self.times.void(since));
@@ -225,7 +225,8 @@ mod tests {
     use super::Rows;
     use crate::recent::a_loss_in_between;
 
-    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the return of one call may be joined to the entry of an earlier one.
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the return of one call may be joined to the entry of
+    /// an earlier one.
     #[test]
     fn what_returned_while_records_were_lost_does_not_count() {
         let mut rows = Rows::default();

@@ -1,5 +1,5 @@
-//! A table that is drawn again every second while a trace runs, if a person sees it. ratatui would draw it too, with 77 crates more; the whole
-//! program has 110.
+//! A table that is drawn again every second while a trace runs, if a person sees it. ratatui would draw it too, with 77
+//! crates more; the whole program has 110.
 
 use crate::out::{Out, printable};
 use std::fmt::Write as _;

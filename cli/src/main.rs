@@ -44,8 +44,8 @@ use std::process::ExitCode;
 
 /// Traces a Linux machine in proven order: who woke whom, what came first, and what is missing.
 ///
-/// Events of all CPUs come out in the order in which they happened. A line says if one is late, if it leaves before its place is proven,
-/// and if records are lost before it.
+/// Events of all CPUs come out in the order in which they happened. A line says if one is late, if it leaves before its
+/// place is proven, and if records are lost before it.
 #[derive(Debug, Parser)]
 #[command(name = "perfweave", version, max_term_width = 100, after_help = AFTER)]
 struct Cli {

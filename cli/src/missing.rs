@@ -5,8 +5,8 @@ use perfweave::Account;
 /// Why losses are not all counted, where a command knows nothing more special.
 pub const UNCOUNTED: &str = "losses after the last record of a ring are not counted here (Linux 6.0 counts them)";
 
-/// What is missing, in words, by the account of all CPUs together. `uncounted` says why losses are not all counted, if they are not, and
-/// what would help.
+/// What is missing, in words, by the account of all CPUs together. `uncounted` says why losses are not all counted, if
+/// they are not, and what would help.
 pub fn of(total: &Account, uncounted: &str) -> String {
     if total.is_complete() {
         return "nothing is missing".into();

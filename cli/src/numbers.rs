@@ -1,11 +1,13 @@
-//! Numbers of threads in a PID namespace, as in a container. Fields of tracepoints have those of the first namespace. `PERF_SAMPLE_TID` and
-//! `/proc` have those of this one, so a record that has both tells the number of the thread that wrote it.
+//! Numbers of threads in a PID namespace, as in a container. Fields of tracepoints have those of the first namespace.
+//! `PERF_SAMPLE_TID` and `/proc` have those of this one, so a record that has both tells the number of the thread that
+//! wrote it.
 
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Which number here a thread has. A thread from outside has none: it is told apart by [`OUTSIDE`] and its number there.
+/// Which number here a thread has. A thread from outside has none: it is told apart by [`OUTSIDE`] and its number
+/// there.
 #[derive(Debug)]
 pub struct Numbers {
     /// Unknown only of a recording, until a record tells.
@@ -14,7 +16,8 @@ pub struct Numbers {
     kernels: HashMap<u32, u32>,
 }
 
-/// No thread has so large a number (`PID_MAX_LIMIT` is 2^22). In files that others read, numbers of threads have 31 bits.
+/// No thread has so large a number (`PID_MAX_LIMIT` is 2^22). In files that others read, numbers of threads have 31
+/// bits.
 pub const OUTSIDE: u32 = 1 << 30;
 
 /// What the kernel gives as the number of a thread that has ended (`perf_event_pid_type`, kernel/events/core.c).

@@ -1,4 +1,5 @@
-//! Standard output: buffered, and written out whenever nothing more is ready. And lines in which no name commands a terminal.
+//! Standard output: buffered, and written out whenever nothing more is ready. And lines in which no name commands a
+//! terminal.
 
 pub use crate::printable::{printable, say};
 

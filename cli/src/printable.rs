@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::{Arguments, Write as _};
 
-/// A text that is one line, and no command to a terminal. Any process chooses names, paths and symbols that others print. What is no character
-/// to be seen is written as JSON writes it: controls, ends of lines, and what turns the direction of letters or hides. So a line of JSON stays
-/// what it was.
+/// A text that is one line, and no command to a terminal. Any process chooses names, paths and symbols that others
+/// print. What is no character to be seen is written as JSON writes it: controls, ends of lines, and what turns the
+/// direction of letters or hides. So a line of JSON stays what it was.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(is_hidden) {
         return Cow::Borrowed(text);
@@ -28,7 +28,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     line.into()
 }
 
-/// Controls, and Unicode's characters of format (Cf) and ends of lines and paragraphs (Zl, Zp) as far as terminals obey or hide them.
+/// Controls, and Unicode's characters of format (Cf) and ends of lines and paragraphs (Zl, Zp) as far as terminals obey
+/// or hide them.
 fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 
 /// Samples stacks of programs and of the kernel, and prints how often each was seen
 ///
-/// One line for each stack, as flame graph tools take them: process, outermost function; ...; innermost function, and the number of samples.
+/// One line for each stack, as flame graph tools take them: process, outermost function; ...; innermost function, and
+/// the number of samples.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {

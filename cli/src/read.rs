@@ -20,8 +20,8 @@ use std::process::ExitCode;
 
 /// Reads a pinned perf event array or BPF ring buffer of any program, as lines in order
 ///
-/// A map that is pinned (`bpftool map pin`, LIBBPF_PIN_BY_NAME) is read as it is: a perf event array, a ring buffer, or a map of ring buffers
-/// by CPU. The reader takes what it reads, so no other program may read the map meanwhile.
+/// A map that is pinned (`bpftool map pin`, LIBBPF_PIN_BY_NAME) is read as it is: a perf event array, a ring buffer, or
+/// a map of ring buffers by CPU. The reader takes what it reads, so no other program may read the map meanwhile.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -125,7 +125,8 @@ fn key(args: &Args, format: Option<&Payload>) -> Result<Key, Failure> {
 
 /// The rings of the map, whatever it is, and whether they are BPF ring buffers.
 fn rings(args: &Args, order: &Order, by_time: bool) -> Result<(Rings, bool), Failure> {
-    // SAFETY: this process reads the map nowhere else. The help says that no other one may, and a second reader is reported as damage.
+    // SAFETY: this process reads the map nowhere else. The help says that no other one may, and a second reader is
+    // reported as damage.
     let buffers = unsafe { Ring::adopt_pinned_ring_buffers(&args.map) };
     match buffers {
         Ok(_) if by_time => Err(Failure::hinting(

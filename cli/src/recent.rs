@@ -1,7 +1,7 @@
 //! What was concluded from records, as long as a loss may still make it void.
 //!
-//! A loss is told with the record behind it in its ring. What other CPUs wrote meanwhile comes before. What was concluded from that may be wrong:
-//! what lies between two records that were joined may be among the lost ones.
+//! A loss is told with the record behind it in its ring. What other CPUs wrote meanwhile comes before. What was
+//! concluded from that may be wrong: what lies between two records that were joined may be among the lost ones.
 
 use crate::times::Times;
 use perfweave::{Certainty, Event, Item, Status};
@@ -82,8 +82,8 @@ pub struct Last {
 }
 
 impl Last {
-    /// Takes an event. Gives the time after which what was concluded is void: a record came late, or records may be missing, and then
-    /// nothing is joined across it.
+    /// Takes an event. Gives the time after which what was concluded is void: a record came late, or records may be
+    /// missing, and then nothing is joined across it.
     pub fn takes(&mut self, event: &Event<'_>) -> Option<u64> {
         match event.item() {
             Item::Record(record) => {
@@ -146,7 +146,8 @@ pub fn a_loss_in_between(mut each: impl FnMut(&perfweave::Event<'_>)) {
     merge.batch().for_each(|event| each(&event));
 }
 
-/// Events of two CPUs. Records of CPU 1 are lost after 10, and the reader asks for that before CPU 0 writes at 20. CPU 1 writes again at 40.
+/// Events of two CPUs. Records of CPU 1 are lost after 10, and the reader asks for that before CPU 0 writes at 20. CPU
+/// 1 writes again at 40.
 #[cfg(test)]
 pub fn a_loss_that_lasts(mut each: impl FnMut(&perfweave::Event<'_>)) {
     use perfweave::{Hold, Merge, Order, sim};
@@ -219,7 +220,8 @@ mod tests {
         assert_eq!(counts(&pairs, "a"), (5, 10, 4));
     }
 
-    /// A CPU's loss comes with its next record. By then others have told of later times than that of the record before the loss.
+    /// A CPU's loss comes with its next record. By then others have told of later times than that of the record before
+    /// the loss.
     #[test]
     fn a_loss_says_since_when_records_are_missing() {
         let (mut last, mut seen) = (Last::default(), Vec::new());

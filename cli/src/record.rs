@@ -22,10 +22,12 @@ use trigger::On;
 
 /// Writes a perf.data file, or the last moments before a trigger
 ///
-/// perf script, perf report and `perfweave convert` read the file. Ctrl-C, SIGTERM, --seconds or the end of the command end it.
+/// perf script, perf report and `perfweave convert` read the file. Ctrl-C, SIGTERM, --seconds or the end of the command
+/// end it.
 ///
-/// With --last it is a flight recorder: the kernel overwrites the rings, nothing is written, and no reader runs until something happens that
-/// --on, --on-signal or --on-socket names. Then the last moments of the whole machine become a file, and it goes on.
+/// With --last it is a flight recorder: the kernel overwrites the rings, nothing is written, and no reader runs until
+/// something happens that --on, --on-signal or --on-socket names. Then the last moments of the whole machine become a
+/// file, and it goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("when").multiple(true)))]
 pub struct Args {
@@ -39,8 +41,8 @@ pub struct Args {
     target: Target,
     #[command(flatten)]
     common: Common,
-    /// The file, or - for standard output, which perf reads through a pipe; with --last, the beginning of the names of the files, which end
-    /// with the time
+    /// The file, or - for standard output, which perf reads through a pipe; with --last, the beginning of the names of
+    /// the files, which end with the time
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
     /// Keep so much in the rings, such as 500ms or 2s, and write it when something happens
@@ -96,7 +98,8 @@ impl Args {
         }
         options = options.records(NAMES);
         options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
-        // Of a process only its own threads' `sched_switch` is written, when they leave a CPU. The kernel's records say when they run.
+        // Of a process only its own threads' `sched_switch` is written, when they leave a CPU. The kernel's records say
+        // when they run.
         if self.target.is_limited()
             && self.event.iter().any(|event| event.contains("sched_switch") || event == "sched:*")
         {
@@ -196,8 +199,8 @@ fn whole(args: &Args) -> Outcome {
     Ok(session.status())
 }
 
-/// The time that was asked for. Rings have events from before it, for their names are read from /proc when they are open, and some from after
-/// it, because the end is proven later.
+/// The time that was asked for. Rings have events from before it, for their names are read from /proc when they are
+/// open, and some from after it, because the end is proven later.
 struct Within {
     from: u64,
     until: u64,
@@ -214,7 +217,8 @@ impl Within {
         Self { from, until, before: 0, after: 0 }
     }
 
-    /// Whether a record is not from then, and counts it. Names and mappings of before are needed. What is no record is told, whenever it was.
+    /// Whether a record is not from then, and counts it. Names and mappings of before are needed. What is no record is
+    /// told, whenever it was.
     fn leaves_out(&mut self, event: &Event<'_>) -> bool {
         let Some((record, time)) = event.record().and_then(|record| Some((record, record.time()?))) else {
             return false;
@@ -227,8 +231,8 @@ impl Within {
     }
 }
 
-/// The last lines: what was written, on standard error as perf does, or as an object. `outside` are the records that the summary counts and the
-/// file lacks: from before the recording, from after its end, and this program's own.
+/// The last lines: what was written, on standard error as perf does, or as an object. `outside` are the records that
+/// the summary counts and the file lacks: from before the recording, from after its end, and this program's own.
 fn tell(args: &Args, written: &Written, summary: &str, outside: [u64; 3]) -> io::Result<()> {
     let Written { records, lost, left_out, .. } = *written;
     let file = args.place();

@@ -1,4 +1,5 @@
-//! What the scheduler's tracepoints tell of threads, for the [account](crate::waits) of what they wait for: live, or from a recording.
+//! What the scheduler's tracepoints tell of threads, for the [account](crate::waits) of what they wait for: live, or
+//! from a recording.
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -86,15 +87,17 @@ const OUT: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_SWITCH_OUT_PREEMPT`
 const PREEMPTED: u16 = 1 << 14;
 
-/// Where a kernel leaves a `sched_switch` out, its own record of the switch still says who runs: on a virtual machine that was one in six, most
-/// of them from an idle CPU. And in a PID namespace only that record has the number of the next thread.
+/// Where a kernel leaves a `sched_switch` out, its own record of the switch still says who runs: on a virtual machine
+/// that was one in six, most of them from an idle CPU. And in a PID namespace only that record has the number of the
+/// next thread.
 ///
 /// The kernel counts a wake-up for the waker alone. So who wants those of some threads traces the whole machine.
 pub fn sources(options: RingOptions) -> RingOptions {
     options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH])
 }
 
-/// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them. `but`: without some.
+/// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them.
+/// `but`: without some.
 pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
     const NAMES: [&str; 15] = [
         "sched:sched_waking",
@@ -118,8 +121,8 @@ pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOpti
 }
 
 impl Scheduler {
-    /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own. `most`: how many
-    /// stretches the account keeps.
+    /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own.
+    /// `most`: how many stretches the account keeps.
     pub fn new(rings: &Rings, is_limited: bool, most: usize) -> Result<Self, Failure> {
         Self::with(rings, Numbers::now(), is_limited, most, true)
     }
@@ -218,7 +221,8 @@ impl Scheduler {
         record.source().is_some_and(|source| matches!(self.sources.get(source), Some(Source::Switches { .. })))
     }
 
-    /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of one that does.
+    /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of
+    /// one that does.
     pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
         let (sampled, cpu) = (record.pid_tid(), record.cpu());
         let Self { sources, numbers, account, .. } = self;
@@ -320,8 +324,8 @@ impl Scheduler {
                     account.leaves_unseen(time, cpu, numbers.kernels(tid)?, could_run, other);
                     return None;
                 }
-                // Where one command is recorded, who was to begin may have been a stranger, without a record of its own. A thread whose number is known
-                // is none.
+                // Where one command is recorded, who was to begin may have been a stranger, without a record of its
+                // own. A thread whose number is known is none.
                 let is_known = |begins: &u32| numbers.kernels(tid).is_none_or(|thread| thread == *begins);
                 match self.begins.remove(&cpu).filter(|(thread, _)| is_known(thread)) {
                     Some((thread, ran)) => {
@@ -433,8 +437,8 @@ impl Named {
     }
 }
 
-/// Whether a CPU's queue of packets to this machine is empty. It has no device, and one that has delivered fewer than it may has no more
-/// (`process_backlog`, net/core/dev.c).
+/// Whether a CPU's queue of packets to this machine is empty. It has no device, and one that has delivered fewer than
+/// it may has no more (`process_backlog`, net/core/dev.c).
 fn is_backlog_empty([device, work, budget]: &[Field; 3], record: &Record<'_>) -> bool {
     let has_none = device.text(record).is_some_and(|device| device == "(no device)");
     has_none && work.int(record).zip(budget.int(record)).is_some_and(|(work, budget)| work < budget)
@@ -469,7 +473,8 @@ fn is_interrupted(result: i64) -> bool {
     matches!(result, -4 | -514..=-512 | -516)
 }
 
-/// `prev_state` of sched_switch, whose text the kernel prints as R, S, D and so on (include/trace/events/sched.h). `None`: it has ended (X, Z).
+/// `prev_state` of sched_switch, whose text the kernel prints as R, S, D and so on (include/trace/events/sched.h).
+/// `None`: it has ended (X, Z).
 pub fn why(state: i64) -> Option<Why> {
     match state & 0xff {
         0 => Some(Why::Ready),

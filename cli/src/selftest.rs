@@ -1,4 +1,5 @@
-//! The guarantee on the user's own kernel: loads whose true order and number are known, and what the stream says of them.
+//! The guarantee on the user's own kernel: loads whose true order and number are known, and what the stream says of
+//! them.
 
 mod why;
 
@@ -19,14 +20,15 @@ use std::time::{Duration, Instant};
 
 /// Checks the order on this kernel with loads whose true order is known: 0 out of turn, or the evidence
 ///
-/// Threads on all CPUs hand a number round. Each makes one system call with the number before it hands it on, so the next call comes after
-/// it for certain. The stream must have the calls in this order under every fence. A flood into rings that are too small must be accounted
-/// for: calls made = yielded + lost.
+/// Threads on all CPUs hand a number round. Each makes one system call with the number before it hands it on, so the
+/// next call comes after it for certain. The stream must have the calls in this order under every fence. A flood into
+/// rings that are too small must be accounted for: calls made = yielded + lost.
 ///
-/// With --why, eight threads hand a token round. Now and then one of them is delayed, by a lock, a pipe, a socket, a futex, a sleep, the disk, a
-/// computing thread, a quota or a signal, and the path of the last one is compared with what was done. Of the time that is known, 99 % or more
-/// must be on its cause. Not told apart is a time of which nothing says who ended a wait, or whether a thread that is ready may run. No waker may be false, and nothing concluded across a loss, also where rings are too small. It takes real-time
-/// priority, a control group and root.
+/// With --why, eight threads hand a token round. Now and then one of them is delayed, by a lock, a pipe, a socket, a
+/// futex, a sleep, the disk, a computing thread, a quota or a signal, and the path of the last one is compared with
+/// what was done. Of the time that is known, 99 % or more must be on its cause. Not told apart is a time of which
+/// nothing says who ended a wait, or whether a thread that is ready may run. No waker may be false, and nothing
+/// concluded across a loss, also where rings are too small. It takes real-time priority, a control group and root.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Send the whole output as a report. The exit status is 1 if anything was out of turn or unaccounted for."

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 /// How long to wait for an event before a command may print what it has.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A reader, and what ends it: the deadline, a signal, or the end of the command. All events from before the end are yielded.
+/// A reader, and what ends it: the deadline, a signal, or the end of the command. All events from before the end are
+/// yielded.
 #[derive(Debug)]
 pub struct Session {
     reader: Reader,
@@ -115,7 +116,8 @@ impl Session {
         self.watched = id;
     }
 
-    /// Calls a function with each event until the end. Loss, gaps and damage are events too. It ends well if the other end of the output is closed.
+    /// Calls a function with each event until the end. Loss, gaps and damage are events too. It ends well if the other
+    /// end of the output is closed.
     pub fn each(&mut self, mut each: impl FnMut(Tell<'_, '_>) -> io::Result<()>) -> Result<(), Failure> {
         let (stop, handle, mut looked) = (Arc::clone(&self.stop), self.reader.handle(), Instant::now());
         let mut read = || {
@@ -164,7 +166,8 @@ impl Session {
         self.reader.status().left_out
     }
 
-    /// Which buffer would have held what was lost. `None` if nothing was, or if the rings are a map, whose size its program chooses.
+    /// Which buffer would have held what was lost. `None` if nothing was, or if the rings are a map, whose size its
+    /// program chooses.
     fn advice(&self, ledger: &Status) -> Option<Advice> {
         let size = ledger.accounts.iter().map(|account| account.size).max()?;
         let lost = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));

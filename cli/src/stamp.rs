@@ -22,8 +22,8 @@ pub enum By {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Printed {
-    /// By which clock times are printed. The conversion is made once, at the start, and the summary says how exact it is, and whether the
-    /// clock was set meanwhile
+    /// By which clock times are printed. The conversion is made once, at the start, and the summary says how exact it
+    /// is, and whether the clock was set meanwhile
     #[arg(long, value_name = "CLOCK")]
     pub time: Option<By>,
 }
@@ -42,7 +42,8 @@ pub struct Stamp {
 const SAME: ClockOffset = ClockOffset { nanoseconds: 0, uncertainty: Some(0) };
 
 impl Printed {
-    /// For rings that the kernel writes into. Objects of JSON have the time of the rings' clock unless the user asks for another.
+    /// For rings that the kernel writes into. Objects of JSON have the time of the rings' clock unless the user asks
+    /// for another.
     pub fn stamp(&self, rings: &Rings, otherwise: By, json: bool) -> Result<Stamp, Failure> {
         let by = self.time.unwrap_or(if json { By::Monotonic } else { otherwise });
         let offset = match by {
@@ -138,8 +139,8 @@ impl Stamp {
         self.offset.uncertainty.filter(|_| self.by.converted().is_some())
     }
 
-    /// By how many nanoseconds somebody has set the clock since the conversion was made: what is printed since then is by the clock as it
-    /// was before.
+    /// By how many nanoseconds somebody has set the clock since the conversion was made: what is printed since then is
+    /// by the clock as it was before.
     pub fn moved(&self) -> Option<i64> {
         let now = self.clock.offset_to(self.by.converted()?)?;
         let moved = now.nanoseconds.saturating_sub(self.offset.nanoseconds);

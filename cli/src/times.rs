@@ -34,7 +34,8 @@ impl Times {
         }
     }
 
-    /// The least time that at least this share of the times, in percent, does not exceed: the nearest rank, as HdrHistogram has it.
+    /// The least time that at least this share of the times, in percent, does not exceed: the nearest rank, as
+    /// HdrHistogram has it.
     pub fn quantile(&self, percent: u64) -> u64 {
         let (rank, mut seen) = (rank(self.count, percent), 0);
         for (bucket, count) in &self.buckets {

@@ -14,20 +14,24 @@ use std::process::ExitCode;
 
 /// Checks what a recording says of itself: whether a record was changed, added, moved or removed
 ///
-/// `perfweave record` writes a seal after each MiB of events and at the end, with the hash of all bytes before it, the counts of records and
-/// losses of each CPU, and how far the order was proven. This reads the file once, counts and hashes its records, and compares. Standard input is kept in a
-/// temporary file meanwhile. It names the bytes and times that nothing vouches for. A recording of `perf record` has no seals: order and losses are counted, and nothing vouches for its bytes.
+/// `perfweave record` writes a seal after each MiB of events and at the end, with the hash of all bytes before it, the
+/// counts of records and losses of each CPU, and how far the order was proven. This reads the file once, counts and
+/// hashes its records, and compares. Standard input is kept in a temporary file meanwhile. It names the bytes and times
+/// that nothing vouches for. A recording of `perf record` has no seals: order and losses are counted, and nothing
+/// vouches for its bytes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The recording; - for standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
-    /// The hash that `perfweave record` printed. Without it, a recording whose seals were written anew as well is not found
+    /// The hash that `perfweave record` printed. Without it, a recording whose seals were written anew as well is not
+    /// found
     #[arg(long, value_name = "HASH", value_parser = hash)]
     expect: Option<[u8; 32]>,
-    /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with OFFSET:32. Says how many
-    /// are missing, and compares that with the gaps that the recorder was told of, if it had the numbers (as a program with this crate may)
+    /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with
+    /// OFFSET:32. Says how many are missing, and compares that with the gaps that the recorder was told of, if it had
+    /// the numbers (as a program with this crate may)
     #[arg(long, value_name = "OFFSET[:32]", value_parser = numbers)]
     numbers: Option<(usize, u32)>,
     /// Print one JSON object

@@ -1,7 +1,9 @@
-//! One account of waiting: for each thread, intervals without overlap or hole, of what it does; for each CPU, who ran there.
+//! One account of waiting: for each thread, intervals without overlap or hole, of what it does; for each CPU, who ran
+//! there.
 //!
-//! It is made of what the scheduler tells, in its order. Nothing spans a time in which records are missing: all is unknown from the last
-//! record before the loss until the next fact. Threads have their numbers in the first PID namespace here, which tracepoints have.
+//! It is made of what the scheduler tells, in its order. Nothing spans a time in which records are missing: all is
+//! unknown from the last record before the loss until the next fact. Threads have their numbers in the first PID
+//! namespace here, which tracepoints have.
 
 mod account;
 mod history;
@@ -129,7 +131,8 @@ pub struct Wake {
     pub by: Waker,
     /// What kind of an interrupt it is by, if it is.
     pub interrupt: Option<&'static str>,
-    /// The process of the thread that ran, and its own number, as the recorder's namespace has them. A thread that ends may have none.
+    /// The process of the thread that ran, and its own number, as the recorder's namespace has them. A thread that ends
+    /// may have none.
     pub numbers: (u32, Option<u32>),
     /// Where the waker stands: [`Account::stands`].
     pub stack: u32,

@@ -71,14 +71,16 @@ pub struct Args {
     /// Print the JSON Schema of what --json prints, and end
     #[arg(long, exclusive = true)]
     json_schema: bool,
-    /// Print where threads stood when they fell asleep, and when they woke others: functions of the kernel and of programs
+    /// Print where threads stood when they fell asleep, and when they woke others: functions of the kernel and of
+    /// programs
     #[arg(long, conflicts_with = "folded")]
     stacks: bool,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
     common: Common,
-    /// A recording of the whole machine, by perfweave record -a or perf record -a; - for standard input. Without it: what happens now
+    /// A recording of the whole machine, by perfweave record -a or perf record -a; - for standard input. Without it:
+    /// what happens now
     #[arg(value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
     /// Where this command's time goes, from its first instruction until it ends
@@ -165,7 +167,8 @@ fn live(args: &Args) -> Outcome {
     let descriptors = Descriptors::new(&rings);
     let command = child.as_ref().map(Child::pid);
     let mut search = Search::new(scheduler, family, args, command, requests, stacks, descriptors);
-    // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake others.
+    // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake
+    // others.
     let order = Order::new().hold(args.common.hold.clone());
     let mut quota = Quota::new(args.pid.or(args.tid).or(child.as_ref().map(Child::pid)));
     let steal = Steal::new();

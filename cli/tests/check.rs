@@ -49,7 +49,8 @@ fn no_kernel_is_called_older_than_it_is() {
     assert!(!said.contains("older than 4."), "{said}");
 }
 
-/// The program under a name of eight letters that no other process has, and a BPF program that returns 0 in it and 1 everywhere else.
+/// The program under a name of eight letters that no other process has, and a BPF program that returns 0 in it and 1
+/// everywhere else.
 fn with_taker() -> Option<(PathBuf, Program)> {
     let name = format!("pw{:06}", std::process::id() % 1_000_000);
     let half = |at: usize| i32::from_ne_bytes(name.as_bytes()[at..at + 4].try_into().unwrap());

@@ -129,7 +129,8 @@ fn an_output_follows_no_link_of_others_and_is_as_private_as_the_recording() {
     // Another user's file would show that user what only this one may see, and that user may change it.
     chown(&precious, Some(65534), None).unwrap();
     assert_eq!(convert(&precious).status.code(), Some(1));
-    // A recording that all may read, in a folder that only this user may enter, tells others nothing. Nor does what is made of it elsewhere.
+    // A recording that all may read, in a folder that only this user may enter, tells others nothing. Nor does what is
+    // made of it elsewhere.
     fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     for output in [&page, &place.file("public")] {
         if output != &page {
@@ -141,7 +142,8 @@ fn an_output_follows_no_link_of_others_and_is_as_private_as_the_recording() {
     }
 }
 
-/// A link in /proc leads to what a process has open. That of this process is its user's choice, that of another is looked at as any file is.
+/// A link in /proc leads to what a process has open. That of this process is its user's choice, that of another is
+/// looked at as any file is.
 #[test]
 fn a_descriptor_of_another_process_is_no_way_around_the_owner() {
     use std::os::unix::fs::chown;
@@ -196,7 +198,8 @@ fn wake_ups_by_interrupts_are_not_those_of_the_interrupted_thread() {
         let lines = printed.lines().filter(|line| line.contains("sched_waking:") && line.ends_with(end));
         assert_eq!(lines.count(), by(kind), "{kind}");
     }
-    // The page: an event ends with the interrupt, and a wake-up has [time, CPU, waker, woken, ran, on]. The events are those of before.
+    // The page: an event ends with the interrupt, and a wake-up has [time, CPU, waker, woken, ran, on]. The events are
+    // those of before.
     let page = page_data(&file);
     let of_page = |interrupt: &str| {
         let points = page["points"].as_array().unwrap().iter().filter(|point| point[7] == interrupt);
@@ -251,8 +254,9 @@ fn what_is_recorded_in_a_pid_namespace_is_joined() {
         let scripts = all("runs").map(|run| &run[3]).filter(|tid| matches!(named(tid), Some("ls" | "cat" | "sleep")));
         let scripts: Vec<_> = scripts.map(|tid| tid.as_u64().unwrap()).collect();
         let inside = scripts.iter().filter(|tid| **tid < 100).count();
-        // Beside other programs of these names, if those are traced too. If they are not, a thread that keeps its CPU from its first switch to
-        // its end has no record of a switch, as on a busy machine: only `sleep` always has one.
+        // Beside other programs of these names, if those are traced too. If they are not, a thread that keeps its CPU
+        // from its first switch to its end has no record of a switch, as on a busy machine: only `sleep` always has
+        // one.
         let is_all = target == ["-a"];
         assert!(inside >= if is_all { 5 } else { 1 } && (inside == scripts.len() || is_all), "{target:?} {scripts:?}");
         for tid in &of_ours {

@@ -81,7 +81,8 @@ fn others_are_told_what_they_lack() {
     program::in_namespaces("latency -- true");
 }
 
-/// Of several begins before an end the last counts. This program's last call comes after it has told the time; its first long before.
+/// Of several begins before an end the last counts. This program's last call comes after it has told the time; its
+/// first long before.
 #[test]
 fn the_last_begin_counts() {
     let Some(python) = program::python() else { return };

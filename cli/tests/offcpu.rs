@@ -45,7 +45,8 @@ fn sleeps_are_counted_with_their_reason() {
     }
 }
 
-/// On one CPU a real-time thread writes to one that sleeps in a read, and computes for 30 ms: the reader is ready all that time, and asleep before.
+/// On one CPU a real-time thread writes to one that sleeps in a read, and computes for 30 ms: the reader is ready all
+/// that time, and asleep before.
 const HOG: &str = "\
 import os, time\n\
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n\

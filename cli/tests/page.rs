@@ -1,5 +1,5 @@
-//! The pages of `convert --html` and `why --html`, of a recording of this machine, in a browser that is driven as by a hand: wheel, drag, keys,
-//! clicks, search.
+//! The pages of `convert --html` and `why --html`, of a recording of this machine, in a browser that is driven as by a
+//! hand: wheel, drag, keys, clicks, search.
 
 mod support;
 
@@ -71,8 +71,8 @@ fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     waits(&found);
     keeps_lanes(&found);
     has_dates(&found, &file);
-    // A frame has at most a run, a wait and some marks for each pixel of the lanes that are seen, and looks at some entries for each: however
-    // many events there are. The canvas draws what is written beside them.
+    // A frame has at most a run, a wait and some marks for each pixel of the lanes that are seen, and looks at some
+    // entries for each: however many events there are. The canvas draws what is written beside them.
     let sweep = |name: &str| real(&found["sweep"][name]);
     let columns = 45.0 * sweep("width");
     assert!(
@@ -252,7 +252,8 @@ fn is_a_ribbon(place: &Place, file: &str, page: &str, whys: &[Value]) {
     assert_eq!(found["without"], serde_json::json!([true, 0, true]), "{found:#}");
 }
 
-/// A page that would take the place of its own recording, or that nobody could write, is an error before anything is traced.
+/// A page that would take the place of its own recording, or that nobody could write, is an error before anything is
+/// traced.
 #[test]
 fn a_page_of_why_is_not_the_recording() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! Every command in bad places: for a user without rights, in namespaces, and where nothing can be written. Tests of one command have more.
+//! Every command in bad places: for a user without rights, in namespaces, and where nothing can be written. Tests of
+//! one command have more.
 
 mod program;
 
@@ -19,8 +20,8 @@ fn users_without_rights_are_told_what_they_lack() {
     }
 }
 
-/// Takes a name that is a command to a terminal, the end of a line, a command in one character, and letters from right to left. Then it waits
-/// for a child, switches, and uses the CPU.
+/// Takes a name that is a command to a terminal, the end of a line, a command in one character, and letters from right
+/// to left. Then it waits for a child, switches, and uses the CPU.
 const HOSTILE: &str = "printf '\\033]0;\\007\\n\\302\\233F/1\\342\\200\\256' > /proc/$$/comm
     sleep 0.01; sleep 0.01; n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done";
 

@@ -1,6 +1,7 @@
-//! The profiler compared with `perf record -g`: the same process, and the same innermost function.
-//! Each has its own timer, so their samples and counts differ. The workload only calls one function, so both must find it in most samples.
-//! The caller of the function can be found only by frame pointers, which Rust leaves out by default, so neither finds it.
+//! The profiler compared with `perf record -g`: the same process, and the same innermost function. Each has its own
+//! timer, so their samples and counts differ. The workload only calls one function, so both must find it in most
+//! samples. The caller of the function can be found only by frame pointers, which Rust leaves out by default, so
+//! neither finds it.
 
 mod common;
 mod support;
@@ -210,7 +211,8 @@ fn sampled(run: Run) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// Frames without a function have the name of their file, one for all addresses of it, although the process has ended when they are read.
+/// Frames without a function have the name of their file, one for all addresses of it, although the process has ended
+/// when they are read.
 #[test]
 fn frames_without_a_function_have_their_file() {
     let Some((place, program)) = built(&["-s"]) else { return };
@@ -264,7 +266,8 @@ fn with_endless_symbols(program: &str) -> std::io::Result<()> {
     file.write_all_at(&((LEN - word(symtab + 0x18)) / 24 * 24).to_ne_bytes(), symtab as u64 + 0x20)
 }
 
-/// What lies at `/tmp/perf-PID.map` is read only if it is a regular file of the process's own user. Nothing there stops the profiler.
+/// What lies at `/tmp/perf-PID.map` is read only if it is a regular file of the process's own user. Nothing there stops
+/// the profiler.
 #[test]
 fn a_map_of_compiled_functions_is_read_with_care() {
     let Some((place, program)) = built(&["-s"]) else { return };

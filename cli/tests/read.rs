@@ -172,7 +172,8 @@ fn fields_come_from_the_type_information_of_an_object_file() {
     assert!(Run::new(&device).fails(1).contains("it is no file, or too large"));
 }
 
-/// Rings of a perf event array exist only while somebody reads, so the load goes on until the reader has enough and closes the pipe.
+/// Rings of a perf event array exist only while somebody reads, so the load goes on until the reader has enough and
+/// closes the pipe.
 #[test]
 fn a_perf_event_array_is_read_until_the_pipe_is_closed() {
     let Some(events) = kernel("a perf event array", Map::perf_event_array(load::slots())) else { return };
@@ -191,7 +192,8 @@ fn a_perf_event_array_is_read_until_the_pipe_is_closed() {
     );
 }
 
-/// The kernel does not count what a ring buffer refuses. A summary without the programs' counts never says that nothing is missing.
+/// The kernel does not count what a ring buffer refuses. A summary without the programs' counts never says that nothing
+/// is missing.
 #[test]
 fn what_a_ring_buffer_refuses_is_not_called_nothing() {
     let Some(rings) = kernel("a BPF ring buffer", Map::ring_buffer(4096)) else { return };

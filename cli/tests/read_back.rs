@@ -1,5 +1,5 @@
-//! What `convert` makes of a live recording with a loss, read back by the programs that it is made for: Perfetto's types, and the Firefox
-//! profiler's own code.
+//! What `convert` makes of a live recording with a loss, read back by the programs that it is made for: Perfetto's
+//! types, and the Firefox profiler's own code.
 
 mod support;
 
@@ -130,7 +130,8 @@ fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
     assert_eq!(read["first"], time);
 }
 
-/// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up after half a second.
+/// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up
+/// after half a second.
 struct Profiler<'a> {
     place: &'a Place,
     daemon: Child,

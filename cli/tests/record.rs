@@ -439,7 +439,8 @@ fn a_full_disk_ends_a_recording_that_can_be_read() {
 fn a_recorder_goes_on_when_the_disk_is_full() {
     let place = Place::new();
     let Some(()) = recorded(&place.file("before"), &["-a"]) else { return };
-    // Each signal gives a file or an error. It goes on until there is one, after at least one file. Every file can be read.
+    // Each signal gives a file or an error. It goes on until there is one, after at least one file. Every file can be
+    // read.
     let logs = Place::new();
     let script = "cd $LOGS; touch out err
         $PERFWEAVE record -e raw_syscalls:sys_enter --buffer 256K --last 100s --on-signal USR1 --keep 1000 --json -o $FILE >out 2>err & pid=$!

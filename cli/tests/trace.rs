@@ -315,7 +315,8 @@ fn a_lost_string_is_an_address() {
     assert!(strings > 100 && addresses > 10_000 && rest.contains("are lost"), "{strings}, {addresses}: {rest}");
 }
 
-/// What perf has one number for, threads outside of the PID namespace, is many: no call has the entry or the string of another one.
+/// What perf has one number for, threads outside of the PID namespace, is many: no call has the entry or the string of
+/// another one.
 #[test]
 fn threads_of_no_number_are_not_joined() {
     let Some(python) = program::python() else { return };
@@ -365,7 +366,8 @@ fn in_a_pid_namespace_numbers_are_those_that_ps_shows() {
 #[test]
 fn what_lies_where_no_argument_points_is_not_printed() {
     let Some(python) = program::python() else { return };
-    // push rbx; eax = 4, write; ebx = -1; int 0x80; pop rbx; ret. Number 4 of 64-bit calls is stat, whose argument is in rdi.
+    // push rbx; eax = 4, write; ebx = -1; int 0x80; pop rbx; ret. Number 4 of 64-bit calls is stat, whose argument is
+    // in rdi.
     let call = "import ctypes,mmap\n\
         code=mmap.mmap(-1,4096,prot=7); code.write(bytes.fromhex('53b804000000bbffffffffcd805bc3'))\n\
         place=ctypes.addressof(ctypes.c_char.from_buffer(code))\n\
@@ -433,8 +435,8 @@ fn a_ping_pong_is_in_order() {
     assert_eq!((written, read), ([300; 2], [300; 2]));
 }
 
-/// With rings that are too small records are lost, at their places, and no return is joined to the entry of another call: each lseek
-/// gives the position that it is asked for.
+/// With rings that are too small records are lost, at their places, and no return is joined to the entry of another
+/// call: each lseek gives the position that it is asked for.
 #[test]
 fn a_loss_is_a_line_and_joins_nothing_wrong() {
     let Some(python) = program::python() else { return };
@@ -454,8 +456,8 @@ fn a_loss_is_a_line_and_joins_nothing_wrong() {
     }
 }
 
-/// The summary of a trace that lost records names the buffer that would have held them, and with that nothing is lost. While the program stands
-/// still, one thread on one CPU makes all the calls, so that both runs have the same load.
+/// The summary of a trace that lost records names the buffer that would have held them, and with that nothing is lost.
+/// While the program stands still, one thread on one CPU makes all the calls, so that both runs have the same load.
 #[test]
 fn a_loss_comes_with_the_buffer_that_it_takes() {
     let Some(_) = traced(&["trace", "--", "true"]) else { return };

@@ -35,7 +35,8 @@ fn a_ping_pong_wakes_its_partner() {
     assert!((1..=401).contains(&count), "{ran:?}");
 }
 
-/// As [`PING_PONG`], on two CPUs if there are two, and so often that some wake-ups find their thread on its way to sleep. It prints both numbers.
+/// As [`PING_PONG`], on two CPUs if there are two, and so often that some wake-ups find their thread on its way to
+/// sleep. It prints both numbers.
 const OFTEN: &str = "import os\n\
     a,b=os.pipe(),os.pipe()\n\
     cpus=sorted(os.sched_getaffinity(0))\n\
@@ -48,8 +49,9 @@ const OFTEN: &str = "import os\n\
     os.wait()\n\
     print(os.getpid(), pid)";
 
-/// No thread that sleeps runs again unless it was woken. So there are as many wake-ups as sleeps with an end, counted by another reader of the
-/// same switches. The kernel leaves some out, which are then missing in both, or in one: such a run is tried again.
+/// No thread that sleeps runs again unless it was woken. So there are as many wake-ups as sleeps with an end, counted
+/// by another reader of the same switches. The kernel leaves some out, which are then missing in both, or in one: such
+/// a run is tried again.
 #[test]
 fn each_sleep_is_ended_by_one_wake_up() {
     let Some(python) = program::python() else { return };
@@ -62,8 +64,8 @@ fn each_sleep_is_ended_by_one_wake_up() {
     perfweave_support::lacks("all switches in sched:sched_switch, ten times");
 }
 
-/// How often each of two threads slept and ran again, and how often it was woken and ran. `None` if the kernel left a switch or a wake-up out, or
-/// another reader could not run.
+/// How often each of two threads slept and ran again, and how often it was woken and ran. `None` if the kernel left a
+/// switch or a wake-up out, or another reader could not run.
 fn sleeps_and_wake_ups(python: &str) -> Option<([u64; 2], [u64; 2])> {
     let options =
         Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH]);
@@ -197,7 +199,8 @@ fn the_tracer_has_no_rows() {
 
 /// A timer's interrupt wakes who sleeps. Its line says so, and names no thread. In a PID namespace too.
 ///
-/// Busy loops keep the CPUs from being idle: there kernels leave out samples in interrupts, some all of them for a while (docs/PLATFORMS.md).
+/// Busy loops keep the CPUs from being idle: there kernels leave out samples in interrupts, some all of them for a
+/// while (docs/PLATFORMS.md).
 #[test]
 fn a_wake_up_by_an_interrupt_says_so() {
     let cpus = std::thread::available_parallelism().unwrap();

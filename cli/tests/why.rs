@@ -1,4 +1,5 @@
-//! `perfweave why` as a person runs it. The delays are injected, and the program that has them tells when they began and ended.
+//! `perfweave why` as a person runs it. The delays are injected, and the program that has them tells when they began
+//! and ended.
 
 mod program;
 
@@ -6,8 +7,8 @@ use program::{perfweave, run, traced};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// What the scripts share: one CPU for all, the clock, and whether another process is asleep. The CPU is never idle, because there kernels leave
-/// out samples in interrupts (docs/PLATFORMS.md).
+/// What the scripts share: one CPU for all, the clock, and whether another process is asleep. The CPU is never idle,
+/// because there kernels leave out samples in interrupts (docs/PLATFORMS.md).
 const COMMON: &str = "\
 import fcntl, os, sys, termios, threading, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -92,7 +93,8 @@ fn adds_up(path: &Value) {
     }
 }
 
-/// The objects of a run that succeeds, and what it injected. Where nothing else may be lost, a run on a busy machine is tried again.
+/// The objects of a run that succeeds, and what it injected. Where nothing else may be lost, a run on a busy machine is
+/// tried again.
 fn objects(arguments: &[&str]) -> Option<(Vec<Value>, Vec<Injected>)> {
     for _ in 0..10 {
         let ran = traced(arguments)?;
@@ -122,8 +124,8 @@ fn whys(arguments: &[&str]) -> Option<(Vec<Value>, Vec<Injected>)> {
     Some((objects, injected))
 }
 
-/// The path of a script from its first instruction until it ended, and the delay in it. The kernel leaves a wake-up or a switch out now and then:
-/// then it is not known who ended a wait, and such a run is tried again.
+/// The path of a script from its first instruction until it ended, and the delay in it. The kernel leaves a wake-up or
+/// a switch out now and then: then it is not known who ended a wait, and such a run is tried again.
 fn of_script(script: &str) -> Option<(Value, Injected)> {
     let python = program::python()?;
     let script = format!("{COMMON}{script}");
@@ -302,7 +304,8 @@ signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
 signal.pause()
 signal.setitimer(signal.ITIMER_REAL, 0)
 os.wait()";
-    // Of a signal from an interrupt it is not always told which thread it woke: another fact of that CPU may come in between.
+    // Of a signal from an interrupt it is not always told which thread it woke: another fact of that CPU may come in
+    // between.
     for _ in 0..10 {
         let Some((path, injected)) = of_script(script) else { return };
         let (mut pauses, mut reads) = (Vec::new(), Vec::new());
@@ -365,8 +368,8 @@ os.wait()";
     assert!(number(hog, "ns") >= had, "{path:#}");
 }
 
-/// Of a recording too, and in words. The process is the shell that is recorded: it waits for its child, which sleeps. The recorder's own records
-/// are left out, and so is who ran behind it: such a run is tried again.
+/// Of a recording too, and in words. The process is the shell that is recorded: it waits for its child, which sleeps.
+/// The recorder's own records are left out, and so is who ran behind it: such a run is tried again.
 #[test]
 fn a_recording_tells_it_too() {
     let Some(_) = traced(&["trace", "--", "true"]) else { return };
@@ -477,7 +480,8 @@ fn a_field_joins_what_begins_to_what_ends() {
     assert!(whys.iter().all(|why| why["thread"] == "true"), "{whys:?}");
 }
 
-/// A thread that its control group's quota holds back is ready, even if its CPU is idle. The group's counters tell of it.
+/// A thread that its control group's quota holds back is ready, even if its CPU is idle. The group's counters tell of
+/// it.
 #[test]
 fn a_quota_is_told() {
     let group = std::path::Path::new("/sys/fs/cgroup/cpu").join(format!("perfweave-why-{}", std::process::id()));
@@ -575,8 +579,9 @@ fn known_causes_are_found() {
     let mut objects = Vec::new();
     let sure = ["pipe", "file lock", "futex", "sleep"];
     let is_unknown = |object: &Value| sure.iter().any(|kind| object["kind"] == *kind) && object["found_ns"] == 0;
-    // Each kind has a few milliseconds here. Beside other programs, some microseconds at the edges of a delay are more than one in a hundred of
-    // that now and then; and where rings of 16 MiB lose records, all delays of a kind may be unknown. A wrong waker is one in each run.
+    // Each kind has a few milliseconds here. Beside other programs, some microseconds at the edges of a delay are more
+    // than one in a hundred of that now and then; and where rings of 16 MiB lose records, all delays of a kind may be
+    // unknown. A wrong waker is one in each run.
     for attempt in 1..=3 {
         let ran = run(perfweave().args(["selftest", "--why", "--json", "--wakeups", "2500"]), "");
         objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect();
@@ -610,8 +615,8 @@ fn known_causes_are_found() {
     }
 }
 
-/// What three threads do until they are killed: each tells of rounds how long the kernel says that it ran, and that it could run and did not.
-/// Its numbers are exact when a thread has just been switched to.
+/// What three threads do until they are killed: each tells of rounds how long the kernel says that it ran, and that it
+/// could run and did not. Its numbers are exact when a thread has just been switched to.
 const ROUNDS: &str = "
 def stat(file):
     while True:
@@ -635,7 +640,8 @@ rounds()
 /// Of /proc/stat, in nanoseconds.
 const TICK: u64 = 10_000_000;
 
-/// The time of all CPUs that the hypervisor and interrupts had, in nanoseconds: kernels need not count it as that of a thread.
+/// The time of all CPUs that the hypervisor and interrupts had, in nanoseconds: kernels need not count it as that of a
+/// thread.
 fn steal() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let ticks =
@@ -643,7 +649,8 @@ fn steal() -> u64 {
     ticks.sum::<u64>() * TICK
 }
 
-/// For each thread of a process: what is between its waits, and how long it was ready in them, is what the kernel counted.
+/// For each thread of a process: what is between its waits, and how long it was ready in them, is what the kernel
+/// counted.
 #[test]
 fn each_thread_ran_and_waited_as_the_kernel_counts() {
     let Some(python) = program::python() else { return };
@@ -700,7 +707,8 @@ fn each_thread_ran_and_waited_as_the_kernel_counts() {
     perfweave_support::lacks("a run without losses in which three threads are known, of five");
 }
 
-/// Of one recording, `perf sched timehist` and this program say the same of each wait of which both say something. Times are printed in microseconds.
+/// Of one recording, `perf sched timehist` and this program say the same of each wait of which both say something.
+/// Times are printed in microseconds.
 #[test]
 fn waits_are_those_of_perf_sched_timehist() {
     let Some(_) = traced(&["trace", "--", "true"]) else { return };
@@ -719,7 +727,8 @@ fn waits_are_those_of_perf_sched_timehist() {
     let ran = run(perfweave().args(["why", "--json", "-n", "1000000", file]), "");
     assert_eq!(ran.code, Some(0), "{ran:?}");
     std::fs::remove_file(file).unwrap();
-    // time [cpu] comm[tid/pid] wait delay run: when it leaves a CPU, and what was before. One that is alone in its process has no second number.
+    // time [cpu] comm[tid/pid] wait delay run: when it leaves a CPU, and what was before. One that is alone in its
+    // process has no second number.
     let row = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
         let [.., wait, delay, ran] = words[..] else { return None };
@@ -828,7 +837,8 @@ fn what_is_printed_is_as_the_schema_has_it() {
     check(&all.out);
 }
 
-/// Where the thread fell asleep, and where the one stood that woke it: in the kernel, and in libc if that has frame pointers or not.
+/// Where the thread fell asleep, and where the one stood that woke it: in the kernel, and in libc if that has frame
+/// pointers or not.
 #[test]
 fn stacks_tell_where_threads_stood() {
     let Some(python) = program::python() else { return };

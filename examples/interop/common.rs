@@ -97,8 +97,8 @@ pub fn read_buffer(buffer: impl AsFd, failures: impl AsFd, options: &Options) ->
     read(rings, Order::new().key(Key::Payload(0)), reserved, options)
 }
 
-/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. `programs` is the rule by what the
-/// program does for the proof.
+/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. `programs` is the
+/// rule by what the program does for the proof.
 pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
     // A kernel fence does for any program.
     let hold = if options.fence { Hold::FENCE } else { programs };

@@ -1,5 +1,5 @@
-//! Any order of programs' and reader's steps on BPF ring buffers, and a kernel that writes any header and any position: the events equal a
-//! sort of all submitted records, nothing panics, and memory is bounded.
+//! Any order of programs' and reader's steps on BPF ring buffers, and a kernel that writes any header and any position:
+//! the events equal a sort of all submitted records, nothing panics, and memory is bounded.
 #![no_main]
 
 #[path = "../src/ring_buffers.rs"]

@@ -1,5 +1,5 @@
-//! Feeds any bytes and any heads to a recorder of two rings, and compares its events with those of a very simple decoder, which first
-//! copies the bytes out, and sorts.
+//! Feeds any bytes and any heads to a recorder of two rings, and compares its events with those of a very simple
+//! decoder, which first copies the bytes out, and sorts.
 
 use crate::raw_bytes::{CPUS, Expected, Input, LAYOUTS, LOSSES, decode};
 use perfweave::{Fault, Item, Key, Layout, sim};

@@ -1,5 +1,5 @@
-//! Feeds any bytes, in any layout, to all functions that decode a record, and any text to the parser of formats. The values of a record are
-//! the same for every place where it wraps.
+//! Feeds any bytes, in any layout, to all functions that decode a record, and any text to the parser of formats. The
+//! values of a record are the same for every place where it wraps.
 
 use crate::raw_bytes::Input;
 use linux_perf_event_reader::{EventRecord, RawData};

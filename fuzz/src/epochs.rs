@@ -1,5 +1,5 @@
-//! Feeds any words to proofs by writers' epochs, while writers enter, write and leave. A model of words and rings says when each proof
-//! ends, and which events come out then.
+//! Feeds any words to proofs by writers' epochs, while writers enter, write and leave. A model of words and rings says
+//! when each proof ends, and which events come out then.
 
 use crate::raw_bytes::Input;
 use perfweave::{Certainty, Fence, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
@@ -33,7 +33,8 @@ struct Cpu {
     word: u64,
     /// The key of each writer that is inside, and whether it has written. The innermost is last.
     inside: Vec<(u64, bool)>,
-    /// Keys of the writers that were inside since the CPU was last free of writers, and about how many of them words have lied.
+    /// Keys of the writers that were inside since the CPU was last free of writers, and about how many of them words
+    /// have lied.
     in_flight: Vec<u64>,
     betrayed: usize,
     /// Keys of records that are not published yet.
@@ -165,8 +166,8 @@ struct Proof {
     in_flight: Option<Vec<u64>>,
 }
 
-/// A merge and its proofs step by step, with endless patience: each proof ends exactly when the words say so, and exactly the events that
-/// it proves come out.
+/// A merge and its proofs step by step, with endless patience: each proof ends exactly when the words say so, and
+/// exactly the events that it proves come out.
 fn prove(input: &mut Input<'_>) {
     let mut machine = Machine::new();
     let fence = Fence::Epochs(machine.kernel.epochs().patience(Duration::MAX));
@@ -243,8 +244,8 @@ fn look(
     assert!(merge.next().is_none(), "more than was proven follows {last}");
 }
 
-/// A reader with endless patience reads all records once the words are right again. A reader with little or no patience never waits long
-/// for wrong words; that takes a thousand times as long, because fences that stand in take real time.
+/// A reader with endless patience reads all records once the words are right again. A reader with little or no patience
+/// never waits long for wrong words; that takes a thousand times as long, because fences that stand in take real time.
 fn read(input: &mut Input<'_>) {
     let mut machine = Machine::new();
     let choice = input.byte();

@@ -1,5 +1,5 @@
-//! Feeds any bytes and any heads to a merge of two rings, and compares its events with those of a very simple decoder, which first copies
-//! the bytes out, and sorts.
+//! Feeds any bytes and any heads to a merge of two rings, and compares its events with those of a very simple decoder,
+//! which first copies the bytes out, and sorts.
 
 use perfweave::{Fault, Hold, Item, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
 use std::collections::BTreeMap;
@@ -163,8 +163,8 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// Runs of records that are separate events, of records without a key or number, and of samples, with little memory: holding never exceeds
-/// it, and all events come out.
+/// Runs of records that are separate events, of records without a key or number, and of samples, with little memory:
+/// holding never exceeds it, and all events come out.
 fn stay_within_bound(input: &mut Input<'_>) {
     let most = 512 << (input.byte() % 5);
     let choice = input.byte();

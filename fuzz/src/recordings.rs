@@ -1,5 +1,6 @@
-//! Reads any bytes as a recording of perf(1), to its end: events in order, or a typed error. Checks their certificate, whatever it is. Reads it
-//! again with little memory, then writes it and reads that file: the records are the same, and its certificate holds.
+//! Reads any bytes as a recording of perf(1), to its end: events in order, or a typed error. Checks their certificate,
+//! whatever it is. Reads it again with little memory, then writes it and reads that file: the records are the same, and
+//! its certificate holds.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull};
@@ -127,8 +128,8 @@ fn read(rings: Rings, full: WhenFull, mut writer: Option<&mut perf_data::Writer>
     while let Some(event) = reader.next().unwrap() {
         let event = event.event();
         read.unproven |= matches!(event.item(), Item::EarlyRelease(_));
-        // No event is late, and events with a key are proven unless they left early. A record without a key, and without a record with one
-        // before it in its ring, has no place in the order.
+        // No event is late, and events with a key are proven unless they left early. A record without a key, and
+        // without a record with one before it in its ring, has no place in the order.
         if !read.unproven {
             let expected = if event.key().is_some() { Certainty::Proven } else { event.certainty() };
             assert_eq!((event.certainty(), event.late_by()), (expected, 0), "{event:?}");

@@ -1,5 +1,5 @@
-//! Runs programs, a reader and a hostile kernel on BPF ring buffers, from bytes. Whatever programs reserve, submit and discard, in any order,
-//! the stream is a sort of what they submitted.
+//! Runs programs, a reader and a hostile kernel on BPF ring buffers, from bytes. Whatever programs reserve, submit and
+//! discard, in any order, the stream is a sort of what they submitted.
 
 use perfweave::sim::{Reservation, RingBuffer};
 use perfweave::{

@@ -12,74 +12,82 @@ pub struct Account {
     pub cpu: Option<u32>,
     /// Bytes of the data areas of its rings together.
     pub size: u64,
-    /// The most bytes of `size` that the kernel could not reuse at any refresh, because they were unread or not yet given back. A ring needs
-    /// to be this large. Of several rings, the sum: they need not all have been so full at once.
+    /// The most bytes of `size` that the kernel could not reuse at any refresh, because they were unread or not yet
+    /// given back. A ring needs to be this large. Of several rings, the sum: they need not all have been so full at
+    /// once.
     pub most_used: u64,
     /// Records yielded.
     pub yielded: u64,
-    /// Records before the heads of the last refresh that are not yielded yet. This includes records that the refresh left unindexed because
-    /// memory was used up ([`WhenFull::Copy`](crate::WhenFull::Copy)).
+    /// Records before the heads of the last refresh that are not yielded yet. This includes records that the refresh
+    /// left unindexed because memory was used up ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub held: u64,
-    /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of a record that did
-    /// not fit an empty ring is reported with the next record, at the next flush, or here.
+    /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of
+    /// a record that did not fit an empty ring is reported with the next record, at the next flush, or here.
     pub lost: u64,
-    /// Lost records that no event has reported yet, since no record has followed them. Events have reported the others of `lost`.
+    /// Lost records that no event has reported yet, since no record has followed them. Events have reported the others
+    /// of `lost`.
     pub untold: u64,
-    /// Whether all losses are counted: `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If not, it is the sum of
-    /// the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and events that sample
-    /// `PERF_SAMPLE_READ`. Nothing counts what a BPF ring buffer refuses, unless its programs do
-    /// ([`Rings::count_failures`](crate::Rings::count_failures)). False also while a program has not committed what it reserved there: what
-    /// lies after that is not counted.
+    /// Whether all losses are counted: `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If
+    /// not, it is the sum of the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and
+    /// events that sample `PERF_SAMPLE_READ`. Nothing counts what a BPF ring buffer refuses, unless its programs do
+    /// ([`Rings::count_failures`](crate::Rings::count_failures)). False also while a program has not committed what it
+    /// reserved there: what lies after that is not counted.
     pub exact: bool,
     /// Damage events. Each stands for at least one lost record.
     pub damaged: u64,
-    /// Missing numbers: gaps that events have reported, and holes before held records, which may still be filled. 0 without
-    /// [`Order::numbers`](crate::Order::numbers).
+    /// Missing numbers: gaps that events have reported, and holes before held records, which may still be filled. 0
+    /// without [`Order::numbers`](crate::Order::numbers).
     pub missing: u64,
-    /// Missing numbers beyond those that `lost` explains: outputs that failed for another reason than a full ring, damage, or numbers drawn
-    /// and not written. If records without numbers share the ring, their losses explain missing numbers too.
+    /// Missing numbers beyond those that `lost` explains: outputs that failed for another reason than a full ring,
+    /// damage, or numbers drawn and not written. If records without numbers share the ring, their losses explain
+    /// missing numbers too.
     pub unexplained: u64,
-    /// How often so many records were lost that a counter of this width may have wrapped around without being noticed. The crate then does
-    /// not know how many numbers are missing ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
+    /// How often so many records were lost that a counter of this width may have wrapped around without being noticed.
+    /// The crate then does not know how many numbers are missing
+    /// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
     pub wraparounds: u64,
-    /// Numbers that break their sequence ([`AnomalyKind`](crate::AnomalyKind)), also those that were not reported because they came in a row.
+    /// Numbers that break their sequence ([`AnomalyKind`](crate::AnomalyKind)), also those that were not reported
+    /// because they came in a row.
     pub anomalies: u64,
     /// Late records among those yielded ([`Certainty::Late`](crate::Certainty::Late)).
     pub late: u64,
     /// The largest lateness, in units of the key.
     pub max_late: u64,
-    /// Records that left before the hold rule allowed it, because memory or ring space was used up ([`EarlyRelease`](crate::EarlyRelease)).
+    /// Records that left before the hold rule allowed it, because memory or ring space was used up
+    /// ([`EarlyRelease`](crate::EarlyRelease)).
     pub early: u64,
     /// Records that were out of order inside their ring and were put in order.
     pub repaired: u64,
     /// Bytes copied out of the rings because they were full ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub copied: u64,
-    /// How long the CPU has been online without being traced, at most: before the reader noticed it, or because its ring or events could not be
-    /// opened ([`Untraced`](crate::Untraced)). The events of that time are not counted. For all CPUs together, the sum.
+    /// How long the CPU has been online without being traced, at most: before the reader noticed it, or because its
+    /// ring or events could not be opened ([`Untraced`](crate::Untraced)). The events of that time are not counted. For
+    /// all CPUs together, the sum.
     pub untraced: Duration,
 }
 
 impl Account {
-    /// How many records were written, or would have been written into a larger ring: yielded, held and lost records together.
+    /// How many records were written, or would have been written into a larger ring: yielded, held and lost records
+    /// together.
     pub fn written(&self) -> u64 {
         self.yielded.saturating_add(self.held).saturating_add(self.lost)
     }
 
-    /// Whether every missing number is explained, no damage occurred, and the CPU was traced all the time. Records that the kernel dropped
-    /// count as explained. [`Account::is_complete`] says whether there were any.
+    /// Whether every missing number is explained, no damage occurred, and the CPU was traced all the time. Records that
+    /// the kernel dropped count as explained. [`Account::is_complete`] says whether there were any.
     pub fn is_balanced(&self) -> bool {
         self.unexplained == 0 && self.damaged == 0 && self.wraparounds == 0 && self.untraced.is_zero()
     }
 
-    /// Whether it is certain that everything written was yielded or is held: all losses are counted ([`Account::exact`]), and there was no
-    /// loss, no missing number, no damage, and no time without tracing.
+    /// Whether it is certain that everything written was yielded or is held: all losses are counted
+    /// ([`Account::exact`]), and there was no loss, no missing number, no damage, and no time without tracing.
     pub fn is_complete(&self) -> bool {
         self.exact && self.misses_nothing_known()
     }
 
-    /// This account with `refused` fewer unexplained numbers. `refused` is the programs' own count of outputs that failed without the
-    /// kernel's counting them ([`Status`](crate::Status)). Outputs that failed after the last record seen leave no hole, so `refused` may be
-    /// larger than `unexplained`.
+    /// This account with `refused` fewer unexplained numbers. `refused` is the programs' own count of outputs that
+    /// failed without the kernel's counting them ([`Status`](crate::Status)). Outputs that failed after the last record
+    /// seen leave no hole, so `refused` may be larger than `unexplained`.
     pub fn explained(mut self, refused: u64) -> Self {
         self.unexplained = self.unexplained.saturating_sub(refused);
         self

@@ -8,9 +8,9 @@ use std::path::Path;
 
 /// An error of opening, ordering, waiting for or reading rings.
 ///
-/// [`Error::kind`] says what a program can do about it. The message says what was tried, with all numbers and names, then what the kernel
-/// answered, and in parentheses what helps. So a program that prints the error need not print its source too. `Debug` prints the same,
-/// because Rust prints `Debug` if `main` returns the error.
+/// [`Error::kind`] says what a program can do about it. The message says what was tried, with all numbers and names,
+/// then what the kernel answered, and in parentheses what helps. So a program that prints the error need not print its
+/// source too. `Debug` prints the same, because Rust prints `Debug` if `main` returns the error.
 ///
 /// [`std::error::Error::source`] gives the error of the kernel as a [`std::io::Error`], if there is one.
 ///
@@ -19,8 +19,8 @@ use std::path::Path;
 /// # As an `io::Error`
 ///
 /// `io::Error::from(error)` has the nearest [`std::io::ErrorKind`] and holds this error. It prints the same, and
-/// [`std::io::Error::downcast`] returns this error. It has no `raw_os_error`, because an `io::Error` has either that or a message. Ask for
-/// [`Error::raw_os_error`] before the conversion.
+/// [`std::io::Error::downcast`] returns this error. It has no `raw_os_error`, because an `io::Error` has either that or
+/// a message. Ask for [`Error::raw_os_error`] before the conversion.
 #[derive(thiserror::Error)]
 #[error(transparent)]
 pub struct Error(Box<Inner>);
@@ -44,21 +44,22 @@ impl Error {
         self.0.kind
     }
 
-    /// What helps on this machine: a setting with its value, a capability, the nearest name. `None` if the crate knows nothing that helps.
-    /// The message ends with the hint.
+    /// What helps on this machine: a setting with its value, a capability, the nearest name. `None` if the crate knows
+    /// nothing that helps. The message ends with the hint.
     #[doc(alias = "cure")]
     pub fn hint(&self) -> Option<&str> {
         Some(self.0.hint.as_ref()).filter(|hint| !hint.is_empty())
     }
 
-    /// The event that the error is about, by its name in [`Rings::sources`](crate::Rings::sources): `tracepoint sched:sched_switch`. A
-    /// program that asks for several events can go on without this one. `None` if the error is about no event in particular.
+    /// The event that the error is about, by its name in [`Rings::sources`](crate::Rings::sources): `tracepoint
+    /// sched:sched_switch`. A program that asks for several events can go on without this one. `None` if the error is
+    /// about no event in particular.
     pub fn event(&self) -> Option<&str> {
         self.0.event.as_deref()
     }
 
-    /// The kernel's error number (`errno`), if [`source`](std::error::Error::source) has one. For programs that need more detail than the
-    /// kind, such as a library whose callers want error numbers.
+    /// The kernel's error number (`errno`), if [`source`](std::error::Error::source) has one. For programs that need
+    /// more detail than the kind, such as a library whose callers want error numbers.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.source.as_ref()?.raw_os_error()
     }

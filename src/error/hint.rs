@@ -63,11 +63,12 @@ pub(crate) fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(0, |(soft, _)| soft)
 }
 
-/// How many letters one hint compares at most: 10,000 names of 40 letters. Names from elsewhere may have any length and any number.
+/// How many letters one hint compares at most: 10,000 names of 40 letters. Names from elsewhere may have any length and
+/// any number.
 const MOST_STEPS: u64 = 1 << 24;
 
-/// The one of these names that is nearest to a name that does not exist, if any is near. Names are not compared once [`MOST_STEPS`] are
-/// used up.
+/// The one of these names that is nearest to a name that does not exist, if any is near. Names are not compared once
+/// [`MOST_STEPS`] are used up.
 pub(crate) fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
     // The first distance that is no longer near.
     let mut bound = 3 + name.len() / 4;
@@ -82,8 +83,8 @@ pub(crate) fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option
     found.map(|(_, other)| format!("did you mean {}?", short(&other)))
 }
 
-/// How many bytes must be added, removed or changed to turn one into the other (Levenshtein's distance). `None` if that is `bound` or more,
-/// or takes more than `steps`, which this counts down.
+/// How many bytes must be added, removed or changed to turn one into the other (Levenshtein's distance). `None` if that
+/// is `bound` or more, or takes more than `steps`, which this counts down.
 fn distance(one: &[u8], other: &[u8], bound: usize, steps: &mut u64) -> Option<usize> {
     if one.len().abs_diff(other.len()) >= bound {
         return None;

@@ -1,11 +1,12 @@
 //! Errors, with their numbers, and hints at what would help.
 //!
-//! This room has the one [`Error`] of the crate, and its kinds. An error that only one place gives is built there: from a kind, a message
-//! with numbers, and a hint. This room has the errors that several rooms give. It also has the hints that depend only on the machine's
-//! settings (limits, capabilities, sysctls). A fault *inside* a ring is an event, not an error. Begin with `kind.rs`.
+//! This room has the one [`Error`] of the crate, and its kinds. An error that only one place gives is built there: from
+//! a kind, a message with numbers, and a hint. This room has the errors that several rooms give. It also has the hints
+//! that depend only on the machine's settings (limits, capabilities, sysctls). A fault *inside* a ring is an event, not
+//! an error. Begin with `kind.rs`.
 
-/// `Debug` of an error prints what `Display` prints. Rust prints `Debug` of the error that `main` returns, and of one that is unwrapped, so
-/// users read it.
+/// `Debug` of an error prints what `Display` prints. Rust prints `Debug` of the error that `main` returns, and of one
+/// that is unwrapped, so users read it.
 macro_rules! debug_as_display {
     ($($error:ty),*) => {$(
         impl std::fmt::Debug for $error {

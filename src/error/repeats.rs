@@ -1,7 +1,8 @@
 //! Errors that repeat: which of them are reported.
 
-/// An error that may repeat: whether to report it, and how often it occurred since the last report. Reports the first, the tenth, the
-/// hundredth and so on, until 16 attempts in a row have succeeded. The next error then counts as the first.
+/// An error that may repeat: whether to report it, and how often it occurred since the last report. Reports the first,
+/// the tenth, the hundredth and so on, until 16 attempts in a row have succeeded. The next error then counts as the
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     failed: u64,
@@ -13,8 +14,8 @@ impl Repeats {
     /// How many successes in a row end a series of errors.
     const WELL: u32 = 16;
 
-    /// Records that the error occurred again. Returns how often it occurred since the last report, if it is to be reported now. If `must`
-    /// is true, it always is.
+    /// Records that the error occurred again. Returns how often it occurred since the last report, if it is to be
+    /// reported now. If `must` is true, it always is.
     pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
         self.well = 0;
         self.failed = self.failed.saturating_add(1);

@@ -37,7 +37,8 @@ pub enum Item<'a> {
     EarlyRelease(EarlyRelease),
     /// From some time on a CPU is not traced, or it is traced again.
     Untraced(Untraced),
-    /// All events that were in the rings at a [`Handle::flush`](crate::Handle::flush) have been yielded. Newer ones follow.
+    /// All events that were in the rings at a [`Handle::flush`](crate::Handle::flush) have been yielded. Newer ones
+    /// follow.
     Flushed,
 }
 
@@ -104,14 +105,15 @@ pub struct SequenceAnomaly {
 }
 
 /// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
-/// ([`WhenFull`](crate::WhenFull)), or because a flush or a deadline has waited long enough for a program that does not commit what it has
-/// reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)).
+/// ([`WhenFull`](crate::WhenFull)), or because a flush or a deadline has waited long enough for a program that does not
+/// commit what it has reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)).
 ///
-/// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next record with another
-/// certainty is in proven order again. [`Account::early`](crate::Account::early) counts the records that left early.
+/// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next
+/// record with another certainty is in proven order again. [`Account::early`](crate::Account::early) counts the records
+/// that left early.
 ///
-/// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called more often; and programs that
-/// commit each reservation.
+/// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called
+/// more often; and programs that commit each reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EarlyRelease {
@@ -123,8 +125,9 @@ pub struct EarlyRelease {
     pub memory: usize,
     /// The most memory that holding may take, in bytes; 0 where held records are not copied out of their rings.
     pub most: usize,
-    /// For how long, at least, a program has not committed what it reserved in this ring, if a flush or a deadline does not wait for it any
-    /// more. What lies after that reservation cannot be read before it is committed, and comes after the report, if at all.
+    /// For how long, at least, a program has not committed what it reserved in this ring, if a flush or a deadline does
+    /// not wait for it any more. What lies after that reservation cannot be read before it is committed, and comes
+    /// after the report, if at all.
     pub reserved: Option<Duration>,
 }
 
@@ -178,7 +181,8 @@ impl<'a> Event<'a> {
         self.late_by
     }
 
-    /// The CPU of the event. `None` for a gap in numbers of the whole machine, for a flush, and for a BPF ring buffer that CPUs share.
+    /// The CPU of the event. `None` for a gap in numbers of the whole machine, for a flush, and for a BPF ring buffer
+    /// that CPUs share.
     #[inline]
     pub fn cpu(&self) -> Option<u32> {
         let cpu = match &self.item {

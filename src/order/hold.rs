@@ -19,13 +19,13 @@ use std::time::Duration;
 /// | `Round` | k ≤ the largest key seen one complete refresh earlier | assumed |
 /// | `None` | k is the smallest visible key | assumed |
 ///
-/// The fence rule needs no clock in user space. A writer draws its key inside an RCU read-side section and publishes the record in the same
-/// section. A key smaller than one already seen was drawn before the refresh. A grace period waits until that section has ended. The next
-/// refresh finds the record.
+/// The fence rule needs no clock in user space. A writer draws its key inside an RCU read-side section and publishes
+/// the record in the same section. A key smaller than one already seen was drawn before the refresh. A grace period
+/// waits until that section has ended. The next refresh finds the record.
 ///
-/// The keys must come from one source that only grows: a clock on which the CPUs agree, or a shared counter. The writer must draw the key
-/// where it writes the record. The kernel's timestamps always fulfil this. The keys of a BPF program fulfil it if the program cannot sleep
-/// and draws each key in the run that outputs it.
+/// The keys must come from one source that only grows: a clock on which the CPUs agree, or a shared counter. The writer
+/// must draw the key where it writes the record. The kernel's timestamps always fulfil this. The keys of a BPF program
+/// fulfil it if the program cannot sleep and draws each key in the run that outputs it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 #[doc(alias = "watermark strategy")]
@@ -33,9 +33,9 @@ use std::time::Duration;
 pub enum Hold {
     /// Wait for a kernel grace period. The default.
     Fence(Fence),
-    /// Keys are the numbers of one counter for the whole machine, of 64 bits, without holes: each is one more than the last
-    /// ([`Key::Payload`](crate::Key::Payload)). A number that is more than 2^32 ahead of all others is damage. Behind
-    /// sixteen such in a row, near each other, the counter goes on from there, and the numbers before are a gap.
+    /// Keys are the numbers of one counter for the whole machine, of 64 bits, without holes: each is one more than the
+    /// last ([`Key::Payload`](crate::Key::Payload)). A number that is more than 2^32 ahead of all others is damage.
+    /// Behind sixteen such in a row, near each other, the counter goes on from there, and the numbers before are a gap.
     Dense {
         /// The first number. If it is `None`, the first event waits for a fence.
         first: Option<u64>,
@@ -54,8 +54,8 @@ impl Hold {
     /// The fence rule with the first grace period that works here ([`Fence::Auto`]).
     pub const FENCE: Self = Self::Fence(Fence::Auto);
 
-    /// The fence rule for BPF ring buffers whose programs draw their keys between reserving and submitting: see [`Fence::Reserved`]. Every
-    /// CPU is interrupted before each proof.
+    /// The fence rule for BPF ring buffers whose programs draw their keys between reserving and submitting: see
+    /// [`Fence::Reserved`]. Every CPU is interrupted before each proof.
     pub const RESERVED: Self = Self::Fence(Fence::Reserved(Barrier::INTERRUPTS));
 
     /// The fence rule with writers' epochs instead of grace periods: see [`Epochs`].

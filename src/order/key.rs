@@ -16,16 +16,16 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 #[derive(Default)]
 #[non_exhaustive]
 pub enum Key {
-    /// The kernel's own timestamp, which it draws while it writes the record. The default. BPF programs need no clock of their own, and no
-    /// delay inside a program can come between its clock and its output.
+    /// The kernel's own timestamp, which it draws while it writes the record. The default. BPF programs need no clock
+    /// of their own, and no delay inside a program can come between its clock and its output.
     #[default]
     Time,
-    /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or number itself. The
-    /// offset need not be aligned.
+    /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or
+    /// number itself. The offset need not be aligned.
     Payload(usize),
-    /// The key that the function finds. The merge calls it once for each record except LOST records, which take the place of the record
-    /// that follows them. For a recording that is indexed in parts, the merge calls it twice: see [`WhenFull`](crate::WhenFull). It must
-    /// not panic. If it panics, the record stays unread.
+    /// The key that the function finds. The merge calls it once for each record except LOST records, which take the
+    /// place of the record that follows them. For a recording that is indexed in parts, the merge calls it twice: see
+    /// [`WhenFull`](crate::WhenFull). It must not panic. If it panics, the record stays unread.
     Fn(Extract),
 }
 
@@ -76,31 +76,32 @@ pub(crate) struct Keys {
     numbers: Option<Sequence>,
 }
 
-/// The furthest that a key that is not a time may exceed all others. No source grows like that. A wild key would make all later records
-/// late for ever.
+/// The furthest that a key that is not a time may exceed all others. No source grows like that. A wild key would make
+/// all later records late for ever.
 const LEAP: u64 = 1 << 62;
 
 /// The same for numbers of which each is one more than the last: so many are not missing at a time.
 const LEAP_OF_NUMBERS: u64 = 1 << 32;
 
-/// So many numbers in a row that each leap, and are this near to the one before, are the counter's after all: it went on while nobody read.
+/// So many numbers in a row that each leap, and are this near to the one before, are the counter's after all: it went
+/// on while nobody read.
 const AFTER_ALL: u32 = 16;
 const NEAR: u64 = 1 << 20;
 
-/// The furthest that a key may exceed a clock reading that was taken after the record had been found, in nanoseconds. A key further in the
-/// future is damage. A nearer one is held until the clock has passed it.
+/// The furthest that a key may exceed a clock reading that was taken after the record had been found, in nanoseconds. A
+/// key further in the future is damage. A nearer one is held until the clock has passed it.
 ///
-/// The clocks of CPUs differ by less. Linux rejects a time stamp counter that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
-/// `kernel/time/clocksource.c`), and real differences are tens of nanoseconds. A record that is held until its time must not hold its ring
-/// up for longer than a grace period takes.
+/// The clocks of CPUs differ by less. Linux rejects a time stamp counter that is off by some 100 µs
+/// (`WATCHDOG_MAX_SKEW`, `kernel/time/clocksource.c`), and real differences are tens of nanoseconds. A record that is
+/// held until its time must not hold its ring up for longer than a grace period takes.
 const SLACK: u64 = 1_000_000;
 
 /// The latest time that a clock can have shown.
 #[derive(Debug)]
 struct Latest {
     clock: Clock,
-    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and the rings still hold
-    /// records from before that.
+    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and
+    /// the rings still hold records from before that.
     ahead: u64,
     /// How far it is ahead since it was last set, as narrowly as that is known.
     offset: Option<Offset>,
@@ -116,7 +117,8 @@ struct Offset {
 /// A clock that was set back by less than this is not noticed: the clocks of two CPUs differ by less.
 const STEP: i64 = 1000;
 
-/// How often a clock is read at most to know its offset to within a [`STEP`]. Where reading takes longer than that, no number helps.
+/// How often a clock is read at most to know its offset to within a [`STEP`]. Where reading takes longer than that, no
+/// number helps.
 const TRIES: u32 = 4;
 
 impl Offset {
@@ -156,7 +158,8 @@ impl Latest {
     fn compare(&mut self, mut read: impl FnMut() -> Option<[u64; 3]>) -> Option<u64> {
         let width = |[before, _, after]: [u64; 3]| after.saturating_sub(before);
         let mut readings = read()?;
-        // A thread that is kept from running between two readings learns little, and a set hides in what it does not know.
+        // A thread that is kept from running between two readings learns little, and a set hides in what it does not
+        // know.
         for _ in 1..TRIES {
             if width(readings) <= STEP as u64 {
                 break;
@@ -183,8 +186,8 @@ impl Latest {
 }
 
 impl Keys {
-    /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are. `first`: the first key, if it is
-    /// known.
+    /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are. `first`: the
+    /// first key, if it is known.
     pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
         let clock = clock.and_then(Latest::of);
         Self { key, clock, now: 0, unsure_until: None, largest: first, leap: LEAP, leapt: (0, 0), numbers }
@@ -195,10 +198,11 @@ impl Keys {
         self.leap = LEAP_OF_NUMBERS;
     }
 
-    /// Notices that somebody has set the clock back. Call it after the heads were loaded: a record that was stamped after the set and lies
-    /// before a head does not leave unnoticed.
+    /// Notices that somebody has set the clock back. Call it after the heads were loaded: a record that was stamped
+    /// after the set and lies before a head does not leave unnoticed.
     ///
-    /// Keys that the clock showed before the set come again, so no proof holds for them until the clock has passed them.
+    /// Keys that the clock showed before the set come again, so no proof holds for them until the clock has passed
+    /// them.
     pub(crate) fn notice_set_back(&mut self, largest: Option<u64>) {
         if let Some(shown) = self.clock.as_mut().and_then(Latest::set_back) {
             self.unsure_until = self.unsure_until.max(Some(shown)).max(largest);
@@ -248,7 +252,8 @@ impl Keys {
         Some(CpuNumbers::new(numbers.bits(), numbers.first(), layout.cpu().is_some()))
     }
 
-    /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own bytes alone.
+    /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own
+    /// bytes alone.
     #[inline]
     pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
         if self.numbers.is_some() {
@@ -282,8 +287,8 @@ impl Keys {
         self.key.of(record)
     }
 
-    /// A record's key, if it has one. A time in the future is a fault: as a key, it would make all later records late, or hold them for
-    /// ever.
+    /// A record's key, if it has one. A time in the future is a fault: as a key, it would make all later records late,
+    /// or hold them for ever.
     #[inline]
     pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
         let key = self.key.of(record);
@@ -326,7 +331,8 @@ impl Keys {
         is_after_all
     }
 
-    /// Reads the clock again. The record lies before a head that was loaded already, so the reading is later than the record.
+    /// Reads the clock again. The record lies before a head that was loaded already, so the reading is later than the
+    /// record.
     #[cold]
     fn check(&mut self, time: u64) -> Result<u64, Fault> {
         self.read_clock();
@@ -484,7 +490,8 @@ mod tests {
         assert!(keys.until_now(Some(future)).unwrap() >= until, "time goes on");
     }
 
-    /// A clock that is read between two readings of another is ahead of it by something in between, and that tells whether it was set.
+    /// A clock that is read between two readings of another is ahead of it by something in between, and that tells
+    /// whether it was set.
     #[test]
     fn a_clock_that_is_set_back_is_noticed_and_no_other() {
         let ahead =

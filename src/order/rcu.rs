@@ -4,8 +4,9 @@ use crate::error::Error;
 use crate::sys::machine;
 use std::io;
 
-/// How fast grace periods are on this machine, as its administrator has set it: `/sys/kernel/rcu_expedited` and `/sys/kernel/rcu_normal`.
-/// The setting holds for everything that waits for a grace period on this machine, until it is changed or the machine boots again.
+/// How fast grace periods are on this machine, as its administrator has set it: `/sys/kernel/rcu_expedited` and
+/// `/sys/kernel/rcu_normal`. The setting holds for everything that waits for a grace period on this machine, until it
+/// is changed or the machine boots again.
 ///
 /// It changes how long a [`Fence`](crate::Fence) of the kernel takes, never what it proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,15 +14,17 @@ use std::io;
 #[doc(alias = "rcu_expedited")]
 #[doc(alias = "rcu_normal")]
 pub enum Rcu {
-    /// Both are 0, as most kernels begin. Each grace period is as its caller asks: [`Fence::Membarrier`](crate::Fence::Membarrier) and
-    /// [`Fence::Map`](crate::Fence::Map) ask for normal ones, [`Fence::Expedited`](crate::Fence::Expedited) for expedited ones.
+    /// Both are 0, as most kernels begin. Each grace period is as its caller asks:
+    /// [`Fence::Membarrier`](crate::Fence::Membarrier) and [`Fence::Map`](crate::Fence::Map) ask for normal ones,
+    /// [`Fence::Expedited`](crate::Fence::Expedited) for expedited ones.
     AsAsked,
     /// `rcu_expedited` is 1: every grace period is expedited. [`Fence::Auto`](crate::Fence::Auto) then takes as long as
-    /// [`Fence::Expedited`](crate::Fence::Expedited), without a privilege and without mounts. Whatever waits for a grace period on the
-    /// machine interrupts every busy CPU, which real-time programs pay for.
+    /// [`Fence::Expedited`](crate::Fence::Expedited), without a privilege and without mounts. Whatever waits for a
+    /// grace period on the machine interrupts every busy CPU, which real-time programs pay for.
     Expedited,
     /// `rcu_normal` is 1: no grace period is expedited, whatever `rcu_expedited` says.
-    /// [`Fence::Expedited`](crate::Fence::Expedited) then takes as long as any other. Kernels with `PREEMPT_RT` begin so.
+    /// [`Fence::Expedited`](crate::Fence::Expedited) then takes as long as any other. Kernels with `PREEMPT_RT` begin
+    /// so.
     Normal,
 }
 
@@ -29,15 +32,16 @@ impl Rcu {
     /// Reads the setting. Needs no privilege.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where the files are not: `/sys` is not mounted, or the kernel is built for one CPU
-    /// (`CONFIG_TINY_RCU`). Any other error of reading a file.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where the files are not: `/sys` is not mounted, or the
+    /// kernel is built for one CPU (`CONFIG_TINY_RCU`). Any other error of reading a file.
     pub fn read() -> Result<Self, Error> {
         Self::read_by(machine::is_set)
     }
 
     fn read_by(is_set: impl Fn(&str) -> io::Result<bool>) -> Result<Self, Error> {
         let read = |path: &str| is_set(path).map_err(|errno| Error::system(&format!("read {path}"), errno));
-        // In the order of `synchronize_rcu_expedited()` (kernel/rcu/tree_exp.h), to which `synchronize_rcu()` leads if it may be expedited.
+        // In the order of `synchronize_rcu_expedited()` (kernel/rcu/tree_exp.h), to which `synchronize_rcu()` leads if
+        // it may be expedited.
         Ok(match (read("/sys/kernel/rcu_normal")?, read("/sys/kernel/rcu_expedited")?) {
             (true, _) => Self::Normal,
             (false, true) => Self::Expedited,

@@ -1,8 +1,9 @@
 //! The hold rules, each in a file of its own.
 //!
-//! A new rule is one file here, a variant of [`Hold`](crate::Hold) with its lines in `Hold::rule`, `Hold::fence` and `Hold::fmt` (hold.rs), and a row in the
-//! table of docs/guide/hold_rules.md. Nothing else tells rules apart: the merge and the reader go by [`Awaits`], and events are released by the
-//! [`Frontier`](crate::order::frontier::Frontier), which a rule moves once a refresh.
+//! A new rule is one file here, a variant of [`Hold`](crate::Hold) with its lines in `Hold::rule`, `Hold::fence` and
+//! `Hold::fmt` (hold.rs), and a row in the table of docs/guide/hold_rules.md. Nothing else tells rules apart: the merge
+//! and the reader go by [`Awaits`], and events are released by the [`Frontier`](crate::order::frontier::Frontier),
+//! which a rule moves once a refresh.
 
 mod dense;
 mod fence;
@@ -22,15 +23,16 @@ pub(crate) trait Rule: Debug + Send + Sync {
     /// What releases a held event, besides a full ring.
     fn awaits(&self) -> Awaits;
 
-    /// The largest key that may leave after a refresh of all rings. `None`: no more than before. A frontier never moves back, so the rule
-    /// need not remember it.
+    /// The largest key that may leave after a refresh of all rings. `None`: no more than before. A frontier never moves
+    /// back, so the rule need not remember it.
     fn frontier(&mut self, look: &Look) -> Option<u64>;
 }
 
 /// What is known after a refresh of all rings.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// The largest key of all refreshes before this one, and with this one. The clock has passed it, if the keys are times.
+    /// The largest key of all refreshes before this one, and with this one. The clock has passed it, if the keys are
+    /// times.
     pub(crate) before: Option<u64>,
     pub(crate) seen: Option<u64>,
     /// What a proof has proven that ended since the last refresh.

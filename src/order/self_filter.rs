@@ -61,7 +61,8 @@ impl SelfFilter {
         }
     }
 
-    /// A record of a tracepoint that says by `PERF_SAMPLE_TID` that one of our threads wrote it tells that thread's number in tracepoints.
+    /// A record of a tracepoint that says by `PERF_SAMPLE_TID` that one of our threads wrote it tells that thread's
+    /// number in tracepoints.
     fn learn(&self, record: &Record<'_>) {
         let Some(outside) = &self.outside else { return };
         let is_ours = record.pid_tid().is_some_and(|(_, thread)| self.has(thread));

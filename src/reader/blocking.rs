@@ -36,27 +36,29 @@ use std::time::{Duration, Instant};
 ///
 /// # Waiting
 ///
-/// A reader sleeps on epoll. It refreshes all heads before every sleep and after every wake: polling a perf event consumes its readiness,
-/// and the readiness of one ring says nothing about other rings.
+/// A reader sleeps on epoll. It refreshes all heads before every sleep and after every wake: polling a perf event
+/// consumes its readiness, and the readiness of one ring says nothing about other rings.
 ///
-/// The kernel wakes the reader only when a part of a ring is filled, because a wake-up for each event would interrupt the traced system
-/// each time. So the reader also refreshes by itself, at each *tick*: every 5 ms in a flood, less often until a tick finds 1,024 events (up
-/// to 40 ms), and at least every [`Order::latency`]. A reader that has taken many events rests until its next tick. The few events that are
-/// held meanwhile wait as long. A ring that fills up, a handle or a deadline ends the rest. A reader does not rest while it spins, or when it
-/// is called with a time-out of zero.
+/// The kernel wakes the reader only when a part of a ring is filled, because a wake-up for each event would interrupt
+/// the traced system each time. So the reader also refreshes by itself, at each *tick*: every 5 ms in a flood, less
+/// often until a tick finds 1,024 events (up to 40 ms), and at least every [`Order::latency`]. A reader that has taken
+/// many events rests until its next tick. The few events that are held meanwhile wait as long. A ring that fills up, a
+/// handle or a deadline ends the rest. A reader does not rest while it spins, or when it is called with a time-out of
+/// zero.
 ///
-/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. While more than some 13,000 events
-/// come a second, the reader gathers them for a tick instead, but no longer than a program takes to fill a sixteenth of the smallest ring, or a
-/// quarter as long as the rings fill slowly (a millisecond at least). It leaves the last bytes in the ring until then, so the kernel does not
-/// wake it. If programs write about the
-/// scheduler, each wake-up causes the events of the next. So if events come fast again as soon as the reader stops gathering, it gathers for
-/// another second.
+/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. While more than
+/// some 13,000 events come a second, the reader gathers them for a tick instead, but no longer than a program takes to
+/// fill a sixteenth of the smallest ring, or a quarter as long as the rings fill slowly (a millisecond at least). It
+/// leaves the last bytes in the ring until then, so the kernel does not wake it. If programs write about the scheduler,
+/// each wake-up causes the events of the next. So if events come fast again as soon as the reader stops gathering, it
+/// gathers for another second.
 ///
-/// If the hold rule needs a fence, new events wait for it. Two fences begin at least a tick apart, unless 4,096 events wait. Few events wait
-/// until [`Order::latency`] has passed since the last fence began.
+/// If the hold rule needs a fence, new events wait for it. Two fences begin at least a tick apart, unless 4,096 events
+/// wait. Few events wait until [`Order::latency`] has passed since the last fence began.
 ///
-/// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than [`Reader::time_to_next_refresh`]. Then call
-/// [`Reader::next_timeout`] with a time-out of zero until it returns `None`, also if poll reported nothing.
+/// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
+/// [`Reader::time_to_next_refresh`]. Then call [`Reader::next_timeout`] with a time-out of zero until it returns
+/// `None`, also if poll reported nothing.
 ///
 /// # From other threads
 ///
@@ -64,19 +66,20 @@ use std::time::{Duration, Instant};
 ///
 /// # CPUs that come and go
 ///
-/// The kernel's messages wake the reader when a CPU comes online. The reader opens the CPU's ring. A CPU that came back writes into the
-/// ring it had. Without such messages the reader checks at each tick, at most ten times a second. Output of a program on the CPU before
-/// that is lost, and the kernel does not count it. Records that a CPU wrote before it went offline stay in its ring and are yielded in
-/// their order.
+/// The kernel's messages wake the reader when a CPU comes online. The reader opens the CPU's ring. A CPU that came back
+/// writes into the ring it had. Without such messages the reader checks at each tick, at most ten times a second.
+/// Output of a program on the CPU before that is lost, and the kernel does not count it. Records that a CPU wrote
+/// before it went offline stay in its ring and are yielded in their order.
 ///
-/// If the kernel refuses to open a CPU's ring or events, the first call gives the error, and [`Item::Untraced`](crate::Item::Untraced) says
-/// since when the CPU is not traced. The reader tries again once a second, or ten times a second if no messages come. The error comes again
-/// at the tenth failure, the hundredth and so on. [`Status::is_complete`](crate::Status::is_complete) is false from then on.
+/// If the kernel refuses to open a CPU's ring or events, the first call gives the error, and
+/// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced. The reader tries again once a
+/// second, or ten times a second if no messages come. The error comes again at the tenth failure, the hundredth and so
+/// on. [`Status::is_complete`](crate::Status::is_complete) is false from then on.
 ///
 /// # Dropping privileges
 ///
-/// A program may drop its privileges once it has opened its rings and made its reader. Each thread has its own capabilities
-/// (capabilities(7)): those of the calling thread count.
+/// A program may drop its privileges once it has opened its rings and made its reader. Each thread has its own
+/// capabilities (capabilities(7)): those of the calling thread count.
 ///
 /// | what | needs afterwards |
 /// | --- | --- |
@@ -92,8 +95,9 @@ use std::time::{Duration, Instant};
 ///
 /// # Dropping
 ///
-/// Dropping the reader loses events that are held or not yet read. To get them all, call [`Handle::flush`](crate::Handle::flush) first.
-/// Dropping waits for a fence under way, because the kernel cannot cancel it.
+/// Dropping the reader loses events that are held or not yet read. To get them all, call
+/// [`Handle::flush`](crate::Handle::flush) first. Dropping waits for a fence under way, because the kernel cannot
+/// cancel it.
 #[derive(Debug)]
 pub struct Reader {
     pub(super) engine: Engine,
@@ -117,14 +121,17 @@ const NEWS: u64 = 1;
 const OTHER: u64 = 0;
 
 impl Reader {
-    /// The default of [`Order::latency`]: the longest time that an event lies in its ring unseen while the reader waits.
+    /// The default of [`Order::latency`]: the longest time that an event lies in its ring unseen while the reader
+    /// waits.
     pub const TICK: Duration = Engine::TICK;
 
     /// Makes a reader of these rings, with these options.
     ///
     /// # Errors
-    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the hold rule needs a fence and none is possible;
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for the lag rule on a clock that cannot be read; [`ErrorKind::Limit`](crate::ErrorKind::Limit); [`ErrorKind::System`](crate::ErrorKind::System).
+    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the hold rule
+    /// needs a fence and none is possible; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for the lag rule
+    /// on a clock that cannot be read; [`ErrorKind::Limit`](crate::ErrorKind::Limit);
+    /// [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
@@ -135,15 +142,16 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next event. Waits for it as long as necessary. `None` when the stream has ended: [`Reader::ended`] says why. After an error the
-    /// reader goes on with the next call.
+    /// The next event. Waits for it as long as necessary. `None` when the stream has ended: [`Reader::ended`] says why.
+    /// After an error the reader goes on with the next call.
     ///
-    /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again. To keep one, copy it:
-    /// [`EventGuard::to_owned`].
+    /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again. To keep one,
+    /// copy it: [`EventGuard::to_owned`].
     ///
     /// # Errors
-    /// [`ErrorKind::Degraded`](crate::ErrorKind::Degraded), after which the reader goes on by itself; [`ErrorKind::System`](crate::ErrorKind::System), and any
-    /// error of opening the ring of a CPU that came online; [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// [`ErrorKind::Degraded`](crate::ErrorKind::Degraded), after which the reader goes on by itself;
+    /// [`ErrorKind::System`](crate::ErrorKind::System), and any error of opening the ring of a CPU that came online;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Option<EventGuard<'_>>, Error> {
@@ -151,8 +159,9 @@ impl Reader {
         if self.engine.is_at_hand() || self.advance(None)? { Ok(Some(self.engine.merge.lend())) } else { Ok(None) }
     }
 
-    /// The next event. Waits for it at most this long. `None` when the time is over, or when the stream has ended: [`Reader::ended`] says
-    /// which. Held events stay. With a time-out of zero it refreshes the rings and does not wait.
+    /// The next event. Waits for it at most this long. `None` when the time is over, or when the stream has ended:
+    /// [`Reader::ended`] says which. Held events stay. With a time-out of zero it refreshes the rings and does not
+    /// wait.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -165,12 +174,12 @@ impl Reader {
         }
     }
 
-    /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long; the batch is
-    /// empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
+    /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long; the
+    /// batch is empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
     ///
-    /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by a quarter
-    /// since the last refresh; the next batch then begins with a refresh. See [`Merge::batch`](crate::Merge::batch), and [`Batch`] for the
-    /// fastest way to take the events.
+    /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled
+    /// up by a quarter since the last refresh; the next batch then begins with a refresh. See
+    /// [`Merge::batch`](crate::Merge::batch), and [`Batch`] for the fastest way to take the events.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -179,9 +188,10 @@ impl Reader {
         Ok(if self.engine.ended.is_some() { None } else { Some(self.engine.merge.batch()) })
     }
 
-    /// Refreshes the rings once and folds the events that can be yielded then, without waiting, until the function breaks. The event at
-    /// which it breaks is consumed. Events written meanwhile stay for the next call; otherwise the call might never end. It ends early in
-    /// the same case as [`Reader::batch`]. It folds nothing once the stream has ended: [`Reader::ended`].
+    /// Refreshes the rings once and folds the events that can be yielded then, without waiting, until the function
+    /// breaks. The event at which it breaks is consumed. Events written meanwhile stay for the next call; otherwise the
+    /// call might never end. It ends early in the same case as [`Reader::batch`]. It folds nothing once the stream has
+    /// ended: [`Reader::ended`].
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -206,8 +216,8 @@ impl Reader {
         }
     }
 
-    /// Refreshes the rings once and calls a function with each event that can be yielded then, without waiting. It ends early in the same
-    /// case as [`Reader::batch`]. It calls nothing once the stream has ended: [`Reader::ended`].
+    /// Refreshes the rings once and calls a function with each event that can be yielded then, without waiting. It ends
+    /// early in the same case as [`Reader::batch`]. It calls nothing once the stream has ended: [`Reader::ended`].
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -229,8 +239,8 @@ impl Reader {
 
     /// Registers all rings with epoll, including those of new CPUs.
     fn wait_for_all(&mut self) -> Result<(), Error> {
-        // Edge-triggered: the reader wants one wake for each change. So an event that stays ready does not keep it awake, and it need not
-        // read anything before it sleeps again.
+        // Edge-triggered: the reader wants one wake for each change. So an event that stays ready does not keep it
+        // awake, and it need not read anything before it sleeps again.
         let edge = |data| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, data);
         let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
         for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
@@ -244,7 +254,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Refreshes and sleeps until there is an event to lend (true), or the time is over or the stream has ended (false).
+    /// Refreshes and sleeps until there is an event to lend (true), or the time is over or the stream has ended
+    /// (false).
     fn advance(&mut self, until: Option<Instant>) -> Result<bool, Error> {
         if self.engine.is_ready()? {
             return Ok(true);

@@ -8,7 +8,7 @@ pub enum Ended {
     Closed,
     /// The rings are those of a recording, and all of its events have been yielded. The stream never goes on.
     Recording,
-    /// The deadline is past ([`Handle::set_deadline`](crate::Handle::set_deadline)), and all events that were in the rings then
-    /// have been yielded. The stream goes on once the deadline is moved or removed.
+    /// The deadline is past ([`Handle::set_deadline`](crate::Handle::set_deadline)), and all events that were in the
+    /// rings then have been yielded. The stream goes on once the deadline is moved or removed.
     Deadline,
 }

@@ -8,7 +8,8 @@ macro_rules! reader_face {
             self.engine.handle()
         }
 
-        /// Why the stream has ended, if the last call found that it has. `None` while it goes on, also if only a time-out is over.
+        /// Why the stream has ended, if the last call found that it has. `None` while it goes on, also if only a
+        /// time-out is over.
         pub fn ended(&self) -> Option<$crate::reader::Ended> {
             self.engine.ended
         }
@@ -22,8 +23,9 @@ macro_rules! reader_face {
             self.handle().set_deadline(deadline)
         }
 
-        /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before each refresh and each sleep.
-        /// Only a program that takes events and then does not call the reader for a long time needs this method.
+        /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before each
+        /// refresh and each sleep. Only a program that takes events and then does not call the reader for a long time
+        /// needs this method.
         ///
         /// # Panics
         /// In a forked child, which does not have the rings.
@@ -36,27 +38,28 @@ macro_rules! reader_face {
             &self.engine.hold
         }
 
-        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if the hold rule needs no
-        /// fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" changes to "map" for good if the kernel begins to refuse it.
+        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if
+        /// the hold rule needs no fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" changes to "map" for
+        /// good if the kernel begins to refuse it.
         pub fn fence(&self) -> Option<&'static str> {
             self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
         }
 
-        /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all others that have read so
-        /// far, the one that waits for fences, and the one that speeds fences up, once they exist. To leave out records about them, see
-        /// [`Order::without_self`](crate::Order::without_self).
+        /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all
+        /// others that have read so far, the one that waits for fences, and the one that speeds fences up, once they
+        /// exist. To leave out records about them, see [`Order::without_self`](crate::Order::without_self).
         pub fn threads(&self) -> impl Iterator<Item = u32> {
             self.engine.threads.iter().copied()
         }
 
-        /// What came of what was written, what the reader did so far, and what it waits for, as of the last refresh. It takes no system call and
-        /// interrupts no CPU.
+        /// What came of what was written, what the reader did so far, and what it waits for, as of the last refresh. It
+        /// takes no system call and interrupts no CPU.
         pub fn status(&self) -> $crate::account::status::Status {
             self.engine.status()
         }
 
-        /// The status now, with an account of everything written until now. Refreshes the rings, and asks the kernel for its count of losses,
-        /// which interrupts every CPU. Works on a closed reader too.
+        /// The status now, with an account of everything written until now. Refreshes the rings, and asks the kernel
+        /// for its count of losses, which interrupts every CPU. Works on a closed reader too.
         ///
         /// # Errors
         /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).

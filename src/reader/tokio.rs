@@ -22,12 +22,13 @@ use tokio::time::{Instant, Sleep};
 /// The events of a machine in order, under tokio (feature `tokio`): a [`Reader`](crate::Reader) that does not block a
 /// thread.
 ///
-/// The runtime waits for each ring's file descriptor directly. A nested epoll instance inside the runtime's would lose wake-ups: the first
-/// poll of a perf event consumes its readiness, so the inner instance would find nothing although the outer one woke.
+/// The runtime waits for each ring's file descriptor directly. A nested epoll instance inside the runtime's would lose
+/// wake-ups: the first poll of a perf event consumes its readiness, so the inner instance would find nothing although
+/// the outer one woke.
 ///
-/// The reader refreshes all heads after every wake. Before every sleep it first registers and *then* refreshes, so it misses nothing
-/// written in between. Like a `Reader` it also refreshes by itself at least every [`Order::latency`], and rests when it has taken many
-/// events.
+/// The reader refreshes all heads after every wake. Before every sleep it first registers and *then* refreshes, so it
+/// misses nothing written in between. Like a `Reader` it also refreshes by itself at least every [`Order::latency`],
+/// and rests when it has taken many events.
 ///
 /// ```
 /// # use perfweave::{AsyncReader, Item, Order, sim};
@@ -50,7 +51,8 @@ use tokio::time::{Instant, Sleep};
 /// # }).unwrap();
 /// ```
 ///
-/// The runtime's timer counts milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less than a millisecond takes a little longer.
+/// The runtime's timer counts milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less than a millisecond takes a
+/// little longer.
 ///
 /// # Cancelling
 ///
@@ -96,8 +98,8 @@ impl AsyncReader {
         Ok(if ready { Some(self.engine.merge.lend()) } else { None })
     }
 
-    /// All events that can be yielded, as an iterator. Waits until there is one. `None` when the stream has ended. The items
-    /// borrow the reader. See [`Merge::batch`](crate::Merge::batch).
+    /// All events that can be yielded, as an iterator. Waits until there is one. `None` when the stream has ended. The
+    /// items borrow the reader. See [`Merge::batch`](crate::Merge::batch).
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
@@ -106,12 +108,14 @@ impl AsyncReader {
         Ok(if ready { Some(self.engine.merge.batch()) } else { None })
     }
 
-    /// The events one by one, copied out of their rings, as a `Stream`. It ends when [`AsyncReader::next`] gives `None`.
+    /// The events one by one, copied out of their rings, as a `Stream`. It ends when [`AsyncReader::next`] gives
+    /// `None`.
     pub fn into_stream(self) -> EventStream {
         EventStream(self)
     }
 
-    /// Ready once there is an event, or the stream has ended. True if there is an event; [`AsyncReader::next`] then does not wait.
+    /// Ready once there is an event, or the stream has ended. True if there is an event; [`AsyncReader::next`] then
+    /// does not wait.
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).

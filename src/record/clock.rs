@@ -13,23 +13,24 @@ pub enum Clock {
     MonotonicRaw,
     /// `CLOCK_BOOTTIME`
     Boottime,
-    /// `CLOCK_REALTIME`. An administrator can set it back, and a leap second does. Then it shows times again, and records are late behind
-    /// those that left before. Each refresh, and each stop of a [`Recorder`](crate::Recorder), looks whether it was set back since the last
-    /// one, by a few microseconds or more, or by more than the time in which it can be read. Until the clock has passed what it showed
-    /// before, no event is marked as proven. Events that left between the set and the next refresh keep their mark. In a recording nothing
-    /// says that it was set.
+    /// `CLOCK_REALTIME`. An administrator can set it back, and a leap second does. Then it shows times again, and
+    /// records are late behind those that left before. Each refresh, and each stop of a [`Recorder`](crate::Recorder),
+    /// looks whether it was set back since the last one, by a few microseconds or more, or by more than the time in
+    /// which it can be read. Until the clock has passed what it showed before, no event is marked as proven. Events
+    /// that left between the set and the next refresh keep their mark. In a recording nothing says that it was set.
     Realtime,
     /// `CLOCK_TAI`. It can be set back like [`Clock::Realtime`], together with it or alone (`ADJ_TAI` of adjtimex(2)).
     Tai,
-    /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a true one. A forged
-    /// time makes all later records late.
+    /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a
+    /// true one. A forged time makes all later records late.
     ///
     /// On x86-64 the CPUs agree on it only where the time stamp counter is stable. That is looked up when a stream or a
-    /// [`Recorder`](crate::Recorder) begins: `cap_user_time` in the header page of a ring, or `tsc` as the kernel's clock source. Where
-    /// neither says so, no event is marked as proven, but as assumed; take another clock. The same holds if one of the events has
-    /// `precise_ip` set: its times are the hardware's, drawn before the kernel writes the record. Of an adopted ring that cannot be known
-    /// ([`Rings::add`](crate::Rings::add)). A recording is not asked, since its clock may be another machine's: there proven says only that
-    /// no event with a smaller key follows.
+    /// [`Recorder`](crate::Recorder) begins: `cap_user_time` in the header page of a ring, or `tsc` as the kernel's
+    /// clock source. Where neither says so, no event is marked as proven, but as assumed; take another clock. The same
+    /// holds if one of the events has `precise_ip` set: its times are the hardware's, drawn before the kernel writes
+    /// the record. Of an adopted ring that cannot be known ([`Rings::add`](crate::Rings::add)). A recording is not
+    /// asked, since its clock may be another machine's: there proven says only that no event with a smaller key
+    /// follows.
     Perf,
 }
 
@@ -50,13 +51,15 @@ impl Clock {
         matches!(self, Self::Realtime | Self::Tai)
     }
 
-    /// How far another clock is ahead of this one now: converts the times of records to wall-clock times, say. The kernel stamps tracepoints
-    /// by [`Clock::Monotonic`], but not by [`Clock::Realtime`], [`Clock::Tai`] or [`Clock::Boottime`].
+    /// How far another clock is ahead of this one now: converts the times of records to wall-clock times, say. The
+    /// kernel stamps tracepoints by [`Clock::Monotonic`], but not by [`Clock::Realtime`], [`Clock::Tai`] or
+    /// [`Clock::Boottime`].
     ///
-    /// It reads this clock before and after the other one, 16 times, and takes the shortest of these intervals. The other clock is read somewhere inside it, which gives
-    /// the uncertainty: below a microsecond, on most machines. An offset changes when somebody sets a clock, at a leap second
-    /// (`Realtime`), and while the machine is suspended (`Boottime`, `Realtime`, `Tai`). `MonotonicRaw` runs at another rate than the others.
-    /// `None` for the perf clock, and if this clock was set back each time.
+    /// It reads this clock before and after the other one, 16 times, and takes the shortest of these intervals. The
+    /// other clock is read somewhere inside it, which gives the uncertainty: below a microsecond, on most machines. An
+    /// offset changes when somebody sets a clock, at a leap second (`Realtime`), and while the machine is suspended
+    /// (`Boottime`, `Realtime`, `Tai`). `MonotonicRaw` runs at another rate than the others. `None` for the perf clock,
+    /// and if this clock was set back each time.
     ///
     /// ```
     /// use perfweave::Clock;

@@ -12,8 +12,8 @@ const STACK_USER: u64 = sys::PERF_SAMPLE_STACK_USER as u64;
 const REGS_INTR: u64 = sys::PERF_SAMPLE_REGS_INTR as u64;
 const AUX: u64 = sys::PERF_SAMPLE_AUX as u64;
 
-/// The order of the fields after those of [`SAMPLE_ORDER`](super::SAMPLE_ORDER), as the kernel writes them (`perf_output_sample`,
-/// `kernel/events/core.c`). The two kinds of weight exclude each other.
+/// The order of the fields after those of [`SAMPLE_ORDER`](super::SAMPLE_ORDER), as the kernel writes them
+/// (`perf_output_sample`, `kernel/events/core.c`). The two kinds of weight exclude each other.
 const ORDER: [u64; 15] = [
     READ,
     CALLCHAIN,
@@ -32,8 +32,8 @@ const ORDER: [u64; 15] = [
     AUX,
 ];
 
-/// Where a field after the fixed ones begins in a sample, or would begin: after all requested fields before it. `None` if one of those
-/// cannot be read.
+/// Where a field after the fixed ones begins in a sample, or would begin: after all requested fields before it. `None`
+/// if one of those cannot be read.
 pub(super) fn begin_of(layout: &Layout, bytes: Bytes<'_>, field: u64) -> Option<usize> {
     let mut at = usize::from(layout.fixed);
     for before in ORDER.into_iter().take_while(|other| other & field == 0) {
@@ -71,7 +71,8 @@ fn len_of(layout: &Layout, bytes: Bytes<'_>, field: u64, at: usize) -> Option<us
         AUX => return usize::try_from(bytes.u64(at)?.checked_add(8)?).ok(),
         BRANCH_STACK => {
             let has = |bit: u32| u64::from(layout.branches & u64::from(bit) != 0);
-            // From, to and flags of each; the counters of all follow. Both options are assumed to be written always, as perf(1) assumes.
+            // From, to and flags of each; the counters of all follow. Both options are assumed to be written always, as
+            // perf(1) assumes.
             let each = 3 + has(sys::PERF_SAMPLE_BRANCH_COUNTERS);
             bytes.u64(at)?.checked_mul(each)?.checked_add(1 + has(sys::PERF_SAMPLE_BRANCH_HW_INDEX))?
         }
@@ -129,8 +130,8 @@ mod tests {
         layout.registers(0b101, 1).branches(sys::PERF_SAMPLE_BRANCH_HW_INDEX.into())
     }
 
-    /// "struct { ... }" under PERF_RECORD_SAMPLE in perf_event_open(2), line by line. The page lacks CGROUP and has AUX before the
-    /// sizes of pages, where the kernel has it last (`linux/perf_event.h`).
+    /// "struct { ... }" under PERF_RECORD_SAMPLE in perf_event_open(2), line by line. The page lacks CGROUP and has AUX
+    /// before the sizes of pages, where the kernel has it last (`linux/perf_event.h`).
     fn order() -> Vec<u64> {
         let order = [
             sys::PERF_SAMPLE_IDENTIFIER,

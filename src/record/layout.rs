@@ -65,12 +65,12 @@ impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
     pub const RAW: Self = Self::new(RAW, false, 0);
 
-    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits, and nothing else. Such
-    /// records carry no time, no id and no padding.
+    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits,
+    /// and nothing else. Such records carry no time, no id and no padding.
     pub const RING_BUFFER: Self = Self { raw: NOWHERE, kind: RingKind::RingBuffer, ..Self::RAW };
 
-    /// The same layout, with the CPU that wrote a record as a `u32` at this offset, in bytes, of its payload. For a BPF ring buffer that
-    /// programs of several CPUs share.
+    /// The same layout, with the CPU that wrote a record as a `u32` at this offset, in bytes, of its payload. For a BPF
+    /// ring buffer that programs of several CPUs share.
     ///
     /// # Panics
     /// If this is not [`Layout::RING_BUFFER`], or the offset is 2^32 - 1 or more.
@@ -193,8 +193,9 @@ impl Layout {
         layout
     }
 
-    /// The same layout with these registers: the masks `sample_regs_user` and `sample_regs_intr` of `perf_event_attr`. The masks give the
-    /// length of the fields `PERF_SAMPLE_REGS_USER` and `PERF_SAMPLE_REGS_INTR`, and so the offset of the fields after them.
+    /// The same layout with these registers: the masks `sample_regs_user` and `sample_regs_intr` of `perf_event_attr`.
+    /// The masks give the length of the fields `PERF_SAMPLE_REGS_USER` and `PERF_SAMPLE_REGS_INTR`, and so the offset
+    /// of the fields after them.
     #[must_use]
     pub const fn registers(mut self, user: u64, interrupt: u64) -> Self {
         self.registers_user = user;
@@ -202,22 +203,23 @@ impl Layout {
         self
     }
 
-    /// The same layout with this `branch_sample_type` of `perf_event_attr`, which gives the length of the field `PERF_SAMPLE_BRANCH_STACK`.
+    /// The same layout with this `branch_sample_type` of `perf_event_attr`, which gives the length of the field
+    /// `PERF_SAMPLE_BRANCH_STACK`.
     #[must_use]
     pub const fn branches(mut self, branch_sample_type: u64) -> Self {
         self.branches = branch_sample_type;
         self
     }
 
-    /// The offset of a field in samples, in bytes from the record's start, header included. `field` is a bit of `sample_type`
-    /// ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_IP`.
+    /// The offset of a field in samples, in bytes from the record's start, header included. `field` is a bit of
+    /// `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_IP`.
     ///
     /// `None` if the field was not requested, and for fields after one of varying length, which have no fixed offset:
-    /// [`Record::field`](crate::Record::field) finds those in a record. The fixed fields are IDENTIFIER, IP, TID, TIME, ADDR, ID,
-    /// STREAM_ID, CPU and PERIOD, in this order and of 8 bytes each (perf_event_open(2), PERF_RECORD_SAMPLE).
+    /// [`Record::field`](crate::Record::field) finds those in a record. The fixed fields are IDENTIFIER, IP, TID, TIME,
+    /// ADDR, ID, STREAM_ID, CPU and PERIOD, in this order and of 8 bytes each (perf_event_open(2), PERF_RECORD_SAMPLE).
     ///
-    /// Events that share a ring move each other's fields: a ring of several events requests IDENTIFIER, and every field that any of the
-    /// events requests.
+    /// Events that share a ring move each other's fields: a ring of several events requests IDENTIFIER, and every field
+    /// that any of the events requests.
     ///
     /// ```
     /// use perf_event_open_sys::bindings::PERF_SAMPLE_IDENTIFIER;

@@ -1,8 +1,8 @@
 //! Records: their kind, fields and payload.
 //!
-//! This room takes checked bytes and the layout with which the ring's events were opened. It gives numbers and slices. It knows the records
-//! of perf_event_open(2), field by field. It does not know where records come from, or in which order they are read. Begin with `view.rs`,
-//! a record in its ring; `layout.rs` says where each field lies.
+//! This room takes checked bytes and the layout with which the ring's events were opened. It gives numbers and slices.
+//! It knows the records of perf_event_open(2), field by field. It does not know where records come from, or in which
+//! order they are read. Begin with `view.rs`, a record in its ring; `layout.rs` says where each field lies.
 
 pub(crate) mod clock;
 mod fields;

@@ -31,7 +31,8 @@ impl Origin {
         origin
     }
 
-    /// The same, but every record must have an id, even if all known ids have one source: a recording also has records of no source.
+    /// The same, but every record must have an id, even if all known ids have one source: a recording also has records
+    /// of no source.
     pub(crate) fn asked(self) -> Self {
         Self { only: None, ..self }
     }

@@ -5,9 +5,9 @@ use std::io::Read;
 use zerocopy::FromBytes;
 
 impl Record<'_> {
-    /// The payload as a value of `T`, for which any bytes must be valid: derive [`zerocopy::FromBytes`] for a `#[repr(C)]` type.
-    /// The compiler then refuses types with references, enums or `bool`. Alignment does not matter, and neither does a wrap: the
-    /// value is copied out.
+    /// The payload as a value of `T`, for which any bytes must be valid: derive [`zerocopy::FromBytes`] for a
+    /// `#[repr(C)]` type. The compiler then refuses types with references, enums or `bool`. Alignment does not matter,
+    /// and neither does a wrap: the value is copied out.
     ///
     /// `None` if the record has no payload, or a shorter one. Longer ones are fine: up to 7 bytes of padding follow the
     /// output ([`Record::payload`]).

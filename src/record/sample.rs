@@ -28,8 +28,8 @@ pub enum Sample {
     CallchainKernel,
     /// Registers of user space (`PERF_SAMPLE_REGS_USER`): the mask of `perf_event_attr.sample_regs_user`.
     RegsUser(u64),
-    /// This many bytes of the user's stack (`PERF_SAMPLE_STACK_USER`), a multiple of 8 and at most 65,528. Opening the rings gives
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for any other size.
+    /// This many bytes of the user's stack (`PERF_SAMPLE_STACK_USER`), a multiple of 8 and at most 65,528. Opening the
+    /// rings gives [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for any other size.
     StackUser(u32),
     /// Registers at the interrupt (`PERF_SAMPLE_REGS_INTR`): the mask of `perf_event_attr.sample_regs_intr`.
     RegsIntr(u64),

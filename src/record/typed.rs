@@ -13,16 +13,16 @@ use linux_perf_event_reader::{
 use perf_event_open_sys::bindings as sys;
 
 impl<'a> Record<'a> {
-    /// The record as a typed value of the crate linux-perf-event-reader: a sample, or MMAP, MMAP2, COMM, FORK, EXIT, SWITCH,
-    /// SWITCH_CPU_WIDE, LOST, THROTTLE or UNTHROTTLE. All other kinds are [`EventRecord::Raw`]. Only a build id is copied, even if the
-    /// record wraps.
+    /// The record as a typed value of the crate linux-perf-event-reader: a sample, or MMAP, MMAP2, COMM, FORK, EXIT,
+    /// SWITCH, SWITCH_CPU_WIDE, LOST, THROTTLE or UNTHROTTLE. All other kinds are [`EventRecord::Raw`]. Only a build id
+    /// is copied, even if the record wraps.
     ///
-    /// This crate parses samples itself. [`RawEventRecord::parse`] of linux-perf-event-reader 0.10.2 misreads samples with READ, CGROUP,
-    /// WEIGHT_STRUCT or AUX. For fields without a member in [`SampleRecord`], use [`Record::field`].
+    /// This crate parses samples itself. [`RawEventRecord::parse`] of linux-perf-event-reader 0.10.2 misreads samples
+    /// with READ, CGROUP, WEIGHT_STRUCT or AUX. For fields without a member in [`SampleRecord`], use [`Record::field`].
     ///
     /// # Errors
-    /// [`Fault::Short`] if the record ends before its fields do, and [`Fault::Raw`] if a build id claims to be longer than 20
-    /// bytes.
+    /// [`Fault::Short`] if the record ends before its fields do, and [`Fault::Raw`] if a build id claims to be longer
+    /// than 20 bytes.
     pub fn decode(&self) -> Result<EventRecord<'a>, Fault> {
         let short = Fault::Short { size: self.as_bytes().len() as u16 };
         if self.kind() == Kind::SAMPLE {

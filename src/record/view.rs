@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// A record in its ring, zero-copy.
 ///
-/// Every call reads the field from the record's own bytes and checks it against the record's length. So no field can panic or read outside
-/// of the record, whatever the ring holds.
+/// Every call reads the field from the record's own bytes and checks it against the record's length. So no field can
+/// panic or read outside of the record, whatever the ring holds.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// Header included. INVARIANT: at least a header long.
@@ -71,14 +71,15 @@ impl<'a> Record<'a> {
         self.bytes.len() as u64
     }
 
-    /// Whether it is no record: a program discarded what it had reserved. A header of perf's may hold that kind and mean nothing.
+    /// Whether it is no record: a program discarded what it had reserved. A header of perf's may hold that kind and
+    /// mean nothing.
     #[inline]
     pub(crate) fn is_discarded(&self) -> bool {
         self.header.is_discarded() && !self.origin.layout.has_fields()
     }
 
-    /// The checked record at the start of some bytes, and the bytes after it, if it is a sample without a field of varying length before
-    /// its raw data. `raw_end`: where the length of its raw data ends.
+    /// The checked record at the start of some bytes, and the bytes after it, if it is a sample without a field of
+    /// varying length before its raw data. `raw_end`: where the length of its raw data ends.
     #[inline(always)]
     pub(crate) fn plainest<F: Framing>(
         bytes: &'a [u8],
@@ -103,8 +104,8 @@ impl<'a> Record<'a> {
         self.bytes.u16(MISC).filter(|_| self.origin.layout.has_fields()).unwrap_or_default()
     }
 
-    /// The CPU of the record's ring, which is the CPU that wrote the record. For a BPF ring buffer that CPUs share, the CPU that the record
-    /// names ([`Layout::cpu_at`]), or [`ANY_CPU`](crate::ANY_CPU).
+    /// The CPU of the record's ring, which is the CPU that wrote the record. For a BPF ring buffer that CPUs share, the
+    /// CPU that the record names ([`Layout::cpu_at`]), or [`ANY_CPU`](crate::ANY_CPU).
     #[inline]
     pub fn cpu(&self) -> u32 {
         match self.origin.layout.cpu() {
@@ -113,7 +114,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The kernel's time in nanoseconds, on the clock with which the ring was opened. `None` if the ring does not record it.
+    /// The kernel's time in nanoseconds, on the clock with which the ring was opened. `None` if the ring does not
+    /// record it.
     #[inline]
     pub fn time(&self) -> Option<u64> {
         self.at_either_end(self.origin.layout.time, self.origin.layout.time_back).and_then(|at| self.bytes.u64(at))
@@ -125,8 +127,8 @@ impl<'a> Record<'a> {
         self.at_either_end(self.origin.layout.id, self.origin.layout.id_back).and_then(|at| self.bytes.u64(at))
     }
 
-    /// Which of the events that share the ring wrote the record: the index, from 0, in the order in which they were added to
-    /// [`RingOptions`](crate::RingOptions).
+    /// Which of the events that share the ring wrote the record: the index, from 0, in the order in which they were
+    /// added to [`RingOptions`](crate::RingOptions).
     #[inline]
     pub fn source(&self) -> Option<usize> {
         match self.origin.only {
@@ -149,21 +151,22 @@ impl<'a> Record<'a> {
     /// The address of the instruction at which a sample was taken, if the ring records `PERF_SAMPLE_IP`
     /// ([`Sample::Ip`](crate::Sample::Ip)). `None` for records other than samples.
     ///
-    /// [`Record::misc`] says whether it is the kernel's (`PERF_RECORD_MISC_KERNEL`) or a program's (`PERF_RECORD_MISC_USER`).
+    /// [`Record::misc`] says whether it is the kernel's (`PERF_RECORD_MISC_KERNEL`) or a program's
+    /// (`PERF_RECORD_MISC_USER`).
     #[inline]
     pub fn ip(&self) -> Option<u64> {
         self.word(IP)
     }
 
-    /// The address that a sample is about, if the ring records `PERF_SAMPLE_ADDR` ([`Sample::Addr`](crate::Sample::Addr)). 0 for events
-    /// without an address. `None` for records other than samples.
+    /// The address that a sample is about, if the ring records `PERF_SAMPLE_ADDR`
+    /// ([`Sample::Addr`](crate::Sample::Addr)). 0 for events without an address. `None` for records other than samples.
     #[inline]
     pub fn addr(&self) -> Option<u64> {
         self.word(ADDR)
     }
 
-    /// How many events a sample stands for, if the ring records `PERF_SAMPLE_PERIOD` ([`Sample::Period`](crate::Sample::Period)).
-    /// Nanoseconds for clocks. `None` for records other than samples.
+    /// How many events a sample stands for, if the ring records `PERF_SAMPLE_PERIOD`
+    /// ([`Sample::Period`](crate::Sample::Period)). Nanoseconds for clocks. `None` for records other than samples.
     #[inline]
     pub fn period(&self) -> Option<u64> {
         self.word(PERIOD)
@@ -176,24 +179,25 @@ impl<'a> Record<'a> {
     }
 
     /// A sample's call chain, innermost frame first, if the ring records `PERF_SAMPLE_CALLCHAIN`
-    /// ([`Sample::Callchain`](crate::Sample::Callchain)). `None` for records other than samples, and for a chain that claims to be longer
-    /// than its record. Read in place, even if it wraps.
+    /// ([`Sample::Callchain`](crate::Sample::Callchain)). `None` for records other than samples, and for a chain that
+    /// claims to be longer than its record. Read in place, even if it wraps.
     ///
-    /// The kernel's context markers stay in the chain. A marker is no address. It says to what the addresses after it belong, up to the
-    /// next marker. The markers are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER` (`u64::MAX` - 511), and, in guests,
-    /// `PERF_CONTEXT_GUEST` and so on, in the crate perf-event-open-sys. No address is as large as `PERF_CONTEXT_MAX` (`u64::MAX` - 4094)
-    /// or larger (`enum perf_callchain_context` of `linux/perf_event.h`).
+    /// The kernel's context markers stay in the chain. A marker is no address. It says to what the addresses after it
+    /// belong, up to the next marker. The markers are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER`
+    /// (`u64::MAX` - 511), and, in guests, `PERF_CONTEXT_GUEST` and so on, in the crate perf-event-open-sys. No address
+    /// is as large as `PERF_CONTEXT_MAX` (`u64::MAX` - 4094) or larger (`enum perf_callchain_context` of
+    /// `linux/perf_event.h`).
     pub fn callchain(&self) -> Option<impl ExactSizeIterator<Item = u64> + Clone + use<'a>> {
         let frames = self.field(CALLCHAIN)?.skip(8)?;
         Some((0..frames.len() / 8).map(move |frame| frames.u64(8 * frame).unwrap_or_default()))
     }
 
-    /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes at its start. `field` is a bit of
-    /// `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_WEIGHT`. `None` if the ring does not record it, if it does
-    /// not fit into the record, and for records other than samples.
+    /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes at its start. `field` is
+    /// a bit of `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_WEIGHT`. `None` if the ring
+    /// does not record it, if it does not fit into the record, and for records other than samples.
     ///
-    /// A field after others of varying length is found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE, describes the content of
-    /// each.
+    /// A field after others of varying length is found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE,
+    /// describes the content of each.
     pub fn field(&self, field: u64) -> Option<Bytes<'a>> {
         if self.kind() != Kind::SAMPLE {
             return None;
@@ -204,7 +208,8 @@ impl<'a> Record<'a> {
         self.bytes.get(fields::range_of(&self.origin.layout, self.bytes, field)?)
     }
 
-    /// The offset of a field that samples have at their start, and all other records, with `sample_id_all`, at their end.
+    /// The offset of a field that samples have at their start, and all other records, with `sample_id_all`, at their
+    /// end.
     #[inline]
     fn at_either_end(&self, front: Option<u8>, back: Option<u8>) -> Option<usize> {
         if self.kind() == Kind::SAMPLE {
@@ -227,10 +232,12 @@ impl<'a> Record<'a> {
     }
 
     /// A sample's raw data (`PERF_SAMPLE_RAW`): the data that a BPF program passed to `bpf_perf_event_output`, or a
-    /// tracepoint's fields. `None` for records without raw data. In a BPF ring buffer: what a program submitted, and no more.
+    /// tracepoint's fields. `None` for records without raw data. In a BPF ring buffer: what a program submitted, and no
+    /// more.
     ///
-    /// In a perf ring the kernel rounds the length of the data up, so that the record's length is a multiple of 8. So **0 to 7 bytes of old ring memory
-    /// follow the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`).
+    /// In a perf ring the kernel rounds the length of the data up, so that the record's length is a multiple of 8. So
+    /// **0 to 7 bytes of old ring memory follow the data**, and the record does not say how many
+    /// (`perf_sample_save_raw_data`, `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
         let (head, tail) = self.bytes.as_slices();
@@ -242,8 +249,8 @@ impl<'a> Record<'a> {
         Self::payload_elsewhere(head, tail, self.header, self.origin)
     }
 
-    /// The same if raw data wraps, comes after fields of varying length, lies in a BPF ring buffer, or is absent. Field by field: a copy of the
-    /// whole record would be made in memory before it is known whether it is needed.
+    /// The same if raw data wraps, comes after fields of varying length, lies in a BPF ring buffer, or is absent. Field
+    /// by field: a copy of the whole record would be made in memory before it is known whether it is needed.
     #[inline(never)]
     fn payload_elsewhere(head: &'a [u8], tail: &'a [u8], header: Header, origin: &'a Arc<Origin>) -> Option<Bytes<'a>> {
         let record = Self::new(Bytes::new(head, tail), header, origin);

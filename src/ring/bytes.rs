@@ -6,8 +6,9 @@ use std::ops::Range;
 
 /// Bytes in a ring: one slice, or two if they wrap.
 ///
-/// All reads are bounds-checked and work across the wrap. A read that does not fit gives `None`. Only [`Bytes::to_cow`], [`Bytes::to_vec`]
-/// and [`Bytes::copy_to`] copy. Integers are read in the machine's own byte order, which is the kernel's.
+/// All reads are bounds-checked and work across the wrap. A read that does not fit gives `None`. Only
+/// [`Bytes::to_cow`], [`Bytes::to_vec`] and [`Bytes::copy_to`] copy. Integers are read in the machine's own byte order,
+/// which is the kernel's.
 #[derive(Clone, Copy, Default)]
 pub struct Bytes<'a> {
     /// INVARIANT: empty only if `tail` is empty too.

@@ -1,4 +1,5 @@
-//! The writers' epoch words, one for each CPU: whether a program is between drawing its key and having written its record.
+//! The writers' epoch words, one for each CPU: whether a program is between drawing its key and having written its
+//! record.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -31,8 +32,8 @@ unsafe impl Sync for EpochWords {}
 
 /// A CPU's word as it was read. Programs write it, so it can be anything.
 ///
-/// The low half is the depth: how many programs on that CPU have entered and not left. The high half is the generation: it
-/// grows each time that the depth falls to zero.
+/// The low half is the depth: how many programs on that CPU have entered and not left. The high half is the generation:
+/// it grows each time that the depth falls to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
@@ -46,8 +47,8 @@ impl Epoch {
         self.0 as u32
     }
 
-    /// Whether all programs that were inside when `before` was read have left: no program is inside now, or none was at some time in
-    /// between.
+    /// Whether all programs that were inside when `before` was read have left: no program is inside now, or none was at
+    /// some time in between.
     #[inline]
     pub(crate) fn has_passed(self, before: Self) -> bool {
         self.depth() == 0 || self.0 / GENERATION != before.0 / GENERATION
@@ -161,7 +162,8 @@ mod tests {
         assert!(!words.load(0).has_passed(words.load(0)));
     }
 
-    /// Depth and generation over all short courses of entering and leaving: the generation says how often nobody was inside.
+    /// Depth and generation over all short courses of entering and leaving: the generation says how often nobody was
+    /// inside.
     #[test]
     fn generations_count_how_often_nobody_is_inside() {
         for course in 0..1u32 << 12 {

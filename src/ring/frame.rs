@@ -6,8 +6,8 @@
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// `data_head` is further from `data_tail` than the length of the ring, or moved backwards. The reader goes on at the new head once
-    /// everything before it was yielded.
+    /// `data_head` is further from `data_tail` than the length of the ring, or moved backwards. The reader goes on at
+    /// the new head once everything before it was yielded.
     #[error("head moved from {from} to {to} in a ring of {size} bytes")]
     Head {
         /// The head seen before, counted from where the crate began to read this ring.
@@ -17,11 +17,12 @@ pub enum Fault {
         /// The length of the ring's data area.
         size: u64,
     },
-    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. The start of the next
-    /// record is then unknown, so the reader skips everything up to the head.
+    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. The
+    /// start of the next record is then unknown, so the reader skips everything up to the head.
     #[error("header says {size} bytes with {room} left before the head")]
     Size {
-        /// `perf_event_header.size`, or the length that a BPF ring buffer's header states, rounded up to 8 and with its header.
+        /// `perf_event_header.size`, or the length that a BPF ring buffer's header states, rounded up to 8 and with its
+        /// header.
         size: u32,
         /// Bytes between the record's start and the head.
         room: u64,
@@ -59,8 +60,9 @@ pub enum Fault {
         /// The largest key of all records before it.
         largest: u64,
     },
-    /// Another program moved the consumer position of a BPF ring buffer: two programs read one map. Records that were held may have been
-    /// overwritten meanwhile. The reader goes on at the producer position once everything before it was yielded.
+    /// Another program moved the consumer position of a BPF ring buffer: two programs read one map. Records that were
+    /// held may have been overwritten meanwhile. The reader goes on at the producer position once everything before it
+    /// was yielded.
     #[error("another program moved the consumer position from {from} to {to}")]
     Consumer {
         /// The position that this reader had stored, in bytes since the map was made.

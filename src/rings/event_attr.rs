@@ -140,9 +140,9 @@ pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
     if is_silent(attr) { Err(silent(name)) } else { Ok(()) }
 }
 
-/// An event whose inherited copies write a record when their thread ends, on whatever CPU that is, into the ring of the copy's CPU
-/// (`sync_child_event`, kernel/events/core.c). Two CPUs that write into one ring overwrite each other's records. Nor is the time of this
-/// record drawn inside a section that a grace period waits for.
+/// An event whose inherited copies write a record when their thread ends, on whatever CPU that is, into the ring of the
+/// copy's CPU (`sync_child_event`, kernel/events/core.c). Two CPUs that write into one ring overwrite each other's
+/// records. Nor is the time of this record drawn inside a section that a grace period waits for.
 fn writes_elsewhere(event: &str) -> Error {
     let message = format!(
         "{event} asks for inherit_stat: a thread that ends would write PERF_RECORD_READ into the ring of another CPU, over records of that \
@@ -164,7 +164,8 @@ pub(super) fn silent(event: &str) -> Error {
 
 /// Whether the kernel writes records of its own for an event, besides samples.
 pub(super) fn has_records(attr: &perf_event_attr) -> bool {
-    // The flags that the kernel counts (`account_event`, kernel/events/core.c). Others only add to these, such as mmap2 to mmap.
+    // The flags that the kernel counts (`account_event`, kernel/events/core.c). Others only add to these, such as mmap2
+    // to mmap.
     let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
     tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
 }

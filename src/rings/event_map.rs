@@ -24,7 +24,8 @@ impl EventMap {
             _ => None,
         };
         match bpf::map_info(map.as_fd()) {
-            // Other BPF objects answer too, with structs of their own. A perf event array has keys and values of 4 bytes.
+            // Other BPF objects answer too, with structs of their own. A perf event array has keys and values of 4
+            // bytes.
             Ok(bpf::MapInfo {
                 map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
                 key_size: 4,

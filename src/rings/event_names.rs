@@ -173,7 +173,8 @@ fn fitting(events: &Path, category: &str, event: &str) -> io::Result<Vec<String>
     Ok(found)
 }
 
-/// The tracepoint of the category with the nearest name, or the category with the nearest name if there is no such category.
+/// The tracepoint of the category with the nearest name, or the category with the nearest name if there is no such
+/// category.
 fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<String> {
     match folders(&events.join(category)) {
         Ok(names) => nearest(event, names.into_iter()),

@@ -156,8 +156,8 @@ impl RingEvent {
         Source::new(Arc::clone(&self.name), self.attr, self.tracepoint.clone())
     }
 
-    /// Whether the event never happens in user space: a kprobe, or a tracepoint other than of system calls, which have the registers of
-    /// user space, and of a program's probe in tracefs (`perf_tp_event_match`, kernel/events/core.c).
+    /// Whether the event never happens in user space: a kprobe, or a tracepoint other than of system calls, which have
+    /// the registers of user space, and of a program's probe in tracefs (`perf_tp_event_match`, kernel/events/core.c).
     fn lies_in_kernel(&self) -> bool {
         let is_kprobe = || self.probe.is_some() && pmu::number(KPROBE).is_ok_and(|number| number == self.attr.type_);
         let of_tracepoint = |name: &str| !name.starts_with("syscalls:") && !event_names::is_probe(name);
@@ -196,7 +196,8 @@ impl Probe {
         }
         attr.config2 = self.offset;
         if self.semaphore != 0 {
-            // The kernel counts those who trace in it, in each process. While it is zero, programs may pass the probe by.
+            // The kernel counts those who trace in it, in each process. While it is zero, programs may pass the probe
+            // by.
             let terms = format!("ref_ctr_offset={:#x}", self.semaphore);
             attr.config |= pmu::config(self.unit, &terms).map_err(of_unit)?.0[0];
         }

@@ -55,9 +55,10 @@ fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
     Error::new(kind, format!("{event}: cannot filter by \"{filter}\"")).because(errno).about(event)
 }
 
-/// The kernel's message about a filter that it refuses. perf's ioctl gives only `EINVAL`. The tracepoint's file in tracefs gives the message
-/// (`apply_event_filter`, `kernel/trace/trace_events_filter.c`). This writes the file in a new trace instance, and then removes the instance,
-/// because another program may have set a filter in the top-level one.
+/// The kernel's message about a filter that it refuses. perf's ioctl gives only `EINVAL`. The tracepoint's file in
+/// tracefs gives the message (`apply_event_filter`, `kernel/trace/trace_events_filter.c`). This writes the file in a
+/// new trace instance, and then removes the instance, because another program may have set a filter in the top-level
+/// one.
 fn message(name: &str, filter: &str) -> io::Result<String> {
     let (category, event) = name.split_once(':').unwrap_or((name, ""));
     let instance = Instance::new(&machine::tracefs()?)?;

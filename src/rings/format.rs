@@ -54,18 +54,20 @@ pub(crate) fn place_of(format: &str, field: &str) -> Option<usize> {
 }
 
 impl Rings {
-    /// The text of a source's format, as the file `format` of tracefs has it, by the number that [`Record::source`](crate::Record::source)
-    /// gives. It names the fields of a payload. The package perfweave-decode parses it. It reads tracefs, so call it before reading. For a
-    /// tracepoint that was given by number it searches all tracepoints.
+    /// The text of a source's format, as the file `format` of tracefs has it, by the number that
+    /// [`Record::source`](crate::Record::source) gives. It names the fields of a payload. The package perfweave-decode
+    /// parses it. It reads tracefs, so call it before reading. For a tracepoint that was given by number it searches
+    /// all tracepoints.
     ///
     /// A recording contains its formats, those of the machine that was recorded.
     ///
-    /// Probes have the fields `__probe_ip`, or, for return probes, `__probe_func` and `__probe_ret_ip`, after the fields that are common to
-    /// all tracepoints.
+    /// Probes have the fields `__probe_ip`, or, for return probes, `__probe_func` and `__probe_ret_ip`, after the
+    /// fields that are common to all tracepoints.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a number that is not an index of [`Rings::sources`]; [`ErrorKind::NotFound`] for BPF output, for
-    /// events that are neither tracepoints nor probes, and for a recording without the format; and the errors of [`Rings::format_of`].
+    /// [`ErrorKind::InvalidInput`] for a number that is not an index of [`Rings::sources`]; [`ErrorKind::NotFound`] for
+    /// BPF output, for events that are neither tracepoints nor probes, and for a recording without the format; and the
+    /// errors of [`Rings::format_of`].
     pub fn format(&self, source: usize) -> Result<String, Error> {
         let sources = self.sources();
         let Some(source) = sources.get(source) else {
@@ -92,8 +94,8 @@ impl Rings {
     /// The text of the format of a tracepoint of this machine, `category:name`, from tracefs, wherever that is mounted.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be read, and
-    /// [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name without category.
+    /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be
+    /// read, and [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name without category.
     pub fn format_of(name: &str) -> Result<String, Error> {
         let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
             return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));

@@ -24,7 +24,8 @@ use std::sync::Arc;
 ///
 /// Some methods set something for one event only: the event that was added last ([`filter`](Self::filter),
 /// [`period`](Self::period), [`frequency`](Self::frequency), [`user_only`](Self::user_only),
-/// [`kernel_only`](Self::kernel_only), [`named`](Self::named), [`semaphore`](Self::semaphore)). Everything else holds for all events.
+/// [`kernel_only`](Self::kernel_only), [`named`](Self::named), [`semaphore`](Self::semaphore)). Everything else holds
+/// for all events.
 ///
 /// ```no_run
 /// # use perfweave::{Order, Reader, Rings};
@@ -93,10 +94,12 @@ impl RingOptions {
     /// # Errors
     /// [`ErrorKind`] says what helps: a privilege, a limit, another name, another kernel, a later try.
     ///
-    /// This crate also refuses what the kernel takes but what could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
-    /// writes nothing, a map that is named twice, two settings that exclude each other, a wake-up that would never come, an
-    /// attribute with a pointer in it, a size of zero or more than 2 GiB, a map without a slot for a CPU, or with one slot for two.
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound): a CPU that the machine can never have, or no requested CPU is online.
+    /// This crate also refuses what the kernel takes but what could never be read.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that writes nothing, a map that is named
+    /// twice, two settings that exclude each other, a wake-up that would never come, an attribute with a pointer in it,
+    /// a size of zero or more than 2 GiB, a map without a slot for a CPU, or with one slot for two.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound): a CPU that the machine can never have, or no requested CPU
+    /// is online.
     pub fn open(self) -> Result<Rings, Error> {
         hotplug::open(self, false)
     }
@@ -146,8 +149,8 @@ impl RingOptions {
     }
 
     /// Adds the output of BPF programs: what they write with `bpf_perf_event_output` into a
-    /// `BPF_MAP_TYPE_PERF_EVENT_ARRAY`. `map` is a file descriptor of such a map. Opening the rings sets the CPUs' slots;
-    /// dropping the rings empties them.
+    /// `BPF_MAP_TYPE_PERF_EVENT_ARRAY`. `map` is a file descriptor of such a map. Opening the rings sets the CPUs'
+    /// slots; dropping the rings empties them.
     ///
     /// | from | the line |
     /// | --- | --- |
@@ -180,13 +183,15 @@ impl RingOptions {
 
     /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
     ///
-    /// In both parts `*` stands for any characters and `?` for one: `syscalls:*`, `sched:sched_switch*`. Each tracepoint
-    /// that fits becomes a source of its own, by name. Each takes a file descriptor for each CPU. The category `ftrace`
-    /// is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel lets nobody sample:
-    /// [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an error.
+    /// In both parts `*` stands for any characters and `?` for one: `syscalls:*`, `sched:sched_switch*`. Each
+    /// tracepoint that fits becomes a source of its own, by name. Each takes a file descriptor for each CPU. The
+    /// category `ftrace` is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel
+    /// lets nobody sample: [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an
+    /// error.
     ///
-    /// A BPF program that somebody else has attached to the same tracepoint runs first. If it returns 0, the kernel writes no event, and
-    /// nothing counts that: [`Rings::foreign_programs`](crate::Rings::foreign_programs) lists such programs.
+    /// A BPF program that somebody else has attached to the same tracepoint runs first. If it returns 0, the kernel
+    /// writes no event, and nothing counts that: [`Rings::foreign_programs`](crate::Rings::foreign_programs) lists such
+    /// programs.
     ///
     /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name
     /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
@@ -202,14 +207,14 @@ impl RingOptions {
 
     /// Adds an event by the name that perf(1) has for it:
     ///
-    /// - a software event: `cpu-clock`, `task-clock`, `page-faults`, `minor-faults`, `major-faults`, `context-switches`,
-    ///   `cpu-migrations`, `alignment-faults`, `emulation-faults`, `cgroup-switches`;
+    /// - a software event: `cpu-clock`, `task-clock`, `page-faults`, `minor-faults`, `major-faults`,
+    ///   `context-switches`, `cpu-migrations`, `alignment-faults`, `emulation-faults`, `cgroup-switches`;
     /// - a hardware event: `cycles`, `instructions`, `branches`, `branch-misses`, `cache-references`, `cache-misses`,
     ///   `bus-cycles`, `ref-cycles`, `stalled-cycles-frontend`, `stalled-cycles-backend`;
     /// - an event of a cache: `L1-dcache-loads`, `LLC-store-misses`, `dTLB-load-misses` and so on;
-    /// - an event of a PMU as sysfs names it, `pmu/terms/`: `cpu/event=0x3c,umask=1/`, `cpu/cache-misses/`. The PMU must
-    ///   be able to sample, as many are not. Terms are an event of the PMU's `events` folder, a field of its `format` folder, `config`,
-    ///   `config1` or `config2`.
+    /// - an event of a PMU as sysfs names it, `pmu/terms/`: `cpu/event=0x3c,umask=1/`, `cpu/cache-misses/`. The PMU
+    ///   must be able to sample, as many are not. Terms are an event of the PMU's `events` folder, a field of its
+    ///   `format` folder, `config`, `config1` or `config2`.
     ///
     /// [`period`](Self::period) and [`frequency`](Self::frequency) say how often the event is sampled. Unless set, an
     /// event that counts time or hardware is sampled 4000 times a second, or as often as
@@ -256,8 +261,8 @@ impl RingOptions {
         })
     }
 
-    /// Samples the event that was added last once in so many (`sample_period`). An event has one period or frequency: a second is
-    /// [`ErrorKind::InvalidInput`].
+    /// Samples the event that was added last once in so many (`sample_period`). An event has one period or frequency: a
+    /// second is [`ErrorKind::InvalidInput`].
     pub fn period(self, period: u64) -> Self {
         self.rate("period", Rate::Period(period))
     }
@@ -278,7 +283,8 @@ impl RingOptions {
         })
     }
 
-    /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
+    /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer
+    /// privileges.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for a tracepoint by name or a kprobe, which
     /// would never be written then. `syscalls:*` and probes of programs are written.
@@ -289,8 +295,8 @@ impl RingOptions {
         })
     }
 
-    /// The event that was added last counts in the kernel only (`exclude_user`). With [`user_only`](Self::user_only) nothing would be
-    /// left: that is [`ErrorKind::InvalidInput`].
+    /// The event that was added last counts in the kernel only (`exclude_user`). With [`user_only`](Self::user_only)
+    /// nothing would be left: that is [`ErrorKind::InvalidInput`].
     pub fn kernel_only(self) -> Self {
         self.of_last("kernel_only", "both are the default", |event| {
             event.exclude_user = true;
@@ -298,8 +304,9 @@ impl RingOptions {
         })
     }
 
-    /// Names the event that was added last: [`Source::name`](crate::Source::name) and errors have this name. A function that the program
-    /// knows by its name is otherwise named by its offset in the file. An event has one name: a second is [`ErrorKind::InvalidInput`].
+    /// Names the event that was added last: [`Source::name`](crate::Source::name) and errors have this name. A function
+    /// that the program knows by its name is otherwise named by its offset in the file. An event has one name: a second
+    /// is [`ErrorKind::InvalidInput`].
     pub fn named(self, name: &str) -> Self {
         self.of_last("named", "an event has one name", |event| event.named.replace(name.into()).map(|_| "named"))
     }
@@ -311,34 +318,37 @@ impl RingOptions {
     }
 
     /// Traces one process: all its threads, the threads that they start, and the processes that they fork from then on
-    /// (`inherit`). By default everything is traced. Rings trace one process, thread or control group: a second choice is
-    /// [`ErrorKind::InvalidInput`]. The number of any of its threads names the process.
+    /// (`inherit`). By default everything is traced. Rings trace one process, thread or control group: a second choice
+    /// is [`ErrorKind::InvalidInput`]. The number of any of its threads names the process.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
-    /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced ([`pid_tree`](Self::pid_tree) does that); one that is forked
-    /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
-    /// BPF output cannot be limited to a process ([`ErrorKind::InvalidInput`]): its events must run all the time.
-    /// Neither can probes ([`ErrorKind::Unsupported`]): each thread that a thread starts inherits the event, and the kernel looks for the
-    /// probe's path or function in the memory of the traced process, so that fork(2) and clone(2) would fail there.
-    /// A record is the process's if one of its threads writes it. So `sched:sched_switch` has the switches away from the process. Another
-    /// thread writes the switches back to it.
+    /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced
+    /// ([`pid_tree`](Self::pid_tree) does that); one that is forked while the rings are opened, or before a CPU comes
+    /// online, may be traced on some CPUs and not on others. BPF output cannot be limited to a process
+    /// ([`ErrorKind::InvalidInput`]): its events must run all the time. Neither can probes
+    /// ([`ErrorKind::Unsupported`]): each thread that a thread starts inherits the event, and the kernel looks for the
+    /// probe's path or function in the memory of the traced process, so that fork(2) and clone(2) would fail there. A
+    /// record is the process's if one of its threads writes it. So `sched:sched_switch` has the switches away from the
+    /// process. Another thread writes the switches back to it.
     ///
-    /// The process is held from this call on (pidfd_open(2)). If it ends and another process gets its number, that process is not traced:
-    /// opening the rings gives [`ErrorKind::NotFound`]. If what it started runs on, a CPU that comes online for the first time is not traced
-    /// ([`Item::Untraced`](crate::Item::Untraced)). Until this call, the caller must know that the process still has the number: a child keeps its number until its parent waits for it.
+    /// The process is held from this call on (pidfd_open(2)). If it ends and another process gets its number, that
+    /// process is not traced: opening the rings gives [`ErrorKind::NotFound`]. If what it started runs on, a CPU that
+    /// comes online for the first time is not traced ([`Item::Untraced`](crate::Item::Untraced)). Until this call, the
+    /// caller must know that the process still has the number: a child keeps its number until its parent waits for it.
     ///
-    /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults or hardware, with
-    /// [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs. Opening the rings gives
-    /// [`ErrorKind::NotFound`] if there is no such process, and
-    /// [`ErrorKind::Limit`] if its threads come faster than events can be opened.
+    /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults
+    /// or hardware, with [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs.
+    /// Opening the rings gives [`ErrorKind::NotFound`] if there is no such process, and [`ErrorKind::Limit`] if its
+    /// threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
         self.trace("pid", Task::process(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
     }
 
-    /// As [`RingOptions::pid`], and traces the processes that it has started before, and those that they have started, as well. Their threads
-    /// are listed until nothing has changed while the events were opened (`/proc/PID/task/TID/children`). A process whose parent has ended is
-    /// not found. [`ErrorKind::Unsupported`] if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
+    /// As [`RingOptions::pid`], and traces the processes that it has started before, and those that they have started,
+    /// as well. Their threads are listed until nothing has changed while the events were opened
+    /// (`/proc/PID/task/TID/children`). A process whose parent has ended is not found. [`ErrorKind::Unsupported`] if
+    /// the kernel does not list children (`CONFIG_PROC_CHILDREN`).
     pub fn pid_tree(self, pid: u32) -> Self {
         self.trace("pid_tree", Task::tree(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
     }
@@ -370,12 +380,13 @@ impl RingOptions {
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
     /// `offset` is counted from the start of the file. For a function, it is the symbol's value, less `p_vaddr` and
-    /// plus `p_offset` of its segment (elf(5)): the package perfweave-symbols finds it, by the name of the function or of a static probe.
+    /// plus `p_offset` of its segment (elf(5)): the package perfweave-symbols finds it, by the name of the function or
+    /// of a static probe.
     ///
     /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Needs
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
-    /// [`ErrorKind::Unsupported`]. The path is made absolute and kept. It is looked up for each CPU, also
-    /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
+    /// [`ErrorKind::Unsupported`]. The path is made absolute and kept. It is looked up for each CPU, also for those
+    /// that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
     /// instruction, which is [`ErrorKind::Unsupported`]. It takes others, and then the probe breaks the program.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(UPROBE, path.as_ref(), offset)
@@ -387,9 +398,10 @@ impl RingOptions {
         self.user_probe(URETPROBE, path.as_ref(), offset)
     }
 
-    /// Sets the semaphore of the uprobe that was added last: of a static probe (USDT), the place in the file of the word in which the kernel
-    /// counts those who trace it. It counts in each process that has the file mapped, while the rings are open, so that programs do not pass
-    /// the probe by (Linux 4.20 and later, `ref_ctr_offset`). 0 is none.
+    /// Sets the semaphore of the uprobe that was added last: of a static probe (USDT), the place in the file of the
+    /// word in which the kernel counts those who trace it. It counts in each process that has the file mapped, while
+    /// the rings are open, so that programs do not pass the probe by (Linux 4.20 and later, `ref_ctr_offset`). 0 is
+    /// none.
     ///
     /// If no uprobe was added last, opening the rings gives [`ErrorKind::InvalidInput`].
     pub fn semaphore(mut self, offset: u64) -> Self {
@@ -432,7 +444,8 @@ impl RingOptions {
         self.add(name, What::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, semaphore: 0, returns }))
     }
 
-    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses three kinds of attributes:
+    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses three kinds
+    /// of attributes:
     ///
     /// - An event that would never write anything is [`ErrorKind::InvalidInput`]. It has no `sample_period`
     ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
@@ -441,8 +454,9 @@ impl RingOptions {
     /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
     ///   [`ErrorKind::InvalidInput`]: events are opened after this call, and again when a CPU comes back.
     ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
-    /// - One that asks for `inherit_stat` is [`ErrorKind::Unsupported`]: when a thread ends, the kernel would write `PERF_RECORD_READ`
-    ///   into the rings of other CPUs than the one it runs on (`sync_child_event`, kernel/events/core.c).
+    /// - One that asks for `inherit_stat` is [`ErrorKind::Unsupported`]: when a thread ends, the kernel would write
+    ///   `PERF_RECORD_READ` into the rings of other CPUs than the one it runs on (`sync_child_event`,
+    ///   kernel/events/core.c).
     ///
     /// This crate sets `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the wake-up,
     /// and `write_backward` (off). It adds these to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events
@@ -464,7 +478,8 @@ impl RingOptions {
 
     /// Sets the size of each ring in bytes of data, rounded up to a power of two pages. 512 KiB unless set.
     ///
-    /// Held records stay in their ring. It must have room for what a CPU writes in two or three grace periods, about 50 ms.
+    /// Held records stay in their ring. It must have room for what a CPU writes in two or three grace periods, about 50
+    /// ms.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
@@ -472,15 +487,16 @@ impl RingOptions {
 
     /// Sets the clock that stamps the records.
     ///
-    /// [`Clock::Boottime`], [`Clock::Realtime`] and [`Clock::Tai`] cannot be read in an NMI. The kernel refuses them, which is
-    /// [`ErrorKind::Unsupported`], for each event that may come in one: tracepoints, probes and most hardware. Software events and
-    /// BPF output take them (`perf_event_set_clock`, kernel/events/core.c).
+    /// [`Clock::Boottime`], [`Clock::Realtime`] and [`Clock::Tai`] cannot be read in an NMI. The kernel refuses them,
+    /// which is [`ErrorKind::Unsupported`], for each event that may come in one: tracepoints, probes and most hardware.
+    /// Software events and BPF output take them (`perf_event_set_clock`, kernel/events/core.c).
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to [`RingOptions::event`] asks for it.
+    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
+    /// [`RingOptions::event`] asks for it.
     pub(crate) fn without_time(mut self) -> Self {
         self.timed = false;
         self

@@ -53,7 +53,8 @@ fn of_target(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Op
     Some(text.into())
 }
 
-/// What helps if the kernel takes the event with its own clock, and refuses this one (`perf_event_set_clock`, kernel/events/core.c).
+/// What helps if the kernel takes the event with its own clock, and refuses this one (`perf_event_set_clock`,
+/// kernel/events/core.c).
 fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
     if errno.raw_os_error() != Some(libc::EINVAL) || event.attr.use_clockid() == 0 {
         return None;
@@ -83,7 +84,8 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
             (Denial::Filter { .. }, _) => filtered(CALL),
             (_, libc::ENOSYS) => "this kernel was built without perf events".into(),
             (Denial::Privilege, _) => privilege(),
-            // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
+            // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say
+            // `EACCES`.
             (Denial::Event, libc::EPERM) if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
                 "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern leaves it out: see \
                  Rings::skipped"
@@ -141,7 +143,8 @@ pub(super) enum Denial {
     Event,
 }
 
-/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly every process may open.
+/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly every process
+/// may open.
 pub(super) fn denial(errno: i32) -> Denial {
     let status = Status::read();
     let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });

@@ -49,7 +49,8 @@ impl Source {
         (self.attr.type_ == PERF_TYPE_TRACEPOINT).then_some(self.attr.config)
     }
 
-    /// The attribute that the event is opened with on each CPU: the bytes of `struct perf_event_attr`, as files have them.
+    /// The attribute that the event is opened with on each CPU: the bytes of `struct perf_event_attr`, as files have
+    /// them.
     pub fn attr_bytes(&self) -> &[u8] {
         perf::attr_bytes(&self.attr)
     }

@@ -104,8 +104,8 @@ impl Copies {
         self.chunk(position, len).into()
     }
 
-    /// The bytes lie in one chunk. It is nearly always one of the two oldest, because chunks are forgotten each time an eighth of the ring
-    /// was yielded.
+    /// The bytes lie in one chunk. It is nearly always one of the two oldest, because chunks are forgotten each time an
+    /// eighth of the ring was yielded.
     #[inline(never)]
     fn chunk(&self, position: u64, len: u64) -> &[u8] {
         let is_before = |at: usize| self.chunks.get(at).is_none_or(|(begin, _)| position < *begin);

@@ -6,23 +6,25 @@ use std::fmt;
 /// The function behind [`Sequence::with`].
 type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 
-/// Numbers that programs write into their records: each CPU counts by itself ([`Order::numbers`](crate::Order::numbers)). A missing number
-/// shows that a record is missing from the stream.
+/// Numbers that programs write into their records: each CPU counts by itself
+/// ([`Order::numbers`](crate::Order::numbers)). A missing number shows that a record is missing from the stream.
 ///
-/// The program must count up in the same run in which it outputs the record, and must not be able to sleep. Then a fence proves that a
-/// missing number will not come. A counter of the whole machine is a key: see [`Hold::Dense`](crate::Hold::Dense).
+/// The program must count up in the same run in which it outputs the record, and must not be able to sleep. Then a
+/// fence proves that a missing number will not come. A counter of the whole machine is a key: see
+/// [`Hold::Dense`](crate::Hold::Dense).
 ///
 /// # Counters that wrap
 ///
-/// A counter has 32 to 64 bits. A narrower one could wrap while one program is delayed between drawing a number and writing it.
+/// A counter has 32 to 64 bits. A narrower one could wrap while one program is delayed between drawing a number and
+/// writing it.
 ///
-/// A counter may wrap around, as long as the crate can tell one round from the next. For that, **less than 7/16 of its range may be lost at
-/// once**. With 32 bits that is 1.8 billion records.
+/// A counter may wrap around, as long as the crate can tell one round from the next. For that, **less than 7/16 of its
+/// range may be lost at once**. With 32 bits that is 1.8 billion records.
 ///
 /// The crate notices if more records are lost. The stream then reports it once
-/// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). No gaps are reported for the records counted meanwhile, the ledger is not
-/// balanced, and counting starts again. Losses that the kernel does not count ([`Status`](crate::Status)) are not noticed. A counter of 64
-/// bits does not wrap.
+/// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). No gaps are reported for the records counted
+/// meanwhile, the ledger is not balanced, and counting starts again. Losses that the kernel does not count
+/// ([`Status`](crate::Status)) are not noticed. A counter of 64 bits does not wrap.
 pub struct Sequence {
     at: At,
     bits: u32,
@@ -53,8 +55,8 @@ impl Sequence {
         Self::payload(offset, 64)
     }
 
-    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not panic. Records without
-    /// a number are not checked.
+    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not
+    /// panic. Records without a number are not checked.
     ///
     /// # Panics
     /// Unless `bits` is 32 to 64.
@@ -66,8 +68,8 @@ impl Sequence {
         Self { at: At::Extract(Box::new(extract)), bits, first: None }
     }
 
-    /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting starts with the first
-    /// number seen.
+    /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting
+    /// starts with the first number seen.
     pub fn starting_at(mut self, first: u64) -> Self {
         self.first = Some(first);
         self
@@ -113,8 +115,8 @@ impl fmt::Debug for Sequence {
 mod tests {
     use super::Sequence;
 
-    /// While a program is delayed between drawing a number and writing it, a narrower counter wraps. Then its number counts as one of
-    /// another round, and a proven gap names a number that was yielded. (Seen with 8, 10 and 16 bits.)
+    /// While a program is delayed between drawing a number and writing it, a narrower counter wraps. Then its number
+    /// counts as one of another round, and a proven gap names a number that was yielded. (Seen with 8, 10 and 16 bits.)
     #[test]
     fn a_counter_of_less_than_32_bits_is_refused() {
         let takes = |bits| std::panic::catch_unwind(|| Sequence::with(bits, |_| None)).is_ok();

@@ -1,4 +1,5 @@
-//! Counters that wrap: their extension to 64 bits, and whether a number can still be told from the same number one round earlier.
+//! Counters that wrap: their extension to 64 bits, and whether a number can still be told from the same number one
+//! round earlier.
 
 /// The start value of an extended counter: far from both ends.
 pub(super) const MIDDLE: u64 = 1 << 63;
@@ -6,8 +7,8 @@ pub(super) const MIDDLE: u64 = 1 << 63;
 /// How far a number may exceed all before it. So many records are not lost between two.
 const MOST_AHEAD: i64 = 1 << 32;
 
-/// Numbers beyond this are too near to the limit of a `u64`. To get there, 2^30 numbers must each exceed the one before by as much as is
-/// allowed.
+/// Numbers beyond this are too near to the limit of a `u64`. To get there, 2^30 numbers must each exceed the one before
+/// by as much as is allowed.
 const CEILING: u64 = 3 << 62;
 
 /// A counter that wraps. Earlier numbers tell which round a number belongs to.
@@ -41,8 +42,8 @@ impl Unwrap {
         }
     }
 
-    /// The number, extended to 64 bits: the candidate nearest to the largest so far. `None` if it exceeds the largest by more than any
-    /// losses can explain.
+    /// The number, extended to 64 bits: the candidate nearest to the largest so far. `None` if it exceeds the largest
+    /// by more than any losses can explain.
     #[inline]
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
         if self.anchor.is_none() {
@@ -159,8 +160,8 @@ mod tests {
         assert_eq!(unwrap.wrap(MIDDLE), written + 6);
     }
 
-    /// Counters of 2 to 4 bits: every series of five numbers, each less than half a round from the largest before it, from every first
-    /// number. Each is extended to its true value, and wraps back to the written one.
+    /// Counters of 2 to 4 bits: every series of five numbers, each less than half a round from the largest before it,
+    /// from every first number. Each is extended to its true value, and wraps back to the written one.
     #[test]
     fn every_course_of_a_narrow_counter_is_counted_on() {
         fn follow(unwrap: &Unwrap, first: u64, largest: i64, steps: u32) {

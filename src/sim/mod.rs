@@ -4,8 +4,8 @@
 //!
 //! - headers, fields and padding, and records that wrap;
 //! - a full ring that drops the newest record and reports it with the next record that fits;
-//! - writers that are interrupted on their CPU. The interrupt's records then come first in the ring although they have later times, or stay
-//!   invisible until the interrupted writer is done.
+//! - writers that are interrupted on their CPU. The interrupt's records then come first in the ring although they have
+//!   later times, or stay invisible until the interrupted writer is done.
 //!
 //! It can also do what no lawful kernel does: write any bytes anywhere and set any head.
 //!
@@ -35,7 +35,8 @@
 //! Any thread may call any function. The ring of one CPU sees that CPU's events in the order of the calls, so writers
 //! of one CPU belong on one thread, as in the kernel.
 //!
-//! Begin with `kernel.rs`; `cpu.rs` is a model of `ring_buffer.c`, `sections.rs` of grace periods, `ring_buffer.rs` of BPF ring buffers.
+//! Begin with `kernel.rs`; `cpu.rs` is a model of `ring_buffer.c`, `sections.rs` of grace periods, `ring_buffer.rs` of
+//! BPF ring buffers.
 
 mod cpu;
 mod kernel;

@@ -6,7 +6,8 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A BPF ring buffer in memory (`kernel/bpf/ringbuf.c`), for [`Rings::add`](crate::Rings::add). A clone is another handle to the same one.
+/// A BPF ring buffer in memory (`kernel/bpf/ringbuf.c`), for [`Rings::add`](crate::Rings::add). A clone is another
+/// handle to the same one.
 ///
 /// ```
 /// use perfweave::{ANY_CPU, Clock, Fence, Hold, Key, Layout, Merge, Order, Rings, sim};
@@ -65,8 +66,8 @@ impl RingBuffer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A program reserves so many bytes (`bpf_ringbuf_reserve`). `None` if there is not enough space, or for 2^30 bytes or more; the kernel
-    /// counts that nowhere.
+    /// A program reserves so many bytes (`bpf_ringbuf_reserve`). `None` if there is not enough space, or for 2^30 bytes
+    /// or more; the kernel counts that nowhere.
     pub fn reserve(&self, len: u32) -> Option<Reservation> {
         let mut half = self.half();
         let place = half.kernel.reserve(len);
@@ -118,8 +119,8 @@ impl RingBuffer {
         self.half().kernel.head()
     }
 
-    /// Sets the consumer position, as another reader of the map does. What programs write afterwards takes effect at the consumer's next
-    /// refresh.
+    /// Sets the consumer position, as another reader of the map does. What programs write afterwards takes effect at
+    /// the consumer's next refresh.
     pub fn force_consumed(&self, position: u64) {
         self.half().kernel.force_tail(position);
     }
@@ -129,13 +130,14 @@ impl RingBuffer {
         self.half().kernel.tail()
     }
 
-    /// Overwrites bytes from a position on, as no lawful kernel does. This and all later writes take effect at the consumer's next refresh.
+    /// Overwrites bytes from a position on, as no lawful kernel does. This and all later writes take effect at the
+    /// consumer's next refresh.
     pub fn scribble(&self, position: u64, bytes: &[u8]) {
         self.half().kernel.scribble(position, bytes);
     }
 
-    /// Sets the producer position to any value, as no lawful kernel does. This and all later writes take effect at the consumer's next
-    /// refresh. The next reservation begins there, rounded down to a multiple of 8.
+    /// Sets the producer position to any value, as no lawful kernel does. This and all later writes take effect at the
+    /// consumer's next refresh. The next reservation begins there, rounded down to a multiple of 8.
     pub fn force_produced(&self, position: u64) {
         self.half().kernel.force_head(position);
     }

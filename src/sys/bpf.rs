@@ -166,8 +166,8 @@ pub(crate) fn map_keys(map: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Reads the element of a map with 4-byte keys. `None` if there is none. `value` must be as long as the map's values: for a map of each CPU,
-/// a word for each possible CPU.
+/// Reads the element of a map with 4-byte keys. `None` if there is none. `value` must be as long as the map's values:
+/// for a map of each CPU, a word for each possible CPU.
 fn map_lookup(map: BorrowedFd<'_>, index: u32, value: &mut [u64]) -> io::Result<Option<()>> {
     let mut attr = MapElem {
         map_fd: map.as_raw_fd() as u32,
@@ -218,7 +218,8 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// The type of a map. A file descriptor that is not BPF's gives `EINVAL`; one of a program gives another kind of information.
+/// The type of a map. A file descriptor that is not BPF's gives `EINVAL`; one of a program gives another kind of
+/// information.
 pub(crate) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     let mut info = MapInfo::default();
     let mut attr = InfoByFd {
@@ -244,7 +245,8 @@ pub(crate) fn program_name(id: u32) -> io::Result<String> {
         info_len: size_of::<ProgramInfo>() as u32,
         info: std::ptr::from_mut(&mut info) as u64,
     };
-    // SAFETY: the kernel writes at most `info_len` bytes to `info`, which lives until the call returns. Its lengths of other buffers are 0.
+    // SAFETY: the kernel writes at most `info_len` bytes to `info`, which lives until the call returns. Its lengths of
+    // other buffers are 0.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())

@@ -15,8 +15,8 @@ pub(crate) struct Wait {
 impl Wait {
     /// Waits for events; `None` waits for ever. Returns how many there are.
     ///
-    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error. From then on this uses
-    /// epoll_wait(2), and rounds the time up to whole milliseconds.
+    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error. From
+    /// then on this uses epoll_wait(2), and rounds the time up to whole milliseconds.
     pub(crate) fn wait(
         &mut self,
         epoll: BorrowedFd<'_>,

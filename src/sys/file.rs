@@ -1,4 +1,5 @@
-//! Directories of control groups by paths that users give, which may lead anywhere. These functions never wait for the other end of a pipe.
+//! Directories of control groups by paths that users give, which may lead anywhere. These functions never wait for the
+//! other end of a pipe.
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs};
 use std::fs::OpenOptions;

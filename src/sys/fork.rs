@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An atomic word on a page of its own, which the kernel wipes in children of fork(2) (`MADV_WIPEONFORK`, Linux 4.14).
 ///
-/// Mappings of perf events do not exist in the child (`VM_DONTCOPY`), and slots of maps and threads belong to the parent. If the kernel
-/// refuses such pages, as under a seccomp filter, the word is an ordinary one, and children find it unchanged. Only [`ForkWord::is_here`]
-/// then tells them apart.
+/// Mappings of perf events do not exist in the child (`VM_DONTCOPY`), and slots of maps and threads belong to the
+/// parent. If the kernel refuses such pages, as under a seccomp filter, the word is an ordinary one, and children find
+/// it unchanged. Only [`ForkWord::is_here`] then tells them apart.
 #[derive(Debug)]
 pub(crate) struct ForkWord {
     /// INVARIANT: valid until this is dropped. On its own page, or leaked from a box.
@@ -40,8 +40,9 @@ impl ForkWord {
         Self { word: NonNull::from(Box::leak(Box::new(AtomicU64::new(value)))), maker }
     }
 
-    /// Whether this is the process that made it, for a word that is never 0 there. Needs a system call if the word is an ordinary one, so
-    /// do not call it for each event. (It then takes a descendant that reuses the number of its dead ancestor for that ancestor.)
+    /// Whether this is the process that made it, for a word that is never 0 there. Needs a system call if the word is
+    /// an ordinary one, so do not call it for each event. (It then takes a descendant that reuses the number of its
+    /// dead ancestor for that ancestor.)
     pub(crate) fn is_here(&self) -> bool {
         // Relaxed: no other memory depends on it.
         self.maker.map_or_else(|| self.get().load(Ordering::Relaxed) != 0, |maker| maker == std::process::id())
@@ -91,16 +92,16 @@ impl Drop for ForkWord {
 /// Works like a separate [`ForkWord`] for each value, but all share one page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
-    /// The number of the process that this runs in; 0 in a child until it makes an owner. An ordinary word has the kernel's number of
-    /// the process that made the last owner.
+    /// The number of the process that this runs in; 0 in a child until it makes an owner. An ordinary word has the
+    /// kernel's number of the process that made the last owner.
     here: &'static AtomicU64,
     number: u64,
 }
 
 static HERE: OnceLock<ForkWord> = OnceLock::new();
 
-/// The last number that was given to this process or an ancestor. Ordinary memory, which children inherit, so that none has
-/// an ancestor's number.
+/// The last number that was given to this process or an ancestor. Ordinary memory, which children inherit, so that none
+/// has an ancestor's number.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 impl Owner {
@@ -122,14 +123,15 @@ impl Owner {
         Self { here, number: here.load(Ordering::Relaxed) }
     }
 
-    /// Whether this runs in the owner's process. If the kernel refuses wiped pages, a child is recognized only after it has made an owner.
+    /// Whether this runs in the owner's process. If the kernel refuses wiped pages, a child is recognized only after it
+    /// has made an owner.
     #[inline(always)]
     pub(crate) fn is_here(self) -> bool {
         self.here.load(Ordering::Relaxed) == self.number
     }
 
-    /// The same, and always correct: for code that writes, unmaps or keeps something. Needs a system call if the kernel refuses wiped
-    /// pages, so do not call it for each event.
+    /// The same, and always correct: for code that writes, unmaps or keeps something. Needs a system call if the kernel
+    /// refuses wiped pages, so do not call it for each event.
     pub(crate) fn is_surely_here(self) -> bool {
         let is_ordinary = HERE.get().is_some_and(|word| word.maker.is_some());
         self.is_here() && (!is_ordinary || self.number == u64::from(std::process::id()))

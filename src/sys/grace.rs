@@ -1,5 +1,5 @@
-//! Kernel grace periods from user space. When `Grace::wait` returns, every RCU read-side section that was open at the call has ended, and
-//! its stores are visible.
+//! Kernel grace periods from user space. When `Grace::wait` returns, every RCU read-side section that was open at the
+//! call has ended, and its stores are visible.
 
 use super::bpf;
 use super::machine::{Mount, Mounts, OnlineCpus};
@@ -74,9 +74,9 @@ impl Grace {
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self {
             Self::Membarrier { online, map } => {
-                // With one CPU online the kernel answers at once, although it may have preempted a reader inside its section for this call.
-                // CPUs come and go, so this is checked before and after: between two answers of "several", a call that did not wait can
-                // only have run in a moment with one CPU.
+                // With one CPU online the kernel answers at once, although it may have preempted a reader inside its
+                // section for this call. CPUs come and go, so this is checked before and after: between two answers of
+                // "several", a call that did not wait can only have run in a moment with one CPU.
                 let several = || online.are_several().unwrap_or(false);
                 if several() {
                     membarrier(libc::MEMBARRIER_CMD_GLOBAL)?;
@@ -97,7 +97,8 @@ impl Grace {
     }
 }
 
-/// membarrier(2). GLOBAL is `synchronize_rcu()`; the expedited and private commands are interrupts only and prove nothing.
+/// membarrier(2). GLOBAL is `synchronize_rcu()`; the expedited and private commands are interrupts only and prove
+/// nothing.
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
     // SAFETY: no pointer is passed.
     super::check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
@@ -123,8 +124,8 @@ impl ArrayOfMaps {
     }
 }
 
-/// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own, which is its working
-/// directory. Not `Send`: on another thread it would unmount in that one's namespace.
+/// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own, which is its
+/// working directory. Not `Send`: on another thread it would unmount in that one's namespace.
 pub(crate) struct Namespace(PhantomData<*const ()>);
 
 /// Where the ramfs is mounted: for a moment, or, if the root cannot be left, for good. No other thread sees it.
@@ -143,8 +144,8 @@ fn at<T>(step: &str, answer: nix::Result<T>) -> io::Result<T> {
 impl Namespace {
     fn enter() -> io::Result<Self> {
         at("unshare", unshare(CloneFlags::CLONE_NEWNS))?;
-        // Enters the root of the namespace, out of a chroot(2): there could be mounts outside of it too (mntns_install, fs/namespace.c).
-        // Without /proc this is not possible.
+        // Enters the root of the namespace, out of a chroot(2): there could be mounts outside of it too (mntns_install,
+        // fs/namespace.c). Without /proc this is not possible.
         if let Ok(own) = File::open("/proc/thread-self/ns/mnt") {
             let _ = setns(own, CloneFlags::CLONE_NEWNS);
         }
@@ -176,7 +177,8 @@ impl Namespace {
         std::fs::create_dir("old")
     }
 
-    /// Unmounts everything except the root and locked mounts, which cannot be unmounted in the original namespace either.
+    /// Unmounts everything except the root and locked mounts, which cannot be unmounted in the original namespace
+    /// either.
     fn unmount_all() -> io::Result<()> {
         let mounts = Mounts::open().or_else(|_| {
             let step = step()?;

@@ -21,8 +21,8 @@ pub(crate) fn page_size() -> usize {
     answer.ok().flatten().and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
 }
 
-/// The number of the calling thread. It is cached, so that another call needs no system call. A child of fork(2) has a copy of its parent's
-/// cache, and asks again.
+/// The number of the calling thread. It is cached, so that another call needs no system call. A child of fork(2) has a
+/// copy of its parent's cache, and asks again.
 pub(crate) fn thread() -> u32 {
     thread_local! {
         static THREAD: Cell<Option<(Owner, u32)>> = const { Cell::new(None) };
@@ -37,7 +37,8 @@ pub(crate) fn thread() -> u32 {
     })
 }
 
-/// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a container.
+/// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a
+/// container.
 pub(crate) fn has_global_threads() -> bool {
     /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`, unchanged since Linux 3.8.
     const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -45,12 +46,13 @@ pub(crate) fn has_global_threads() -> bool {
     fs::metadata("/proc/self/ns/pid").map_or(true, |space| space.ino() == FIRST_PID_NAMESPACE)
 }
 
-/// Whether the CPUs agree on the perf clock (`local_clock`), as far as that can be told. `user_time`: what a ring's header page says.
+/// Whether the CPUs agree on the perf clock (`local_clock`), as far as that can be told. `user_time`: what a ring's
+/// header page says.
 ///
-/// Where the time stamp counter is unstable, each CPU's perf clock goes by itself, within bounds of some scheduler ticks
-/// (`kernel/sched/clock.c`). The header page says that the clock is a stable counter (`cap_user_time`, `arch_perf_update_userpage` of
-/// `arch/x86/events/core.c`). It says nothing in a virtual machine whose clock goes by the hypervisor's; there the kernel keeps the counter
-/// as clock source only while it is stable.
+/// Where the time stamp counter is unstable, each CPU's perf clock goes by itself, within bounds of some scheduler
+/// ticks (`kernel/sched/clock.c`). The header page says that the clock is a stable counter (`cap_user_time`,
+/// `arch_perf_update_userpage` of `arch/x86/events/core.c`). It says nothing in a virtual machine whose clock goes by
+/// the hypervisor's; there the kernel keeps the counter as clock source only while it is stable.
 pub(crate) fn perf_clock_agrees(user_time: bool) -> bool {
     let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     agrees(user_time, source.ok().as_deref())
@@ -181,8 +183,8 @@ impl CpuEvents {
         &self.0
     }
 
-    /// The messages since the last call. Ends behind [`Message::Dropped`], which says all that the next ones could say; they come with the
-    /// next call. So a kernel that always drops messages costs one system call each time.
+    /// The messages since the last call. Ends behind [`Message::Dropped`], which says all that the next ones could say;
+    /// they come with the next call. So a kernel that always drops messages costs one system call each time.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Message> {
         let mut dropped = false;
         std::iter::from_fn(move || {
@@ -204,8 +206,8 @@ impl CpuEvents {
     }
 }
 
-/// Whether messages about devices are sent to this process's network namespace. Only namespaces of the first user namespace get them
-/// (`uevent_net_init`).
+/// Whether messages about devices are sent to this process's network namespace. Only namespaces of the first user
+/// namespace get them (`uevent_net_init`).
 fn uevents_reach_us() -> bool {
     // If unknown, assume that they are not.
     let Ok(network) = fs::File::open("/proc/thread-self/ns/net") else { return false };
@@ -317,8 +319,8 @@ pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// The list of mounts in the calling thread's mount namespace (proc_pid_mounts(5)), kept open, so that it can be read even after `/proc` is
-/// unmounted.
+/// The list of mounts in the calling thread's mount namespace (proc_pid_mounts(5)), kept open, so that it can be read
+/// even after `/proc` is unmounted.
 #[derive(Debug)]
 pub(crate) struct Mounts(fs::File);
 
@@ -361,7 +363,8 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     Some(Mount { path: unescape(path).into(), kind: unescape(kind), options: unescape(options) })
 }
 
-/// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
+/// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`,
+/// `fs/seq_file.c`).
 pub(super) fn unescape(mut field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     while let Some((&first, rest)) = field.split_first() {
@@ -411,7 +414,8 @@ pub(crate) fn tracefs_place() -> PathBuf {
     mounted.unwrap_or_else(|| "/sys/kernel/tracing".into())
 }
 
-/// Whether a path shows the whole tracefs: another file system may be mounted over it, or only one of its directories may be mounted.
+/// Whether a path shows the whole tracefs: another file system may be mounted over it, or only one of its directories
+/// may be mounted.
 fn is_tracefs(path: &Path) -> nix::Result<bool> {
     match statfs(&path.join("events")) {
         Ok(events) => Ok(events.filesystem_type() == TRACEFS_MAGIC),
@@ -422,7 +426,8 @@ fn is_tracefs(path: &Path) -> nix::Result<bool> {
     }
 }
 
-/// The target of a file descriptor, as `/proc` names it: a path, or a name such as `anon_inode:bpf-map`. `None` without `/proc`.
+/// The target of a file descriptor, as `/proc` names it: a path, or a name such as `anon_inode:bpf-map`. `None` without
+/// `/proc`.
 pub(crate) fn what_is(fd: BorrowedFd<'_>) -> Option<String> {
     let link = fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd())).ok()?;
     Some(link.to_string_lossy().into_owned())
@@ -505,7 +510,8 @@ mod tests {
         }
     }
 
-    /// In a network namespace of another user namespace no messages come, and the crate knows that. This runs in its own process.
+    /// In a network namespace of another user namespace no messages come, and the crate knows that. This runs in its
+    /// own process.
     #[test]
     fn where_no_messages_come_none_are_waited_for() {
         if std::env::var_os("PERFWEAVE_DEAF").is_some() {

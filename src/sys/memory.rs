@@ -5,8 +5,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes available without swapping, and without exceeding a limit of the process or of one of its control groups. `None` if nothing is
-/// known.
+/// Bytes available without swapping, and without exceeding a limit of the process or of one of its control groups.
+/// `None` if nothing is known.
 pub(crate) fn available() -> Option<u64> {
     let (proc, groups) = (Path::new("/proc"), of_groups(Path::new("/proc")));
     [of_machine(proc), of_process(proc), groups].into_iter().flatten().min()
@@ -81,7 +81,8 @@ impl Version {
         is_it.then_some(group)
     }
 
-    /// The rest of a group's limit, if it has one. Inactive cached bytes of files can be reclaimed, so they count as free.
+    /// The rest of a group's limit, if it has one. Inactive cached bytes of files can be reclaimed, so they count as
+    /// free.
     fn left(self, folder: &Path) -> Option<u64> {
         let (limit, used, cached) = match self {
             Self::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),

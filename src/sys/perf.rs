@@ -44,7 +44,8 @@ fn open_on(attr: &perf_event_attr, probe: Option<&CStr>, pid: i32, cpu: i32, fla
         attr.config1 = probe.as_ptr() as u64;
     }
     let flags = (sys::bindings::PERF_FLAG_FD_CLOEXEC | flags).into();
-    // SAFETY: the attribute is `size` bytes long and only read, as is the name of the probe; the kernel checks both and writes neither.
+    // SAFETY: the attribute is `size` bytes long and only read, as is the name of the probe; the kernel checks both and
+    // writes neither.
     let fd = unsafe { sys::perf_event_open(&mut attr, pid, cpu, -1, flags) };
     super::check(fd.into())?;
     // SAFETY: a new file descriptor that nobody else knows.
@@ -74,8 +75,8 @@ pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(id)
 }
 
-/// The ids of the BPF programs that are attached to the tracepoint of an event, by whomever (`PERF_EVENT_IOC_QUERY_BPF`). None where the kernel
-/// was built without such programs.
+/// The ids of the BPF programs that are attached to the tracepoint of an event, by whomever
+/// (`PERF_EVENT_IOC_QUERY_BPF`). None where the kernel was built without such programs.
 pub(crate) fn programs(event: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     /// The most that a tracepoint has (`BPF_TRACE_MAX_PROGS`, include/linux/trace_events.h).
     const MOST: usize = 64;
@@ -106,7 +107,8 @@ pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
 /// Whether an event is running, that is, whether its running time grows. Its `read_format` must begin with
 /// `PERF_FORMAT_TOTAL_TIME_RUNNING`.
 ///
-/// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`, `kernel/events/core.c`).
+/// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`,
+/// `kernel/events/core.c`).
 pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
     let before = running_time(event)?;
     // The time is counted in nanoseconds, and two system calls take longer than one.
@@ -115,8 +117,8 @@ pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// How long an event has run, in nanoseconds. Its `read_format` must begin with `PERF_FORMAT_TOTAL_TIME_RUNNING`.
 ///
-/// If the event runs on another CPU, that CPU is interrupted (`smp_call_function_single` in `perf_event_read`, `kernel/events/core.c`), and
-/// the time grows.
+/// If the event runs on another CPU, that CPU is interrupted (`smp_call_function_single` in `perf_event_read`,
+/// `kernel/events/core.c`), and the time grows.
 pub(crate) fn running_time(event: BorrowedFd<'_>) -> io::Result<u64> {
     // The event's value, then the time.
     let mut words = [0; 16 * 8];

@@ -1,4 +1,5 @@
-//! A handle on a process or thread that was named by its number (pidfd_open(2)). After it has ended, another one may get the number.
+//! A handle on a process or thread that was named by its number (pidfd_open(2)). After it has ended, another one may
+//! get the number.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeSet;
@@ -34,8 +35,8 @@ impl Task {
         Ok(Self { number, process: Some(process), has_children: false, held, path: None })
     }
 
-    /// A process and the processes that it has started, and those that these have started. `ENOSYS` if the kernel does not list children
-    /// (`CONFIG_PROC_CHILDREN`).
+    /// A process and the processes that it has started, and those that these have started. `ENOSYS` if the kernel does
+    /// not list children (`CONFIG_PROC_CHILDREN`).
     pub(crate) fn tree(number: u32) -> io::Result<Self> {
         if !Path::new("/proc/thread-self/children").exists() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
@@ -45,8 +46,8 @@ impl Task {
 
     /// A thread.
     ///
-    /// Before Linux 6.9 a thread cannot be held. Then its process is held, and the thread must be one of that process's threads. So the
-    /// number of an ended thread can only be confused with that of a later thread of the same process.
+    /// Before Linux 6.9 a thread cannot be held. Then its process is held, and the thread must be one of that process's
+    /// threads. So the number of an ended thread can only be confused with that of a later thread of the same process.
     pub(crate) fn thread(number: u32) -> io::Result<Self> {
         let (held, path) = match open(number, PIDFD_THREAD) {
             Err(errno) if errno.raw_os_error() == Some(libc::EINVAL) => {
@@ -63,15 +64,17 @@ impl Task {
         self.number
     }
 
-    /// Its threads, or the thread. `ESRCH` if it has ended, and only then. If two calls give the same numbers, events opened by these numbers
-    /// between the calls were opened for this process: no other process could have had the numbers before the second call.
+    /// Its threads, or the thread. `ESRCH` if it has ended, and only then. If two calls give the same numbers, events
+    /// opened by these numbers between the calls were opened for this process: no other process could have had the
+    /// numbers before the second call.
     pub(crate) fn threads(&self) -> io::Result<BTreeSet<u32>> {
         let listed = match self.process {
             None => Ok(BTreeSet::from([self.number])),
             Some(process) if self.has_children => threads_of_tree(process),
             Some(process) => threads_of(process),
         };
-        // After the list was read, which then belongs to the held process. If it has ended, it does not matter why it could not be listed.
+        // After the list was read, which then belongs to the held process. If it has ended, it does not matter why it
+        // could not be listed.
         let left = self.path.as_ref().is_some_and(|path| !path.exists());
         if left || has_ended(&self.held)? { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { listed }
     }

@@ -17,7 +17,8 @@ impl Registered {
     /// # Panics
     /// If there is no runtime, or it was built without I/O.
     pub(crate) fn new(fd: Arc<OwnedFd>) -> io::Result<Self> {
-        // SAFETY: the Arc keeps the descriptor open for as long as it is registered, and an OwnedFd never changes its number.
+        // SAFETY: the Arc keeps the descriptor open for as long as it is registered, and an OwnedFd never changes its
+        // number.
         let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self(registered?))
     }
@@ -27,8 +28,8 @@ impl Registered {
         Self::new(Arc::new(fd.try_clone_to_owned()?))
     }
 
-    /// Whether it has become readable since the last call. The task is woken when it becomes readable again. An error if that will never
-    /// happen: it has hung up, or cannot be waited for.
+    /// Whether it has become readable since the last call. The task is woken when it becomes readable again. An error
+    /// if that will never happen: it has hung up, or cannot be waited for.
     pub(crate) fn take_wake(&self, cx: &mut Context<'_>) -> Result<bool, Option<io::Error>> {
         let mut woken = false;
         while let Poll::Ready(guard) = self.0.poll_read_ready(cx) {

@@ -1,8 +1,9 @@
 //! Tracepoints in the folder `events` of tracefs: `category/name`.
 //!
-//! Some files there give their whole content to the first read, and nothing to the next: `header_page`, `header_event`, `filter` and `id`
-//! (`kernel/trace/trace_events.c`: `if (*ppos) return 0`). The standard library's first read is of 32 bytes. A number fits into these. For
-//! the other files there is [`read_at_once`]. Numbers in `/proc/sys` behave like `id`.
+//! Some files there give their whole content to the first read, and nothing to the next: `header_page`, `header_event`,
+//! `filter` and `id` (`kernel/trace/trace_events.c`: `if (*ppos) return 0`). The standard library's first read is of 32
+//! bytes. A number fits into these. For the other files there is [`read_at_once`]. Numbers in `/proc/sys` behave like
+//! `id`.
 
 use crate::sys::machine;
 use std::fs;

@@ -4,9 +4,10 @@ use std::fmt;
 
 /// When the kernel wakes a program that waits for a ring. Each ring counts separately.
 ///
-/// A wake-up disturbs the traced system: it costs an interrupt on the CPU that writes, and a context switch where the reader sleeps.
-/// docs/NUMBERS.md names the table of what each setting costs. A [`Reader`](crate::Reader) also refreshes by itself at least every
-/// [`Order::latency`](crate::Order::latency). So the setting decides how soon an event is seen, and not whether.
+/// A wake-up disturbs the traced system: it costs an interrupt on the CPU that writes, and a context switch where the
+/// reader sleeps. docs/NUMBERS.md names the table of what each setting costs. A [`Reader`](crate::Reader) also
+/// refreshes by itself at least every [`Order::latency`](crate::Order::latency). So the setting decides how soon an
+/// event is seen, and not whether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "watermark")]

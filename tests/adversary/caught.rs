@@ -9,9 +9,9 @@ use std::time::Duration;
 pub(crate) const SLOW: u32 = 1;
 pub(crate) const QUICK: u32 = 2;
 
-/// A writer on another CPU draws its time, and is caught before it writes. Then a writer on this CPU draws a later time and writes. Repeats
-/// this until there is `enough`, and gives each time how a reader orders both, and with which certainty.
-/// The first writes when this process makes a system call that no other code in it makes.
+/// A writer on another CPU draws its time, and is caught before it writes. Then a writer on this CPU draws a later time
+/// and writes. Repeats this until there is `enough`, and gives each time how a reader orders both, and with which
+/// certainty. The first writes when this process makes a system call that no other code in it makes.
 pub(crate) fn caught_inside(
     hold: impl FnOnce(&Map) -> Hold + Send,
     keeping: Option<Keeping>,

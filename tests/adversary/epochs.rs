@@ -20,8 +20,8 @@ fn epochs(words: &Map) -> Hold {
     Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
 }
 
-/// The rings' map, the machine's counter, and more words than there can be CPUs. In the last word, which belongs to no CPU, a program is
-/// inside for ever.
+/// The rings' map, the machine's counter, and more words than there can be CPUs. In the last word, which belongs to no
+/// CPU, a program is inside for ever.
 fn maps() -> Option<[Map; 3]> {
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
     let words = Map::epochs(load::slots() + 1).unwrap();
@@ -47,7 +47,8 @@ fn epochs_wait_for_whoever_is_inside() {
     assert!(caught.iter().all(|both| *both == [(SLOW, Certainty::Proven), (QUICK, Certainty::Proven)]), "{caught:?}");
 }
 
-/// With each possible mistake of a program, and if the reader does not read the words, a later event overtakes a caught writer.
+/// With each possible mistake of a program, and if the reader does not read the words, a later event overtakes a caught
+/// writer.
 #[test]
 fn every_mistake_with_epochs_is_seen() {
     let is_late = |both: &[(u32, Certainty); 2]| *both == [(QUICK, Certainty::Proven), (SLOW, Certainty::Late)];
@@ -83,8 +84,9 @@ fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
     assert!(told >= 1 && status.stand_ins >= told && status.total().late == 0, "{told}: {status:?}");
 }
 
-/// A program that sleeps inside is waited for, if the reader's patience has no end. Otherwise a kernel fence stands in, which does not wait for
-/// it: the reader says that a program may sleep, and does not accuse it of not having left. It is late then.
+/// A program that sleeps inside is waited for, if the reader's patience has no end. Otherwise a kernel fence stands in,
+/// which does not wait for it: the reader says that a program may sleep, and does not accuse it of not having left. It
+/// is late then.
 #[test]
 fn a_program_that_sleeps_inside_is_waited_for_without_end() {
     let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
@@ -172,7 +174,8 @@ fn what_cannot_be_proven_is_refused() {
     assert_error!(refused.unwrap_err(), Unsupported, "no fence: ");
 }
 
-/// Epochs need no thread, no sleep and no system calls other than those of a refresh: the record of a program that has left comes at once.
+/// Epochs need no thread, no sleep and no system calls other than those of a refresh: the record of a program that has
+/// left comes at once.
 #[test]
 fn a_proof_needs_no_thread() {
     let Some((program, rings, words)) = program(Keeping::Rightly) else { return };

@@ -73,8 +73,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A slow program on every CPU, interrupted by a second one on the same rings, until enough cases were seen. With epochs the programs mark
-/// in the words of the hold rule when they are inside.
+/// A slow program on every CPU, interrupted by a second one on the same rings, until enough cases were seen. With
+/// epochs the programs mark in the words of the hold rule when they are inside.
 fn adversary(
     hold: impl FnOnce(&Map) -> Hold,
     epochs: bool,
@@ -160,7 +160,8 @@ fn under_epochs_nothing_is_late_and_nothing_is_missing() {
     println!("{outcome}");
 }
 
-/// The same with rings so small that the kernel drops records: the missing records are those that LOST counts, and the order holds.
+/// The same with rings so small that the kernel drops records: the missing records are those that LOST counts, and the
+/// order holds.
 #[test]
 fn under_a_fence_full_rings_lose_only_what_is_counted() {
     let enough = |outcome: &Outcome| outcome.yielded >= 20_000 && outcome.lost >= 100_000;

@@ -241,7 +241,8 @@ fn what_a_clock_showed_before_it_was_set_back_is_assumed() {
     let (all, after) = certainties(&mut recorder);
     assert_eq!(all, [Assumed, Assumed, Proven]);
     assert!(before < after);
-    // The last one is overwritten by many that are stamped with smaller times: the ring is not complete from their times on.
+    // The last one is overwritten by many that are stamped with smaller times: the ring is not complete from their
+    // times on.
     tai.set(0).unwrap();
     (0..foreign::page_size() / 32).for_each(|_| emit());
     let frozen = recorder.freeze().unwrap();
@@ -385,8 +386,9 @@ fn under_load_other_fences_do_as_well() {
     }
 }
 
-/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. A frozen recording does not change, and a second
-/// freeze without writers in between finds the same. Without the fence, writers in flight still write and publish.
+/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. A frozen recording does not
+/// change, and a second freeze without writers in between finds the same. Without the fence, writers in flight still
+/// write and publish.
 #[test]
 fn nothing_changes_and_nothing_appears_once_frozen() {
     const SIZE: u32 = 60_000;

@@ -114,8 +114,8 @@ struct Outcome {
     missing: u64,
 }
 
-/// A slow program on every CPU, one that interrupts it, and one that sleeps in a reservation, for as long as it takes to have seen
-/// enough. Nothing is unaccounted for.
+/// A slow program on every CPU, one that interrupts it, and one that sleeps in a reservation, for as long as it takes
+/// to have seen enough. Nothing is unaccounted for.
 fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
     let memory = if sleeps { Some(kernel("make memory that is waited for", Sleeper::new())?) } else { None };
     let _alone = crate::alone();
@@ -262,8 +262,8 @@ fn full_rings_lose_only_what_is_counted() {
     }
 }
 
-/// Numbers of each CPU, in small rings, shared or not: each number that was drawn is yielded or in a proven gap, and none is in both. Dies
-/// if the numbers of a shared ring count as those of one CPU.
+/// Numbers of each CPU, in small rings, shared or not: each number that was drawn is yielded or in a proven gap, and
+/// none is in both. Dies if the numbers of a shared ring count as those of one CPU.
 #[test]
 fn numbers_of_each_cpu_name_what_was_refused() {
     let cases = [
@@ -283,8 +283,9 @@ fn numbers_of_each_cpu_name_what_was_refused() {
     }
 }
 
-/// A writer on another CPU is caught between key and ring, or between reservation and submitting it; then one on this CPU writes a later
-/// key. Gives what a reader makes of both, each time: who comes first, with which certainty; until that is enough.
+/// A writer on another CPU is caught between key and ring, or between reservation and submitting it; then one on this
+/// CPU writes a later key. Gives what a reader makes of both, each time: who comes first, with which certainty; until
+/// that is enough.
 fn caught_inside(
     way: Way,
     hold: Hold,
@@ -352,7 +353,8 @@ fn a_proof_waits_for_the_program_that_is_inside() {
     }
 }
 
-/// A key that is drawn before the reservation is not covered by reservations, and a rule that does not prove does not wait.
+/// A key that is drawn before the reservation is not covered by reservations, and a rule that does not prove does not
+/// wait.
 #[test]
 fn keys_drawn_before_the_reservation_are_late_and_so_are_all_without_a_proof() {
     let cases = [

@@ -158,8 +158,8 @@ fn the_same_writes_make_the_same_bytes() {
     assert!(dropped > 100, "full rings were tried: {dropped}");
 }
 
-/// Writers interrupt each other as in `sim`: if a writer is interrupted between its time and its reservation, the interrupt's records lie
-/// right before its own, with later times. There is no other disorder.
+/// Writers interrupt each other as in `sim`: if a writer is interrupted between its time and its reservation, the
+/// interrupt's records lie right before its own, with later times. There is no other disorder.
 #[test]
 fn interrupted_writers_lie_behind_those_that_interrupted_them() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };

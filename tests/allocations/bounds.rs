@@ -19,7 +19,8 @@ const LOADS: [(&str, Count); 7] = [
     ("saws", |n| 1000 + n / 512 * 512 + 511 - n % 512),
 ];
 
-/// This many records are held because of a writer on another CPU: they stay below the mark or are copied, until memory is used up.
+/// This many records are held because of a writer on another CPU: they stay below the mark or are copied, until memory
+/// is used up.
 fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, u64) {
     let cpus = [0, 1, 2];
     let kernel = sim::Kernel::with(&cpus, ring, Layout::new(4 | 1024, true, 0));
@@ -137,8 +138,8 @@ fn what_there_is_memory_for_is_held() {
     hold(2 * most);
 }
 
-/// Records that programs submit and discard in BPF ring buffers, while a program on another CPU stays inside its reservation. `len` and
-/// `is_submitted` are of the n-th.
+/// Records that programs submit and discard in BPF ring buffers, while a program on another CPU stays inside its
+/// reservation. `len` and `is_submitted` are of the n-th.
 fn hold_up_reservations(
     records: u64,
     bound: usize,
@@ -208,7 +209,8 @@ fn hold_up_reservations(
     unreachable!()
 }
 
-/// The same bound for BPF ring buffers: short records, records that are too long for a perf record's header, and discarded ones.
+/// The same bound for BPF ring buffers: short records, records that are too long for a perf record's header, and
+/// discarded ones.
 #[test]
 fn holding_records_of_ring_buffers_takes_no_more_than_its_bound() {
     let lengths: [(Count, u64); 3] = [(|_| 8, 30_000), (|n| 8 + n % 300, 10_000), (|n| 65_520 + n * 7 % 9_000, 400)];
@@ -245,7 +247,8 @@ fn miss_numbers(records: u64, bounds: &[usize]) {
     }
 }
 
-/// Gaps that are reported while records leave need memory, which copies must leave free. Large rings, with few refreshes.
+/// Gaps that are reported while records leave need memory, which copies must leave free. Large rings, with few
+/// refreshes.
 #[test]
 fn gaps_in_doubt_are_within_the_bound() {
     let bound = 1 << 20;

@@ -16,7 +16,8 @@ fn the_counter_counts() {
     assert_eq!(allocations(|| 5).0, 0);
 }
 
-/// One round: records on all rings, some interrupted, so that they are out of order inside, some much so; wraps; losses.
+/// One round: records on all rings, some interrupted, so that they are out of order inside, some much so; wraps;
+/// losses.
 fn round(kernel: &sim::Kernel, cpus: &[u32], time: &mut u64) {
     for n in 0..200 {
         let cpu = cpus[n % cpus.len()];
@@ -169,7 +170,8 @@ fn a_reader_of_ring_buffers_in_steady_state_allocates_nothing() {
     assert_eq!((0..20).map(|_| round()).sum::<u64>(), 0);
 }
 
-/// Typed records, and numbers and strings by name, also where records wrap. Only a string that wraps itself is put together.
+/// Typed records, and numbers and strings by name, also where records wrap. Only a string that wraps itself is put
+/// together.
 #[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 #[test]
 fn decoding_allocates_nothing() {
@@ -259,7 +261,8 @@ fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
     merge.batch().for_each(|event| writer.write(&event).unwrap());
     writer.finish().unwrap();
 
-    // Nearly all of them become losses: in a row, with a record of each CPU now and then, and at the end with no record after them.
+    // Nearly all of them become losses: in a row, with a record of each CPU now and then, and at the end with no record
+    // after them.
     let mut bytes = std::fs::read(&paths[0]).unwrap();
     // Where the header says that the records begin.
     let begin = u64::from_ne_bytes(bytes[40..48].try_into().unwrap());
@@ -297,7 +300,8 @@ fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
         all += allocated;
     }
     assert!(events == records && told > 290_000, "{told} of {events}");
-    // The first loss of a CPU makes room for one of each, and the first record makes room for the counts of the next seal.
+    // The first loss of a CPU makes room for one of each, and the first record makes room for the counts of the next
+    // seal.
     assert!(all as usize <= cpus.len() + 1, "{all} allocations");
     assert_eq!(writer.finish().unwrap().lost, told);
     let again = perf_data::open(&paths[1]).unwrap();

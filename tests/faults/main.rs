@@ -1,10 +1,11 @@
-//! Every system call that the crate makes, failing one at a time: while rings are opened, read, flushed, paused and closed, while BPF ring
-//! buffers are adopted and read, when a CPU comes back, in fences, in the recorder, under tokio.
+//! Every system call that the crate makes, failing one at a time: while rings are opened, read, flushed, paused and
+//! closed, while BPF ring buffers are adopted and read, when a CPU comes back, in fences, in the recorder, under tokio.
 //!
-//! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to count its calls, and
-//! then once for each case. For each failure the crate gives a typed error that contains it, or the failure has no effect. All events come,
-//! in order; the ledger balances; nothing stays open, mapped, running or in a slot; the number of calls is bounded; and no thread panics.
-//! All of this runs in its own process, because it counts the open things of the process.
+//! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to
+//! count its calls, and then once for each case. For each failure the crate gives a typed error that contains it, or
+//! the failure has no effect. All events come, in order; the ledger balances; nothing stays open, mapped, running or in
+//! a slot; the number of calls is bounded; and no thread panics. All of this runs in its own process, because it counts
+//! the open things of the process.
 
 mod scenarios;
 mod world;
@@ -64,7 +65,8 @@ fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Hea
         assert!(errno(error).is_none_or(|errno| errno == aim.errno), "{}", said());
         assert!(!error.to_string().contains("died") && !error.to_string().contains("panicked"), "{}", said());
     }
-    // On a slow machine, a reader that sleeps as long as intended may have to sleep often; so may a caller that polls for a fence.
+    // On a slow machine, a reader that sleeps as long as intended may have to sleep often; so may a caller that polls
+    // for a fence.
     let made: usize = run.calls.iter().filter(|(which, _)| !is_poll(which.number)).map(|(_, times)| times).sum();
     let bound = 3 * all + 400 + 20 * heard.sleeps as usize;
     assert!(made <= bound, "{}: {made} calls, {} sleeps: {:?}", said(), heard.sleeps, run.calls);
@@ -140,7 +142,8 @@ fn every_call_for_ring_buffers_may_fail() {
     }
 }
 
-/// A CPU goes offline after it was listed and before its event is opened: nothing is proven wrongly, and it is no error.
+/// A CPU goes offline after it was listed and before its event is opened: nothing is proven wrongly, and it is no
+/// error.
 #[test]
 fn a_cpu_that_goes_before_it_is_interrupted_is_no_error() {
     let _alone = alone();
@@ -157,8 +160,8 @@ fn a_cpu_that_goes_before_it_is_interrupted_is_no_error() {
     }
 }
 
-/// A CPU that goes offline has no events long before it is off the list, on a slow machine. The proof waits for that and is no error, and
-/// nothing is proven meanwhile.
+/// A CPU that goes offline has no events long before it is off the list, on a slow machine. The proof waits for that
+/// and is no error, and nothing is proven meanwhile.
 #[test]
 fn a_cpu_that_takes_long_to_go_is_waited_for() {
     let _alone = alone();
@@ -201,7 +204,8 @@ fn a_cpu_that_takes_long_to_go_is_waited_for() {
     assert_eq!(seen.unwrap(), (Some(1), Certainty::Proven));
 }
 
-/// The kernel says at each check that it dropped messages about CPUs. That is asked once a check, not until the most messages were read.
+/// The kernel says at each check that it dropped messages about CPUs. That is asked once a check, not until the most
+/// messages were read.
 #[test]
 fn messages_that_are_always_dropped_are_no_reason_to_ask_again_and_again() {
     let _alone = alone();
@@ -250,8 +254,8 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
     assert!(polls <= sleeps + 10, "{polls} polls, {sleeps} sleeps");
 }
 
-/// A CPU went and came back, and at the kernel's message the list of CPUs could not be read. The message comes once, and the reader
-/// remembers it.
+/// A CPU went and came back, and at the kernel's message the list of CPUs could not be read. The message comes once,
+/// and the reader remembers it.
 #[test]
 fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
     let _alone = alone();
@@ -310,8 +314,8 @@ fn is_untraced(event: EventGuard<'_>) -> bool {
     matches!(event.item(), Item::Untraced(_))
 }
 
-/// A CPU that was listed, and went offline before its events were opened. Without messages, the reader tries it again although the list
-/// never changes.
+/// A CPU that was listed, and went offline before its events were opened. Without messages, the reader tries it again
+/// although the list never changes.
 #[test]
 fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
     let _alone = alone();

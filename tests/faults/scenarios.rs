@@ -19,8 +19,8 @@ pub(crate) fn opening_by_name(_: &World, heard: &mut Heard) {
     heard.hear(Rings::options().tracepoint("sched:sched_process_exec").pages(1).open());
 }
 
-/// Events with filters, for a process whose threads are listed; a directory that is no control group; and a wrong filter, for which the
-/// crate asks the kernel for the reason. The last two are always refused.
+/// Events with filters, for a process whose threads are listed; a directory that is no control group; and a wrong
+/// filter, for which the crate asks the kernel for the reason. The last two are always refused.
 pub(crate) fn opening_for_some(_: &World, heard: &mut Heard) {
     let options = || Rings::options().tracepoint("sched:sched_process_exec").pages(1);
     heard.hear(options().filter("common_pid != 1").records([Kind::COMM, Kind::EXIT]).pid(std::process::id()).open());
@@ -109,7 +109,8 @@ impl Reading<'_> {
         until(self)
     }
 
-    /// Lets the reader notice CPUs that are back, until output comes from all of them. It retries failed openings at the next message.
+    /// Lets the reader notice CPUs that are back, until output comes from all of them. It retries failed openings at
+    /// the next message.
     fn follow(&mut self, heard: &mut Heard) {
         let (end, mut tries) = (Instant::now() + threads::GUARD, 0);
         loop {
@@ -186,8 +187,8 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     assert_eq!(reader.ended(), Some(Ended::Closed));
 }
 
-/// BPF ring buffers are adopted by a map of maps, and read in proven order by interrupts of all CPUs. In the second round, the events that
-/// interrupt look dead, as after their CPUs were offline.
+/// BPF ring buffers are adopted by a map of maps, and read in proven order by interrupts of all CPUs. In the second
+/// round, the events that interrupt look dead, as after their CPUs were offline.
 pub(crate) fn reading_ring_buffers(world: &World, heard: &mut Heard) {
     let Some(maps) = &world.buffers else { return };
     let (map, failures) = &**maps;

@@ -1,4 +1,5 @@
-//! The tools of fault injection: the judge of system calls, the state that a scenario runs with, and the open things of the process.
+//! The tools of fault injection: the judge of system calls, the state that a scenario runs with, and the open things of
+//! the process.
 
 use perfweave::{Clock, Error, Fence, Hold, Key, Layout, Merge, Order, Ring, RingOptions, Rings};
 use perfweave_support::bpf::{Map, Program};
@@ -56,7 +57,8 @@ fn is_epoll(number: libc::c_long) -> bool {
     old.contains(&number) || number == libc::SYS_epoll_pwait
 }
 
-/// Which call: the thread that makes it, its number, and what distinguishes its uses, such as the request of an ioctl(2).
+/// Which call: the thread that makes it, its number, and what distinguishes its uses, such as the request of an
+/// ioctl(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Which {
     /// The fence's thread, not the thread that runs the scenario.
@@ -112,8 +114,8 @@ impl Which {
     }
 }
 
-/// Internal calls of libc and std: memory and threads, random numbers, and a sleep. If they fail, libc and std may abort or panic, and this
-/// crate cannot change that.
+/// Internal calls of libc and std: memory and threads, random numbers, and a sleep. If they fail, libc and std may
+/// abort or panic, and this crate cannot change that.
 pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
     let Call { number, args, .. } = *call;
     match number {
@@ -219,7 +221,8 @@ pub(crate) struct World {
     pub(crate) events: Map,
     echo: Arc<Program>,
     pub(crate) cpus: Vec<u32>,
-    /// BPF ring buffers by CPU, the counts of failed reservations, and a program that writes a number, if the kernel has them.
+    /// BPF ring buffers by CPU, the counts of failed reservations, and a program that writes a number, if the kernel
+    /// has them.
     pub(crate) buffers: Option<Arc<(Map, Map)>>,
     writer: Option<Arc<Program>>,
     pub(crate) stage: Stage,
@@ -297,7 +300,8 @@ impl World {
         });
     }
 
-    /// Makes the kernel send a message that a CPU came online. If that is not permitted, listeners notice it at their own checks.
+    /// Makes the kernel send a message that a CPU came online. If that is not permitted, listeners notice it at their
+    /// own checks.
     pub(crate) fn announce(&self, cpu: u32) {
         let uevent = format!("/sys/devices/system/cpu/cpu{cpu}/uevent");
         let _ = self.outside(move || std::fs::write(uevent, "online"));
@@ -357,7 +361,8 @@ impl Open {
     }
 }
 
-/// Removes leftover trace instances, which this process made to get the kernel's message about a filter. Gives how many.
+/// Removes leftover trace instances, which this process made to get the kernel's message about a filter. Gives how
+/// many.
 pub(crate) fn instances_left() -> usize {
     let instances = tracefs::find_or_mount().unwrap().join("instances");
     let ours = format!("perfweave-{}-", std::process::id());
@@ -366,8 +371,8 @@ pub(crate) fn instances_left() -> usize {
     left.map(|instance| std::fs::remove_dir(instance.path()).unwrap()).count()
 }
 
-/// The kernel's error number: of an error of the system, or of one of this crate. A failed getpid(2) gives a number that no process has,
-/// and a later call fails because of it.
+/// The kernel's error number: of an error of the system, or of one of this crate. A failed getpid(2) gives a number
+/// that no process has, and a later call fails because of it.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let is_other = |error: &&Error| !error.to_string().starts_with("there is no process ");
     let ours = || error.get_ref()?.downcast_ref::<Error>().filter(is_other)?.raw_os_error();

@@ -1,4 +1,5 @@
-//! CPUs that come and go, on the live machine. This runs in its own process, because a CPU goes offline for every process.
+//! CPUs that come and go, on the live machine. This runs in its own process, because a CPU goes offline for every
+//! process.
 
 #[expect(dead_code, reason = "each binary takes a part")]
 #[path = "../reading/mod.rs"]
@@ -127,8 +128,8 @@ fn until_told(reader: &mut Reader, refused: bool) -> (Untraced, Option<Error>) {
     (told.unwrap(), error)
 }
 
-/// A CPU comes, or comes back, and the kernel refuses to open its events: an error reports it, the ledger has it, and the reader tries
-/// again.
+/// A CPU comes, or comes back, and the kernel refuses to open its events: an error reports it, the ledger has it, and
+/// the reader tries again.
 fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
     for had_ring in [true, false] {
         let (refused, tries) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -352,7 +353,8 @@ fn changes_while_rings_are_opened(events: &Map, echo: &Program, cpu: u32) {
     let mut reader = Reader::new(open(), Order::new()).unwrap();
     wait_until_back(&mut reader, echo, cpu, 5000);
 
-    // Called once when slots are checked and once when events are opened. At the second call the CPU goes and comes back.
+    // Called once when slots are checked and once when events are opened. At the second call the CPU goes and comes
+    // back.
     let mut asked = 0;
     at_slot(move |of| {
         asked += u32::from(of == cpu);
@@ -420,7 +422,8 @@ fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     }
 }
 
-/// The kernel's message makes a reader readable when a CPU comes, although no record was written, and its next call opens the ring.
+/// The kernel's message makes a reader readable when a CPU comes, although no record was written, and its next call
+/// opens the ring.
 fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
     let offline = Offline::one(cpu).expect("it went before");
     let rings = Rings::options().bpf_output(events).open().unwrap();
@@ -546,8 +549,8 @@ fn calls_handled(cpu: u32) -> Option<u64> {
     counts.split_whitespace().nth(1 + column)?.parse().ok()
 }
 
-/// A reader that interrupts every CPU before each proof: what it reads to interrupt a CPU is dead when that CPU was offline, also if the
-/// list of CPUs has not changed since.
+/// A reader that interrupts every CPU before each proof: what it reads to interrupt a CPU is dead when that CPU was
+/// offline, also if the list of CPUs has not changed since.
 fn is_interrupted_again_when_it_is_back(cpu: u32) {
     let made = Map::ring_buffer(1 << 16).and_then(|map| Ok((ring_buffer::echo(&map, 8, 0)?, map)));
     let Some((program, map)) = kernel("make a BPF ring buffer", made) else { return };
@@ -568,7 +571,8 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
         let event = reading::next(reader);
         assert_eq!((event.key(), event.certainty()), (Some(next), Certainty::Proven));
     };
-    // Every proof interrupts it, and opens nothing. The program runs on the reader's CPU: to run it on another interrupts that one too.
+    // Every proof interrupts it, and opens nothing. The program runs on the reader's CPU: to run it on another
+    // interrupts that one too.
     let all_interrupt = |reader: &mut Reader, from: u32, cpu: u32, when: &str| {
         prove(reader, cpu);
         let opened = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -619,7 +623,8 @@ fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
     }
 }
 
-/// A CPU comes and goes again between two checks: it is in no list, and only the kernel's messages show it. Outputs there fail meanwhile.
+/// A CPU comes and goes again between two checks: it is in no list, and only the kernel's messages show it. Outputs
+/// there fail meanwhile.
 fn comes_and_goes_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
     // Whether it has a ring, and whether a check has seen that it is offline.
     for (had_ring, was_seen) in [(true, true), (true, false), (false, true)] {
@@ -650,8 +655,8 @@ fn comes_and_goes_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
     }
 }
 
-/// Outputs fail until the reader has noticed that a CPU has come, or come back. The stream says for how long, once, and the ledger is complete no
-/// more.
+/// Outputs fail until the reader has noticed that a CPU has come, or come back. The stream says for how long, once, and
+/// the ledger is complete no more.
 fn is_told_of_when_it_comes_back(events: &Map, echo: &Program, cpu: u32) {
     for had_ring in [true, false] {
         let mut offline = (!had_ring).then(|| Offline::one(cpu).expect("it went before"));
@@ -779,7 +784,8 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     a_tick_later(&mut reader, |event| panic!("{event:?}"));
 }
 
-/// The traced process has ended and its child runs on. Nothing lists the child when a CPU comes, so it is reported that the CPU is not traced.
+/// The traced process has ended and its child runs on. Nothing lists the child when a CPU comes, so it is reported that
+/// the CPU is not traced.
 fn a_child_that_runs_on_is_told_of_on_a_cpu_that_comes(cpu: u32) {
     let offline = Offline::one(cpu).expect("it went before");
     let mut shell = std::process::Command::new("sh");
@@ -823,8 +829,8 @@ fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_come
     assert_eq!(records, 0, "calls of a process that was never asked for");
 }
 
-/// A CPU comes and the threads of the traced process cannot be listed, as where `/proc` is not mounted. The process runs on, so it is
-/// reported that the CPU is not traced.
+/// A CPU comes and the threads of the traced process cannot be listed, as where `/proc` is not mounted. The process
+/// runs on, so it is reported that the CPU is not traced.
 fn a_process_whose_threads_cannot_be_listed_is_not_taken_for_ended(cpu: u32) {
     let (refused, tasks) = (AtomicBool::new(false), format!("/proc/{}/task", std::process::id()));
     // SAFETY: the path of the thread that waits for us.

@@ -241,7 +241,8 @@ async fn simulated_rings_and_a_cpu_that_comes_later() {
     }
 }
 
-/// A descriptor that hangs up stays ready for ever: the reader deregisters it after it woke the task once, and its own ticks go on.
+/// A descriptor that hangs up stays ready for ever: the reader deregisters it after it woke the task once, and its own
+/// ticks go on.
 #[tokio::test]
 async fn what_hangs_up_does_not_keep_the_task_busy() {
     use perfweave_support::foreign;

@@ -5,7 +5,8 @@ use perfweave::{Certainty, Clock, Order, Reader, Rings};
 use perfweave_support::clock::Tai;
 use perfweave_support::{echo, kernel};
 
-/// Once a clock was set back, the times that it showed before come again. So nothing proves that none of them is to come.
+/// Once a clock was set back, the times that it showed before come again. So nothing proves that none of them is to
+/// come.
 #[test]
 fn what_a_clock_showed_before_it_was_set_back_is_not_proven() {
     let Some((map, program)) = echo() else { return };

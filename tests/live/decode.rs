@@ -172,7 +172,8 @@ impl Drop for Instance {
     }
 }
 
-/// What this thread did, as lines of the kernel and of this crate: strings, flags, symbolic values, arrays, hexadecimal.
+/// What this thread did, as lines of the kernel and of this crate: strings, flags, symbolic values, arrays,
+/// hexadecimal.
 #[test]
 fn lines_are_the_kernels_own() {
     const EVENTS: [&str; 8] = [
@@ -242,11 +243,12 @@ fn bits(bits: &[u32]) -> u64 {
     bits.iter().map(|bit| u64::from(*bit)).sum()
 }
 
-/// Registers that each architecture has, by their numbers in `asm/perf_regs.h`: the instruction pointer and the stack pointer.
+/// Registers that each architecture has, by their numbers in `asm/perf_regs.h`: the instruction pointer and the stack
+/// pointer.
 const REGISTERS: [u64; 2] = if cfg!(target_arch = "aarch64") { [32, 31] } else { [8, 7] };
 
-/// Samples of a clock with every field that software events can have, next to an event with fewer fields. Accessors, fields and the typed
-/// record agree, and the fields fill the record to its last byte.
+/// Samples of a clock with every field that software events can have, next to an event with fewer fields. Accessors,
+/// fields and the typed record agree, and the fields fill the record to its last byte.
 #[test]
 fn samples_of_time_say_where_they_were_taken() {
     let [ip, sp] = REGISTERS;

@@ -1,5 +1,6 @@
-//! What still works after a program has opened its rings and dropped its privileges, on live kernel rings. Each test drops the privileges
-//! of a whole process, so each runs in its own process. `tests/hotplug` tests a CPU that comes online after that.
+//! What still works after a program has opened its rings and dropped its privileges, on live kernel rings. Each test
+//! drops the privileges of a whole process, so each runs in its own process. `tests/hotplug` tests a CPU that comes
+//! online after that.
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
@@ -42,7 +43,8 @@ fn records(reader: &mut Reader, thread: u32) -> (usize, usize) {
     (found, own)
 }
 
-/// No privilege is needed for reading, the default fence, flushes, `without_self`, pauses of the rings and the kernel's counts.
+/// No privilege is needed for reading, the default fence, flushes, `without_self`, pauses of the rings and the kernel's
+/// counts.
 #[test]
 fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
     apart!();
@@ -89,7 +91,8 @@ fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_
     assert_eq!((own, reader.status().left_out), if can_read { (0, 7) } else { (7, 0) });
 }
 
-/// Open fences still work, except expedited ones, which mount a file system each time. Of new fences only membarrier can be opened.
+/// Open fences still work, except expedited ones, which mount a file system each time. Of new fences only membarrier
+/// can be opened.
 #[test]
 fn fences_go_on_but_for_the_expedited() {
     apart!();

@@ -190,8 +190,8 @@ fn the_kernel_is_asked_about_a_tracepoint_that_was_given_by_number() {
     assert!(said.contains("__probe_ip"), "{said}");
 }
 
-/// One tracepoint is forbidden for every program, because it would trigger itself. Opening it by name is an error that names it, and a
-/// pattern leaves it out.
+/// One tracepoint is forbidden for every program, because it would trigger itself. Opening it by name is an error that
+/// names it, and a pattern leaves it out.
 #[test]
 fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
     let Some(tracefs) = tracing() else { return };

@@ -1,4 +1,5 @@
-//! Executed programs inherit no file descriptor of the crate. This test runs in its own process, because it lists all its file descriptors.
+//! Executed programs inherit no file descriptor of the crate. This test runs in its own process, because it lists all
+//! its file descriptors.
 
 use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, Rings, sim};
 use perfweave_support::{apart, echo};

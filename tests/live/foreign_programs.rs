@@ -23,7 +23,8 @@ fn taker() -> Option<Program> {
     kernel("load a BPF program", Program::load_as("takes_events", Kind::Tracepoint, &asm))
 }
 
-/// The kernel writes no event for which such a program returns 0, and counts none. The rings name the program, as long as it is there.
+/// The kernel writes no event for which such a program returns 0, and counts none. The rings name the program, as long
+/// as it is there.
 #[test]
 fn a_program_that_takes_events_is_named() {
     let Some(format) = kernel("find a tracepoint", tracefs::Format::read(CALL)) else { return };

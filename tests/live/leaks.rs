@@ -1,5 +1,5 @@
-//! Nothing stays open or mapped after any number of openings, or after opening has failed at any step. This runs in its own process: it
-//! counts descriptors of the process and sets its limits.
+//! Nothing stays open or mapped after any number of openings, or after opening has failed at any step. This runs in its
+//! own process: it counts descriptors of the process and sets its limits.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, sim};

@@ -219,7 +219,8 @@ fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
     assert!(status.accounts.iter().all(|account| account.copied > 0));
 }
 
-/// Records that enter no ring are reported after a few refreshes, once, with the exact count, also while writing goes on.
+/// Records that enter no ring are reported after a few refreshes, once, with the exact count, also while writing goes
+/// on.
 #[test]
 fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     let Some((events, writers)) = writers() else { return };
@@ -290,7 +291,8 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
     assert_eq!(ledger.to_string().lines().count(), 1);
 }
 
-/// The fence of a flush takes its time, and programs go on writing: the losses from before the flush still come before its report.
+/// The fence of a flush takes its time, and programs go on writing: the losses from before the flush still come before
+/// its report.
 #[test]
 fn a_flush_tells_of_losses_before_it_although_programs_go_on() {
     let Some((events, writers)) = writers() else { return };
@@ -427,8 +429,8 @@ fn what_finds_no_slot_is_unexplained() {
     assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
 }
 
-/// A counter for the whole machine: no wait, a gap for a missing number, and the right kind for each anomaly. The same with a CPU's own
-/// numbers, which wrap.
+/// A counter for the whole machine: no wait, a gap for a missing number, and the right kind for each anomaly. The same
+/// with a CPU's own numbers, which wrap.
 #[test]
 fn counters_wrap_and_what_breaks_them_is_told_apart() {
     let Some((events, program)) = echo() else { return };
@@ -498,8 +500,8 @@ fn status_says_what_a_stream_waits_for() {
     assert_eq!((reader.status().held, reader.status().next), (0, None));
 }
 
-/// On the live kernel: a writer sees that records were lost, and an interrupt's writer takes the count first. Then the interrupted writer
-/// writes a LOST record with the count 0 (one of a hundred here). It is no event, and no damage.
+/// On the live kernel: a writer sees that records were lost, and an interrupt's writer takes the count first. Then the
+/// interrupted writer writes a LOST record with the count 0 (one of a hundred here). It is no event, and no damage.
 #[test]
 fn lost_records_that_count_nothing_are_no_events() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };

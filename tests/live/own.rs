@@ -93,7 +93,8 @@ fn nothing_but_ones_own_is_left_out() {
     assert!(wrote.total().is_balanced(), "{wrote}");
 }
 
-/// A flood delays grace periods, so the reader starts a thread that makes CPUs switch. The reader leaves that thread out too.
+/// A flood delays grace periods, so the reader starts a thread that makes CPUs switch. The reader leaves that thread
+/// out too.
 #[test]
 fn a_thread_that_hurries_fences_is_left_out() {
     // Not the call that other tests of this process count.
@@ -136,7 +137,8 @@ fn a_thread_that_hurries_fences_is_left_out() {
     assert_eq!(seen.count(), 0, "{hurrying} in {about:?}");
 }
 
-/// Threads that read one after the other are all left out, from their first refresh on. The trace is of system calls, not of switches.
+/// Threads that read one after the other are all left out, from their first refresh on. The trace is of system calls,
+/// not of switches.
 #[test]
 fn whoever_reads_is_left_out() {
     apart!();
@@ -255,7 +257,8 @@ fn is_outside(test: &str, options: RingOptions) -> bool {
     true
 }
 
-/// In a PID namespace tracepoints have other numbers for threads than the threads themselves: the reader does not use them.
+/// In a PID namespace tracepoints have other numbers for threads than the threads themselves: the reader does not use
+/// them.
 #[test]
 fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
     let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING);
@@ -272,8 +275,8 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
     assert_eq!(reader.status().left_out, 0);
 }
 
-/// With the number of the running thread in each record, the reader learns which numbers its threads have in tracepoints. A switch between the
-/// reader and another program stays.
+/// With the number of the running thread in each record, the reader learns which numbers its threads have in
+/// tracepoints. A switch between the reader and another program stays.
 #[test]
 fn ones_own_are_known_in_a_namespace_too() {
     let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING).sample([Sample::Tid]);

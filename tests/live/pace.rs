@@ -24,7 +24,8 @@ fn counted() -> (Fence, Arc<AtomicU64>) {
     (fence, calls)
 }
 
-/// The allowed number of actions for this many events in this time: one for each tick, and one for each justifying number of events.
+/// The allowed number of actions for this many events in this time: one for each tick, and one for each justifying
+/// number of events.
 fn allowed(begin: Instant, tick: Duration, events: u64, worth: u64) -> u64 {
     // One more for an action that had begun, and one for the rest of a tick.
     2 + (begin.elapsed().as_nanos() / tick.as_nanos()) as u64 + events / worth
@@ -38,7 +39,8 @@ fn next(reader: &mut Reader) -> (Option<u64>, Certainty) {
     (event.key(), event.certainty())
 }
 
-/// Events come one by one, to a reader that refreshes for each: a fence begins for a justifying number of them, or after a tick.
+/// Events come one by one, to a reader that refreshes for each: a fence begins for a justifying number of them, or
+/// after a tick.
 #[test]
 fn trickling_events_share_their_fences() {
     for dense in [false, true] {
@@ -201,15 +203,15 @@ fn is_paced(hold: &Hold, status: &Status, begin: Instant, tick: Duration) {
     let worth = if matches!(hold, Hold::Fence(_)) { WORTH_A_FENCE } else { WORTH_A_LOOK };
     let most = allowed(begin, tick, records, worth);
     assert!(fences <= most, "{hold}: {fences} fences for {records} events, allowed are {most}");
-    // Ticks, and the ends of fences or lags. A tick that found four times the justifying number is followed by five short ones, of 5, 10,
-    // 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
+    // Ticks, and the ends of fences or lags. A tick that found four times the justifying number is followed by five
+    // short ones, of 5, 10, 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
     let most = 2 * most + 7 * (1 + records / (4 * worth));
     assert!(sleeps <= most, "{hold}: {sleeps} sleeps for {records} events, allowed are {most}");
     assert!(sleeps > 0);
 }
 
-/// A reader that traces the scheduler of the live machine does not keep itself busy. Before there was a pace it did: 9000 sleeps a
-/// second under the lag rule.
+/// A reader that traces the scheduler of the live machine does not keep itself busy. Before there was a pace it did:
+/// 9000 sleeps a second under the lag rule.
 #[test]
 fn a_reader_of_the_scheduler_does_not_feed_itself() {
     for hold in rules() {
@@ -285,8 +287,9 @@ fn a_small_ring_does_not_feed_itself() {
         while begin.elapsed() < Duration::from_secs(1) {
             drop(reader.next_timeout(Duration::from_millis(100)).unwrap());
         }
-        // Two fences cause more than half of a page of records. If the reader refreshed while they were written, part of them may stay in
-        // the ring, and a third fence follows the second at once. Then all of them are beyond the mark and copied out.
+        // Two fences cause more than half of a page of records. If the reader refreshed while they were written, part
+        // of them may stay in the ring, and a third fence follows the second at once. Then all of them are beyond the
+        // mark and copied out.
         let for_room = if bytes == 4096 { 2 } else { 1 };
         let allowed = for_room * allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
         let fences = fences.load(Ordering::SeqCst);
@@ -294,8 +297,8 @@ fn a_small_ring_does_not_feed_itself() {
     }
 }
 
-/// A reader of a flood refreshes, takes many events and rests, unless as much time has passed as it would have rested. It does not refresh
-/// for the few events that come meanwhile: that would be thousands of refreshes for each sleep.
+/// A reader of a flood refreshes, takes many events and rests, unless as much time has passed as it would have rested.
+/// It does not refresh for the few events that come meanwhile: that would be thousands of refreshes for each sleep.
 #[test]
 fn a_reader_in_a_flood_rests() {
     const RECORDS: u64 = 100_000;

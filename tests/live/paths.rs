@@ -1,5 +1,6 @@
-//! Paths of users may lead anywhere: to a pipe without a writer, an endless device, the kernel's log. The crate never waits for such a
-//! file, and reads a file only after it has checked its kind. A supervisor of system calls verifies this.
+//! Paths of users may lead anywhere: to a pipe without a writer, an endless device, the kernel's log. The crate never
+//! waits for such a file, and reads a file only after it has checked its kind. A supervisor of system calls verifies
+//! this.
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -34,8 +35,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a function with a path. Gives its result as text, and each forbidden call on that path: a blocking open, a read or a write. `swap`
-/// is called after the crate has checked the kind of the file, and before it opens the file.
+/// Runs a function with a path. Gives its result as text, and each forbidden call on that path: a blocking open, a read
+/// or a write. `swap` is called after the crate has checked the kind of the file, and before it opens the file.
 fn watched(path: &Path, mut swap: impl FnMut(), what: impl FnOnce() -> String + Send) -> Option<(String, Vec<String>)> {
     let mut wrong = Vec::new();
     let is_it = |name: u64| {

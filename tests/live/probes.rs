@@ -1,4 +1,5 @@
-//! Probes on live kernel rings: the crate keeps the names to which their attributes point, and errors name what cannot be probed.
+//! Probes on live kernel rings: the crate keeps the names to which their attributes point, and errors name what cannot
+//! be probed.
 
 use crate::reading;
 use nix::mount::{MsFlags, mount};
@@ -144,7 +145,8 @@ fn static_probes_are_probed_by_name_at_all_their_places() {
     perfweave_support::threads::until("nobody traces it any more", || !probe::guarded());
 }
 
-/// A process that inherited a probe could start nothing any more. So it is refused, and one thread is probed, which starts others as ever.
+/// A process that inherited a probe could start nothing any more. So it is refused, and one thread is probed, which
+/// starts others as ever.
 #[test]
 fn what_a_process_would_inherit_is_refused() {
     let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
@@ -304,7 +306,8 @@ fn what_cannot_be_measured_is_named() {
             format!("{} must be a file, and an instruction must begin at the offset {offset:#x}", path.display());
         assert!(said.contains(&named), "{said}");
     }
-    // An offset at which no instruction begins: in an operand whose bytes the kernel refuses to probe. Then a file that cannot be mapped.
+    // An offset at which no instruction begins: in an operand whose bytes the kernel refuses to probe. Then a file that
+    // cannot be mapped.
     #[cfg(target_arch = "x86_64")]
     {
         let (file, offset) = probe::operand().unwrap();

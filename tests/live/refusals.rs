@@ -1,5 +1,5 @@
-//! Refusals of the live kernel: each error has the numbers and the hint. `leaks.rs` has the limit of file descriptors, because that applies
-//! to the whole process.
+//! Refusals of the live kernel: each error has the numbers and the hint. `leaks.rs` has the limit of file descriptors,
+//! because that applies to the whole process.
 
 use perf_event_open_sys::bindings;
 use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, Sample};
@@ -110,7 +110,8 @@ fn a_frequency_that_is_too_high_names_the_setting() {
     assert!(said.contains("less than 2^63") && !said.contains("sample_type"), "{said}");
 }
 
-/// An event whose inherited copies write into the rings of other CPUs when their threads end is refused, whatever is traced.
+/// An event whose inherited copies write into the rings of other CPUs when their threads end is refused, whatever is
+/// traced.
 #[test]
 fn an_event_that_writes_into_rings_of_other_cpus_is_refused() {
     let mut attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1 << 30);
@@ -192,8 +193,8 @@ fn sample_types_that_are_not_known_are_named() {
     assert!(said.contains("masks"), "{said}");
 }
 
-/// More memory than may be locked: the error has the ring's size, the number of rings, and both limits. This runs on a thread that may open
-/// events, but not lock without limit.
+/// More memory than may be locked: the error has the ring's size, the number of rings, and both limits. This runs on a
+/// thread that may open events, but not lock without limit.
 #[test]
 fn too_much_memory_names_both_limits() {
     apart!();

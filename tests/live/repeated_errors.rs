@@ -1,5 +1,5 @@
-//! Fences and waits that fail many times: they are reported with a count, tried less and less often, and replaced if there is another way.
-//! The tests count errors and tries, not time.
+//! Fences and waits that fail many times: they are reported with a count, tried less and less often, and replaced if
+//! there is another way. The tests count errors and tries, not time.
 
 use perfweave::{Certainty, Error, ErrorKind, Fence, Hold, Order, Reader, Rings, WhenFull, sim};
 use perfweave_support::{assert_error, bpf, kernel, load, membarrier, needs, privilege, times};
@@ -143,7 +143,8 @@ fn rings() -> Option<(Rings, bpf::Program)> {
     Some((rings, echo))
 }
 
-/// membarrier(2) answers the query of its commands, but later calls are refused, as by a filter that is installed later.
+/// membarrier(2) answers the query of its commands, but later calls are refused, as by a filter that is installed
+/// later.
 fn refuse_membarrier(errno: i32) {
     privilege::refuse_with(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, errno).expect("a seccomp filter");
 }

@@ -1,5 +1,5 @@
-//! BPF ring buffers (`BPF_MAP_TYPE_RINGBUF`) on the live kernel: what is read, given back, lost and refused, and what wakes a reader.
-//! That the order is proven is in the binary `adversary`.
+//! BPF ring buffers (`BPF_MAP_TYPE_RINGBUF`) on the live kernel: what is read, given back, lost and refused, and what
+//! wakes a reader. That the order is proven is in the binary `adversary`.
 
 use crate::reading;
 use crate::reading::{Given, number};
@@ -106,7 +106,8 @@ fn the_payload_names_the_cpu() {
     }
 }
 
-/// Many times round rings, with lengths that end at every possible place: payloads have the bytes that were reserved, in one piece.
+/// Many times round rings, with lengths that end at every possible place: payloads have the bytes that were reserved,
+/// in one piece.
 #[test]
 fn payloads_are_what_was_reserved_and_never_wrap() {
     let page = foreign::page_size() as u32;
@@ -179,7 +180,8 @@ fn what_a_reader_left_is_there_for_the_next() {
     assert_eq!(available(&map), 16, "the last of all");
 }
 
-/// A program that sleeps in its reservation holds the others up, under each rule that proves. Others do not wait, and it is late.
+/// A program that sleeps in its reservation holds the others up, under each rule that proves. Others do not wait, and
+/// it is late.
 #[test]
 fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
     let cpus = load::online();
@@ -224,8 +226,8 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
     }
 }
 
-/// A program sleeps in its reservation and nothing wakes it. A flush and a deadline end all the same: what was committed leaves early, and the
-/// notice says what was waited for.
+/// A program sleeps in its reservation and nothing wakes it. A flush and a deadline end all the same: what was
+/// committed leaves early, and the notice says what was waited for.
 #[test]
 fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
     let Some((map, program)) = echo() else { return };
@@ -484,7 +486,8 @@ fn a_record_wakes_a_reader_that_sleeps() {
 /// While events come fast, the reader gathers them, and none wakes it. Once they come alone, each does.
 #[test]
 fn a_reader_gathers_what_comes_fast() {
-    // The larger the ring, the longer a reader rests: here for as long as it may, so that another thread can run meanwhile.
+    // The larger the ring, the longer a reader rests: here for as long as it may, so that another thread can run
+    // meanwhile.
     let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(32 << 20)) else { return };
     let program = kernel("load a BPF program", ring_buffer::echo(&map, 8, 0)).expect("it has made the ring buffer");
     let mut reader = reader(&map, Hold::None);
@@ -629,7 +632,8 @@ fn a_descriptor_is_asked_for_once() {
     once(&map, &|fd| unsafe { Ring::adopt_ring_buffers(fd) }.map(drop));
 }
 
-/// One ring buffer has one reader: the same map in two slots, or added twice, would give bytes back that it still lends.
+/// One ring buffer has one reader: the same map in two slots, or added twice, would give bytes back that it still
+/// lends.
 #[test]
 fn the_same_map_twice_is_refused() {
     let Some((map, _)) = echo() else { return };
@@ -676,7 +680,8 @@ fn a_second_reader_is_noticed() {
     assert_eq!(number(&reading::next(&mut reader).event()), 9);
 }
 
-/// The same while events come fast: a reader that gathers them keeps the last bytes back when somebody else gives them back.
+/// The same while events come fast: a reader that gathers them keeps the last bytes back when somebody else gives them
+/// back.
 #[test]
 fn a_second_reader_is_noticed_by_one_that_gathers() {
     let Some((map, program)) = echo() else { return };
@@ -699,7 +704,8 @@ fn a_second_reader_is_noticed_by_one_that_gathers() {
             let event = reading::next(&mut reader);
             match event.item() {
                 Item::Damage(damage) => {
-                    // Where the program has filled what was given back before this reader looks, the head is too far ahead for the ring.
+                    // Where the program has filled what was given back before this reader looks, the head is too far
+                    // ahead for the ring.
                     assert!(matches!(damage.fault, Fault::Consumer { .. } | Fault::Head { .. }), "{damage:?}");
                     (faults, after) = (faults + 1, 0);
                 }

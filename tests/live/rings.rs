@@ -580,7 +580,8 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     assert!(!merge.read_losses());
 }
 
-/// BPF output beyond 65,516 bytes: the kernel cuts the header's size short and overwrites the bytes after it. Other readers crash or hang.
+/// BPF output beyond 65,516 bytes: the kernel cuts the header's size short and overwrites the bytes after it. Other
+/// readers crash or hang.
 #[test]
 fn oversize_output_is_damage_and_the_ring_goes_on() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
@@ -626,16 +627,16 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
     }
 }
 
-/// Output so long that it overwrites unread records, with bytes that look like records with times in the far future: they are damage, and
-/// the order of all later records is right.
+/// Output so long that it overwrites unread records, with bytes that look like records with times in the far future:
+/// they are damage, and the order of all later records is right.
 #[test]
 fn forged_times_are_damage_and_others_keep_their_order() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
     let other = *load::online().last().unwrap();
     let echo = bpf::echo(&map).unwrap();
     let array = Map::array(140_000, 1).unwrap();
-    // The ring is as long as the output, so that it wraps over everything. Three records of 32 bytes lie before it, and its
-    // own raw data begins 20 bytes into its record.
+    // The ring is as long as the output, so that it wraps over everything. Three records of 32 bytes lie before it, and
+    // its own raw data begins 20 bytes into its record.
     let pages = 65_536 / foreign::page_size() as u64;
     let mut forged = vec![0u8; 140_000];
     for at in (12..139_000).step_by(32) {
@@ -683,7 +684,8 @@ fn payloads_of(reader: &mut Reader) -> Vec<u64> {
     all
 }
 
-/// A thread that ends writes `PERF_RECORD_READ` into other CPUs' rings, if an adopted event asks for it. From then on no order is proven.
+/// A thread that ends writes `PERF_RECORD_READ` into other CPUs' rings, if an adopted event asks for it. From then on
+/// no order is proven.
 #[test]
 fn an_adopted_ring_into_which_other_cpus_write_proves_nothing() {
     let clock = nix::time::ClockId::CLOCK_MONOTONIC;

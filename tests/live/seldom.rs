@@ -1,5 +1,5 @@
-//! Rare cases that no other test runs: answers that this machine's kernel never gives, made by a supervisor of system calls; the hints of
-//! rare errors; `Debug` texts.
+//! Rare cases that no other test runs: answers that this machine's kernel never gives, made by a supervisor of system
+//! calls; the hints of rare errors; `Debug` texts.
 
 use perf_event_open_sys::bindings;
 use perfweave::{
@@ -127,8 +127,8 @@ fn refused(
     judged(judge, || options().pages(1).open().unwrap_err().to_string())
 }
 
-/// Refuses maps and events (all events, or only those of other processes) to a thread with this status, at this level of
-/// `perf_event_paranoid`.
+/// Refuses maps and events (all events, or only those of other processes) to a thread with this status, at this level
+/// of `perf_event_paranoid`.
 fn denied<'a>(errno: i32, level: &'a str, status: &'a str, all: bool) -> impl FnMut(&Call) -> Answer + use<'a> {
     // The rest of the file that was opened last, if it is one of these.
     let mut left: Option<&str> = None;
@@ -401,8 +401,8 @@ fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Op
     (mapped() != before).then_some("the child's own rings stay mapped")
 }
 
-/// If a filter prevents the wiping of pages, a forked child that drops inherited readers does no harm: its own mappings in the place of its
-/// parent's rings stay, and so do its parent's slots.
+/// If a filter prevents the wiping of pages, a forked child that drops inherited readers does no harm: its own mappings
+/// in the place of its parent's rings stay, and so do its parent's slots.
 #[test]
 fn without_wiped_pages_a_forked_child_takes_nothing_away() {
     // A process makes the word that recognizes children once.

@@ -132,7 +132,8 @@ fn a_process_is_traced_with_threads_that_are_there_and_threads_to_come() {
     assert!(!counts(&mut reader).contains_key(&other.id()));
 }
 
-/// The processes that a process started, and those that they started, are there before the rings and execute programs after.
+/// The processes that a process started, and those that they started, are there before the rings and execute programs
+/// after.
 #[test]
 fn a_process_is_traced_with_the_children_that_it_has() {
     let (mut root, mut other) = (Shell::new(), Shell::new());

@@ -245,8 +245,8 @@ fn panics_leave_the_rings_in_order() {
     assert_eq!(number(&reader.next().unwrap().unwrap().event()), 8);
 }
 
-/// The first poll of a perf event consumes its readiness. If another program polls first, the reader still finds all events, because it
-/// loads the heads.
+/// The first poll of a perf event consumes its readiness. If another program polls first, the reader still finds all
+/// events, because it loads the heads.
 #[test]
 fn readiness_that_is_stolen_hides_nothing() {
     use std::os::fd::AsFd;

@@ -37,8 +37,8 @@ fn has_user_time() -> Option<bool> {
     Some(capabilities >> 3 & 1 == 1)
 }
 
-/// Where the time stamp counter is unstable the CPUs do not agree on the perf clock, and its order is not proven. Other clocks go by the
-/// clock source.
+/// Where the time stamp counter is unstable the CPUs do not agree on the perf clock, and its order is not proven. Other
+/// clocks go by the clock source.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_perf_clock_proves_nothing_where_its_counter_is_unstable() {

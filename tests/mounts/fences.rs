@@ -1,4 +1,5 @@
-//! On the live kernel: grace periods for programs that drive a merge, and the effect of an expedited fence on file systems.
+//! On the live kernel: grace periods for programs that drive a merge, and the effect of an expedited fence on file
+//! systems.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -27,7 +28,8 @@ fn wait_here(fence: &Fence, grace: &mut GracePeriods) {
     assert_eq!(place(), before, "{fence:?}");
 }
 
-/// A fence that is opened on one thread and used on others, in one mount namespace and in another. No thread changes its namespace.
+/// A fence that is opened on one thread and used on others, in one mount namespace and in another. No thread changes
+/// its namespace.
 #[test]
 fn grace_periods_are_waited_for_from_any_thread() {
     fn is_send<T: Send>(_: &T) {}
@@ -84,8 +86,8 @@ fn grace_periods_that_fail_say_so_once() {
 /// Runs something in a child of fork(2), where it must be true.
 #[track_caller]
 fn in_child(is_so: impl FnOnce() -> bool) {
-    // SAFETY: the child makes errors, and leaves. It takes no lock but the allocator's, which glibc sees to, and those that this test
-    // alone has.
+    // SAFETY: the child makes errors, and leaves. It takes no lock but the allocator's, which glibc sees to, and those
+    // that this test alone has.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             // SAFETY: SIGALRM ends a child that hangs.
@@ -118,7 +120,8 @@ fn a_forked_child_has_no_grace_periods() {
     grace.unwrap().wait().unwrap();
 }
 
-/// A child that polls gets the error too: for a grace period that was under way at the fork, and for one that it begins.
+/// A child that polls gets the error too: for a grace period that was under way at the fork, and for one that it
+/// begins.
 #[test]
 fn a_forked_child_that_asks_for_grace_periods_is_told() {
     let (open, gate) = mpsc::channel::<()>();
@@ -134,8 +137,8 @@ fn a_forked_child_that_asks_for_grace_periods_is_told() {
     until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
 }
 
-/// The child has the words too, and they prove as in the parent. The fence that stands in for a program that stays inside belongs to the
-/// parent.
+/// The child has the words too, and they prove as in the parent. The fence that stands in for a program that stays
+/// inside belongs to the parent.
 #[test]
 fn a_forked_child_has_epochs_but_no_fence_that_stood_in() {
     let machine = sim::Kernel::new(&[0]);
@@ -151,8 +154,8 @@ fn a_forked_child_has_epochs_but_no_fence_that_stood_in() {
     until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
 }
 
-/// Runs something on a thread in its own mount namespace. `spreads` says whether its mounts propagate to copies of the namespace. `/mnt`
-/// has an empty file system.
+/// Runs something on a thread in its own mount namespace. `spreads` says whether its mounts propagate to copies of the
+/// namespace. `/mnt` has an empty file system.
 fn in_a_namespace(spreads: MsFlags, what: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
@@ -224,7 +227,8 @@ fn reader(kernel: &sim::Kernel, way: Way) -> Reader {
     thread.join().unwrap()
 }
 
-/// The expedited fence's mounts are private: no other namespace sees them, and no outside mount stays busy because of them.
+/// The expedited fence's mounts are private: no other namespace sees them, and no outside mount stays busy because of
+/// them.
 #[test]
 fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
     let _alone = crate::alone();

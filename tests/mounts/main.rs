@@ -1,5 +1,5 @@
-//! Tests that mount file systems: expedited fences, the place of tracefs, a clock source of another name, and settings of
-//! grace periods. Other tests do not see these mounts.
+//! Tests that mount file systems: expedited fences, the place of tracefs, a clock source of another name, and settings
+//! of grace periods. Other tests do not see these mounts.
 
 mod clocks;
 mod fences;
@@ -8,8 +8,8 @@ mod tracefs;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by a test that changes a mount for every namespace, and by one that lists all mounts: there is one tracefs, and every namespace
-/// sees its settings.
+/// Held by a test that changes a mount for every namespace, and by one that lists all mounts: there is one tracefs, and
+/// every namespace sees its settings.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

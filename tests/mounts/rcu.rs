@@ -1,4 +1,5 @@
-//! How grace periods are set, as sysfs says it. The test runs on a thread in its own mount namespace, so the machine keeps its setting.
+//! How grace periods are set, as sysfs says it. The test runs on a thread in its own mount namespace, so the machine
+//! keeps its setting.
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};

@@ -1,4 +1,5 @@
-//! Finding tracefs: mounted anywhere, hidden, unlisted, unreadable or not at all. Each test runs on a thread in its own mount namespace.
+//! Finding tracefs: mounted anywhere, hidden, unlisted, unreadable or not at all. Each test runs on a thread in its own
+//! mount namespace.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -10,7 +11,8 @@ use std::path::Path;
 
 const NONE: Option<&Path> = None;
 
-/// Runs something in a mount namespace without tracefs or a file system that contains it. Other namespaces do not see its mounts.
+/// Runs something in a mount namespace without tracefs or a file system that contains it. Other namespaces do not see
+/// its mounts.
 fn without_tracefs(what: impl FnOnce() + Send + 'static) {
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
     let _alone = crate::alone();

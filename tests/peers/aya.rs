@@ -1,7 +1,7 @@
 //! The assertions of aya's tests of its perf buffers, made of perfweave on live kernel rings.
 //!
-//! Named after theirs, `aya/src/maps/perf/perf_buffer.rs` as of 0.16 and before. Theirs write records into plain memory; here a
-//! BPF program does. Our records carry the kernel's time, so 8 bytes of payload make 32 of record.
+//! Named after theirs, `aya/src/maps/perf/perf_buffer.rs` as of 0.16 and before. Theirs write records into plain
+//! memory; here a BPF program does. Our records carry the kernel's time, so 8 bytes of payload make 32 of record.
 
 use crate::reading;
 use crate::reading::{LONG, number};
@@ -57,8 +57,8 @@ fn test_invalid_page_count() {
     }
 }
 
-/// test_for_each_samples: nothing from an empty ring; one; several, in order. test_no_events, test_read_first_sample and
-/// test_read_many_with_one_read are the same of `read_events`.
+/// test_for_each_samples: nothing from an empty ring; one; several, in order. test_no_events, test_read_first_sample
+/// and test_read_many_with_one_read are the same of `read_events`.
 #[test]
 fn test_for_each_samples() {
     let Some((mut rings, _map, program)) = open() else { return };
@@ -124,7 +124,8 @@ fn test_for_each_wrap() {
     let Some((mut rings, map, program)) = open() else { return };
     let page = foreign::page_size();
     let array = Map::array(24, 1).unwrap();
-    // The payload begins 20 bytes into a record: the record must begin 24 before the end. Records of 32 bytes leave 8 too many.
+    // The payload begins 20 bytes into a record: the record must begin 24 before the end. Records of 32 bytes leave 8
+    // too many.
     let odd = bpf::emitter(&map, &array, 40 - 20).unwrap();
     write(&program, 0..page as u64 / 32 - 2);
     assert_eq!(odd.run_on(0).unwrap(), 0);
@@ -186,7 +187,8 @@ fn test_read_many_with_many_reads() {
     assert!(merge.batch().map(|event| number(&event)).eq(50..60));
 }
 
-/// Records that users of aya lost: those that arrive during a drain are there for the next drain, and do not keep this one busy for ever.
+/// Records that users of aya lost: those that arrive during a drain are there for the next drain, and do not keep this
+/// one busy for ever.
 #[test]
 fn data_that_arrives_while_draining_is_there_for_the_next() {
     let Some((mut rings, _map, program)) = open() else { return };
@@ -216,9 +218,8 @@ fn data_that_arrives_while_draining_is_there_for_the_next() {
     assert_eq!(reader.status().total().lost, 0);
 }
 
-/// `perf_event_array.rs`, emit_event: a program on a probe outputs 0xDEAD_BEEF once; all buffers together give exactly that one
-/// value, and no loss.
-/// Its probe is on a function of the test; here it is a system call of this process.
+/// `perf_event_array.rs`, emit_event: a program on a probe outputs 0xDEAD_BEEF once; all buffers together give exactly
+/// that one value, and no loss. Its probe is on a function of the test; here it is a system call of this process.
 #[test]
 fn emit_event() {
     let Some((map, counter)) = kernel("make maps", maps()) else { return };

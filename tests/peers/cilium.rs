@@ -1,7 +1,8 @@
 //! The assertions of cilium/ebpf's tests of its perf reader, made of perfweave on live kernel rings.
 //!
-//! Named after theirs, `perf/reader_test.go` unless said otherwise. Our records carry the kernel's time, so they are 8 bytes longer than
-//! cilium's. Our reader also refreshes at its own ticks, so these tests distinguish wake-ups from ticks by the reader's counts of both.
+//! Named after theirs, `perf/reader_test.go` unless said otherwise. Our records carry the kernel's time, so they are 8
+//! bytes longer than cilium's. Our reader also refreshes at its own ticks, so these tests distinguish wake-ups from
+//! ticks by the reader's counts of both.
 
 use crate::reading;
 use crate::reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, number, wakes, woken_by};
@@ -72,9 +73,9 @@ impl Reading {
     }
 }
 
-/// TestPerfReader: BufferSize is a page for a request of a page; after two samples the first Read leaves Remaining >= 5, the
-/// second 0; the next, with a deadline of 4 ms, is DeadlineExceeded.
-/// perfweave says exactly what remains: the second record.
+/// TestPerfReader: BufferSize is a page for a request of a page; after two samples the first Read leaves Remaining >=
+/// 5, the second 0; the next, with a deadline of 4 ms, is DeadlineExceeded. perfweave says exactly what remains: the
+/// second record.
 #[test]
 fn test_perf_reader() {
     let Some((map, program)) = echo() else { return };
@@ -132,8 +133,8 @@ fn test_reader_set_deadline() {
     }
 }
 
-/// TestReaderSetDeadlinePendingEvents: with WakeupEvents 2 and one sample queued, a deadline in the past still returns the
-/// sample, Remaining 0. A sample written after that is not returned before DeadlineExceeded was, once; then it is.
+/// TestReaderSetDeadlinePendingEvents: with WakeupEvents 2 and one sample queued, a deadline in the past still returns
+/// the sample, Remaining 0. A sample written after that is not returned before DeadlineExceeded was, once; then it is.
 #[test]
 fn test_reader_set_deadline_pending_events() {
     let Some((map, program)) = echo() else { return };
@@ -156,9 +157,9 @@ fn test_reader_set_deadline_pending_events() {
     }
 }
 
-/// TestReaderFlushPendingEvents: a reader is blocked under WakeupEvents 2 with one sample queued. Flush wakes it: the sample
-/// first, then ErrFlushed before a newer sample, then that.
-/// Our reader would find the sample at its tick, so a fence that does not end keeps it blocked.
+/// TestReaderFlushPendingEvents: a reader is blocked under WakeupEvents 2 with one sample queued. Flush wakes it: the
+/// sample first, then ErrFlushed before a newer sample, then that. Our reader would find the sample at its tick, so a
+/// fence that does not end keeps it blocked.
 #[test]
 fn test_reader_flush_pending_events() {
     let Some((map, program)) = echo() else { return };
@@ -187,7 +188,8 @@ fn test_reader_flush_pending_events() {
     reading.close();
 }
 
-/// The same for all events in all rings, under every hold rule; several flushes that the reader has not noticed yet count as one.
+/// The same for all events in all rings, under every hold rule; several flushes that the reader has not noticed yet
+/// count as one.
 #[test]
 fn test_reader_flush_pending_events_of_all_rings() {
     let Some((map, program)) = echo() else { return };
@@ -214,8 +216,8 @@ fn test_reader_flush_pending_events_of_all_rings() {
     }
 }
 
-/// The same for numbers without holes, which need no fence: newer ones do not come before a report that is due, and missing ones are
-/// reported before it.
+/// The same for numbers without holes, which need no fence: newer ones do not come before a report that is due, and
+/// missing ones are reported before it.
 #[test]
 fn test_reader_flush_pending_events_of_dense_numbers() {
     let Some((map, program)) = echo() else { return };
@@ -246,10 +248,11 @@ fn test_reader_flush_pending_events_of_dense_numbers() {
     }
 }
 
-/// TestPerfReaderLostSample: a page full of records of 192 bytes, of which there are n; one more fails, a small one fits. Read
-/// gives exactly n + 2 records, and the one that is no sample has LostSamples 1.
+/// TestPerfReaderLostSample: a page full of records of 192 bytes, of which there are n; one more fails, a small one
+/// fits. Read gives exactly n + 2 records, and the one that is no sample has LostSamples 1.
 ///
-/// Sizes of 2^n + 2^(n+1) leave 64 or 128 bytes in a page of any size: for LOST, which takes 32 bytes here, and 24 more.
+/// Sizes of 2^n + 2^(n+1) leave 64 or 128 bytes in a page of any size: for LOST, which takes 32 bytes here, and 24
+/// more.
 #[test]
 fn test_perf_reader_lost_sample() {
     let Some(map) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
@@ -291,9 +294,8 @@ fn recorded(frozen: &perfweave::Frozen<'_>) -> Vec<u64> {
     frozen.events().filter_map(number).collect()
 }
 
-/// TestPerfReaderOverwritable: Read before Pause is errMustBePaused; after Pause, samples come from the newest to the oldest,
-/// Remaining -1.
-/// A read before the stop does not compile. Events come oldest first, and backwards on request.
+/// TestPerfReaderOverwritable: Read before Pause is errMustBePaused; after Pause, samples come from the newest to the
+/// oldest, Remaining -1. A read before the stop does not compile. Events come oldest first, and backwards on request.
 #[test]
 fn test_perf_reader_overwritable() {
     let Some((map, program)) = echo() else { return };
@@ -336,9 +338,9 @@ fn test_perf_reader_overwritable_empty() {
     assert_eq!(recorded(&recorder.freeze().unwrap()), [1]);
 }
 
-/// `perf/ring_test.go`, TestRingBufferReverseReader: a second read after more writes gives the newest records; overwritten records that
-/// were not read are discarded, and a ring that was overwritten as a whole is read once as a whole.
-/// perfweave consumes nothing: each stop gives all records of the ring.
+/// `perf/ring_test.go`, TestRingBufferReverseReader: a second read after more writes gives the newest records;
+/// overwritten records that were not read are discarded, and a ring that was overwritten as a whole is read once as a
+/// whole. perfweave consumes nothing: each stop gives all records of the ring.
 #[test]
 fn test_ring_buffer_reverse_reader() {
     let Some((map, program)) = echo() else { return };
@@ -441,10 +443,10 @@ fn test_create_perf_event() {
     assert_eq!((rings.len(), rings.fds().count()), (1, 1));
 }
 
-/// TestReadRecord: a record of no known type is an IsUnknownEvent error. Theirs has then read its header only, and takes the
-/// body for the next record's.
-/// perfweave gives the record as it is, and continues after it. Bytes that are no record, such as the zeros in their test, are damage:
-/// `bad_sizes_are_damage_and_the_ring_is_taken_up_again` in `simulated/merge_cases.rs`.
+/// TestReadRecord: a record of no known type is an IsUnknownEvent error. Theirs has then read its header only, and
+/// takes the body for the next record's. perfweave gives the record as it is, and continues after it. Bytes that are no
+/// record, such as the zeros in their test, are damage: `bad_sizes_are_damage_and_the_ring_is_taken_up_again` in
+/// `simulated/merge_cases.rs`.
 #[test]
 fn test_read_record_of_unknown_type() {
     let kernel = sim::Kernel::new(&[0]);
@@ -466,13 +468,12 @@ fn test_read_record_of_unknown_type() {
     assert_eq!(reader.status().total().damaged, 0);
 }
 
-/// TestPause: Resume does nothing while running; a sample is read; after Pause output fails, and a blocked Read stays blocked
-/// for 250 ms; Pause again does nothing; after Resume the blocked Read has the next sample within 250 ms; after Close both
-/// are ErrClosed.
-/// Our reader stays blocked while it refreshes and sleeps several times.
+/// TestPause: Resume does nothing while running; a sample is read; after Pause output fails, and a blocked Read stays
+/// blocked for 250 ms; Pause again does nothing; after Resume the blocked Read has the next sample within 250 ms; after
+/// Close both are ErrClosed. Our reader stays blocked while it refreshes and sleeps several times.
 ///
-/// cilium's is `Pause::Slots`: programs get `-ENOENT` and nobody counts. Under `Pause::Output` they get `-ENOSPC`, and it is
-/// counted.
+/// cilium's is `Pause::Slots`: programs get `-ENOENT` and nobody counts. Under `Pause::Output` they get `-ENOSPC`, and
+/// it is counted.
 #[test]
 fn test_pause() {
     let Some((map, program)) = echo() else { return };
@@ -493,7 +494,8 @@ fn test_pause() {
                 }
                 handle.pause(how).unwrap();
             }
-            // Losses may be reported in between: rings of a page are soon so full that the reader reads the kernel's count.
+            // Losses may be reported in between: rings of a page are soon so full that the reader reads the kernel's
+            // count.
             let is_lost = |given: &Result<Given, Error>| how == Pause::Output && matches!(given, Ok(Given::Lost(_)));
             let meanwhile = reading.so_far();
             assert!(meanwhile.iter().all(is_lost), "blocked, and not {meanwhile:?}");
@@ -547,7 +549,8 @@ fn test_pause_in_both_ways_at_once() {
     drop(rings);
 }
 
-/// `Pause::Slots` disables events without slots, so none of their records is written or counted; `Pause::Output` counts them.
+/// `Pause::Slots` disables events without slots, so none of their records is written or counted; `Pause::Output` counts
+/// them.
 #[test]
 fn test_pause_of_events_without_slots() {
     // A rarely hit tracepoint, so that only a pause makes its ring drop records.
@@ -596,7 +599,8 @@ fn assert_wakes(map: &Map, program: &Program, wakeup: Wakeup, at: u64) {
     }
 }
 
-/// TestPerfReaderWakeupEvents: with WakeupEvents 2 two events wake the reader, on one CPU, because each ring counts separately.
+/// TestPerfReaderWakeupEvents: with WakeupEvents 2 two events wake the reader, on one CPU, because each ring counts
+/// separately.
 #[test]
 fn test_perf_reader_wakeup_events() {
     let Some((map, program)) = echo() else { return };
@@ -629,8 +633,8 @@ fn test_read_without_wakeup() {
     }
 }
 
-/// `perf/ring_test.go`, TestPerfEventRing: a watermark that the buffer cannot hold is refused, also for overwritable rings; 8193 and 65537
-/// bytes make a ring of at least as many, of 2^n whole pages.
+/// `perf/ring_test.go`, TestPerfEventRing: a watermark that the buffer cannot hold is refused, also for overwritable
+/// rings; 8193 and 65537 bytes make a ring of at least as many, of 2^n whole pages.
 #[test]
 fn test_perf_event_ring() {
     let Some((map, _)) = echo() else { return };
@@ -663,9 +667,8 @@ fn test_perf_event_ring() {
     }
 }
 
-/// `internal/epoll/poller_test.go`, TestPollerDeadline: a deadline in the past is DeadlineExceeded, and one as far ahead as can
-/// be is interrupted by Close.
-/// Also a deadline that another thread moves while the reader waits for it.
+/// `internal/epoll/poller_test.go`, TestPollerDeadline: a deadline in the past is DeadlineExceeded, and one as far
+/// ahead as can be is interrupted by Close. Also a deadline that another thread moves while the reader waits for it.
 #[test]
 fn test_poller_deadline() {
     let Some((map, _)) = echo() else { return };

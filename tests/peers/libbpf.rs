@@ -1,5 +1,5 @@
-//! The assertions of the tests of libbpf, its selftest and libbpf-rs about `perf_buffer`, made of perfweave on live kernel rings, and tests
-//! of parts of its API that have none there.
+//! The assertions of the tests of libbpf, its selftest and libbpf-rs about `perf_buffer`, made of perfweave on live
+//! kernel rings, and tests of parts of its API that have none there.
 
 use crate::reading;
 use crate::reading::{LONG, number};
@@ -21,9 +21,9 @@ fn drained(rings: &mut Rings) -> Vec<(u32, u64)> {
     all
 }
 
-/// `prog_tests/perf_buffer.c`, serial_test_perf_buffer: a program on a probe outputs its CPU's number, and is triggered on
-/// each online CPU. Each sample is in the ring of the CPU it names; one poll sees all CPUs; there are as many buffers as online
-/// CPUs; their file descriptors differ; consuming one buffer after a new trigger sees its CPU again.
+/// `prog_tests/perf_buffer.c`, serial_test_perf_buffer: a program on a probe outputs its CPU's number, and is triggered
+/// on each online CPU. Each sample is in the ring of the CPU it names; one poll sees all CPUs; there are as many
+/// buffers as online CPUs; their file descriptors differ; consuming one buffer after a new trigger sees its CPU again.
 #[test]
 fn serial_test_perf_buffer() {
     let Some(map) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
@@ -216,9 +216,9 @@ fn a_path_that_leads_to_no_map_is_named_with_a_cure() {
     }
 }
 
-/// `perf_buffer__free()`: slots are emptied first, then rings unmapped, then events closed. A program that outputs meanwhile finds its slot
-/// or none: never a ring without memory (`-ENOSPC`), never a disabled event (`-EOPNOTSUPP`). Only a program that has already found its
-/// slot, and is interrupted there, can get these errors.
+/// `perf_buffer__free()`: slots are emptied first, then rings unmapped, then events closed. A program that outputs
+/// meanwhile finds its slot or none: never a ring without memory (`-ENOSPC`), never a disabled event (`-EOPNOTSUPP`).
+/// Only a program that has already found its slot, and is interrupted there, can get these errors.
 #[test]
 fn free_empties_slots_before_anything_else() {
     let Some((map, program)) = echo() else { return };

@@ -18,8 +18,8 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Silences panics of children. The parent sets this before the fork, because in the child another thread's lock could block printing and
-/// setting.
+/// Silences panics of children. The parent sets this before the fork, because in the child another thread's lock could
+/// block printing and setting.
 fn quiet_children() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -126,7 +126,8 @@ fn a_forked_child_is_told_and_harms_nothing() {
     }
 }
 
-/// A function that is called for each event may fork. The child reads none of the remaining events, and consumes none of its parent's.
+/// A function that is called for each event may fork. The child reads none of the remaining events, and consumes none
+/// of its parent's.
 #[test]
 fn a_child_that_is_forked_between_two_events_reads_no_more() {
     apart!();
@@ -207,8 +208,8 @@ fn a_forked_child_panics_rather_than_look() {
     assert_eq!(number(&merge.next().unwrap().event()), 1);
 }
 
-/// A child may drop events that were lent before the fork, and the parent still has them. A drain and a recorder panic before they read a
-/// record.
+/// A child may drop events that were lent before the fork, and the parent still has them. A drain and a recorder panic
+/// before they read a record.
 #[test]
 fn what_is_lent_across_a_fork_is_the_parents() {
     apart!();
@@ -416,7 +417,8 @@ fn a_forked_child_may_open_its_own() {
     drop(rings);
 }
 
-/// Polling an epoll instance from another consumes its readiness: a woken program refreshes the rings and finds all events.
+/// Polling an epoll instance from another consumes its readiness: a woken program refreshes the rings and finds all
+/// events.
 #[test]
 fn a_wake_through_a_nested_epoll_still_yields() {
     let Some((map, program)) = echo() else { return };

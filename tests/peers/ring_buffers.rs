@@ -65,8 +65,8 @@ impl Samples {
     }
 }
 
-/// `prog_tests/ringbuf.c`, ringbuf_subtest: what is available, the size and both positions; a callback that stops; the consumer position
-/// behind all that was read, discarded records too; each round has its two samples.
+/// `prog_tests/ringbuf.c`, ringbuf_subtest: what is available, the size and both positions; a callback that stops; the
+/// consumer position behind all that was read, discarded records too; each round has its two samples.
 #[test]
 fn ringbuf_subtest() {
     let Some(samples) = Samples::new(0) else { return };
@@ -104,10 +104,11 @@ fn ringbuf_subtest() {
     assert_eq!(queried(), [0, page().into(), 240, 240]);
 }
 
-/// The same test's second half: without notification a sleeper is not woken, nor when the consumer is behind; a forced one wakes it, and
-/// all rounds are there.
+/// The same test's second half: without notification a sleeper is not woken, nor when the consumer is behind; a forced
+/// one wakes it, and all rounds are there.
 ///
-/// A reader of ours looks by itself now and then, so that it is behind is shown by one that looks at nothing: its descriptor.
+/// A reader of ours looks by itself now and then, so that it is behind is shown by one that looks at nothing: its
+/// descriptor.
 #[test]
 fn ringbuf_subtest_notifications() {
     let Some(quiet) = Samples::new(NO_WAKEUP) else { return };
@@ -164,8 +165,8 @@ fn ringbuf_n_subtest() {
     assert_eq!(seen, (0..32).collect::<Vec<_>>());
 }
 
-/// `prog_tests/ringbuf_multi.c`: two ring buffers of one manager, in an array of maps whose slot between them is empty, and in a hash of
-/// maps: each sample comes from its ring, the one for the empty slot is skipped.
+/// `prog_tests/ringbuf_multi.c`: two ring buffers of one manager, in an array of maps whose slot between them is empty,
+/// and in a hash of maps: each sample comes from its ring, the one for the empty slot is skipped.
 #[test]
 fn test_ringbuf_multi() {
     let made =
@@ -200,8 +201,8 @@ fn test_ringbuf_multi() {
     }
 }
 
-/// cilium/ebpf, TestRingbufReader: available bytes and size; one, three and five samples of 5 to 25 bytes, of which every second is
-/// discarded; what remains.
+/// cilium/ebpf, TestRingbufReader: available bytes and size; one, three and five samples of 5 to 25 bytes, of which
+/// every second is discarded; what remains.
 #[test]
 fn test_ringbuf_reader() {
     for samples in [&[5u32] as &[u32], &[5, 10, 15], &[5, 10, 15, 20, 25]] {
@@ -261,8 +262,8 @@ fn test_reader_blocking() {
     assert_eq!(reading::ended(&mut reader), Some(Ended::Closed));
 }
 
-/// TestReaderNoWakeup, TestReaderSetDeadline, TestUnsafeReaderDeadline: a past deadline brings out what nobody was woken for, then ends the
-/// stream, again and again.
+/// TestReaderNoWakeup, TestReaderSetDeadline, TestUnsafeReaderDeadline: a past deadline brings out what nobody was
+/// woken for, then ends the stream, again and again.
 #[test]
 fn test_reader_no_wakeup() {
     let Some(samples) = Samples::new(NO_WAKEUP) else { return };
@@ -301,7 +302,8 @@ fn test_reader_flush_pending_events() {
     }
 }
 
-/// TestUnsafeReaderCommitOrdering, …CommitAll: what is lent is given back in the order of the ring, and not before everything before it.
+/// TestUnsafeReaderCommitOrdering, …CommitAll: what is lent is given back in the order of the ring, and not before
+/// everything before it.
 ///
 /// Here the compiler keeps events from outliving that; what leaves first may lie last in its ring.
 #[test]
@@ -318,8 +320,8 @@ fn test_unsafe_reader_commit_ordering() {
     }
 }
 
-/// aya, ring_buf: none, one, half a ring, one less than fit, and eight times as many. Odd values are rejected; what does not fit is
-/// dropped, and here the reader says how many.
+/// aya, ring_buf: none, one, half a ring, one less than fit, and eight times as many. Odd values are rejected; what
+/// does not fit is dropped, and here the reader says how many.
 #[test]
 fn ring_buf() {
     const FIT: u64 = 511;
@@ -384,8 +386,8 @@ fn flooding<T>(program: &Program, read: impl FnOnce() -> T) -> T {
     })
 }
 
-/// ring_buf_epoll_wakeup: 20,000 messages of a writer that never pauses. Without a full barrier between the consumer position and the
-/// look at the ring, a reader of theirs is never woken again. Ours looks by itself now and then.
+/// ring_buf_epoll_wakeup: 20,000 messages of a writer that never pauses. Without a full barrier between the consumer
+/// position and the look at the ring, a reader of theirs is never woken again. Ours looks by itself now and then.
 #[test]
 fn ring_buf_epoll_wakeup() {
     let Some(samples) = Samples::new(0) else { return };
@@ -400,7 +402,8 @@ fn ring_buf_epoll_wakeup() {
     }
 }
 
-/// ring_buf_asyncfd_events, ring_buf_async_with_drops: the same under tokio; seen, rejected and dropped are all that was written.
+/// ring_buf_asyncfd_events, ring_buf_async_with_drops: the same under tokio; seen, rejected and dropped are all that
+/// was written.
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn ring_buf_asyncfd_events() {
@@ -474,7 +477,8 @@ fn ring_buf_pinned() {
     assert_eq!(reading::numbers(&mut second), [6, 8, 10, 12]);
 }
 
-/// libbpf-rs, test_object_ringbuf, …_closure, …_raw: two maps in one reader; what a callback returns ends it; a reader needs a ring.
+/// libbpf-rs, test_object_ringbuf, …_closure, …_raw: two maps in one reader; what a callback returns ends it; a reader
+/// needs a ring.
 #[test]
 fn test_object_ringbuf() {
     let (Some(one), Some(two)) = (Samples::new(0), Samples::new(0)) else { return };

@@ -181,7 +181,8 @@ fn a_merge_in_parts_is_behind_until_it_has_looked_at_all() {
     assert!(looks > 10 && merge.held() == 0, "{looks} looks");
 }
 
-/// Any recording, any bound, any kind of key: nothing is missing. What is not announced is as without a bound, unless keys are counted on.
+/// Any recording, any bound, any kind of key: nothing is missing. What is not announced is as without a bound, unless
+/// keys are counted on.
 #[test]
 fn any_recording_under_any_bound() {
     fn property(records: Vec<(u8, u16, bool)>, times: u8, most: u16, kind: u8) -> bool {

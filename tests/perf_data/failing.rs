@@ -25,7 +25,8 @@ fn errno(wrote: Result<impl std::fmt::Debug, Error>) -> Option<i32> {
     }
 }
 
-/// Whether this is the separate process of a test, which has a limit on the size of files. Elsewhere runs the test in such a process.
+/// Whether this is the separate process of a test, which has a limit on the size of files. Elsewhere runs the test in
+/// such a process.
 fn is_limited(test: &str) -> bool {
     let is = std::env::var_os("PERFWEAVE_NO_ROOM").is_some();
     if is {

@@ -53,7 +53,8 @@ fn read(bytes: &[u8]) -> Result<Rings, Error> {
     })
 }
 
-/// Reads a file, and checks what that takes: a buffer of 256 KiB, some 16 KiB for each ring, and the file itself a few times.
+/// Reads a file, and checks what that takes: a buffer of 256 KiB, some 16 KiB for each ring, and the file itself a few
+/// times.
 fn bounded(bytes: &[u8]) -> Result<Rings, Error> {
     let (most, rings) = memory::most(|| read(bytes));
     let rings_of = rings.as_ref().map_or(bytes.len() / 32, Rings::len);
@@ -129,7 +130,8 @@ fn every_way_of_being_wrong_has_its_error() {
     }
 }
 
-/// What a file has around its records, a recording in pipe mode has among them. What follows some records of perf's own is no record.
+/// What a file has around its records, a recording in pipe mode has among them. What follows some records of perf's own
+/// is no record.
 #[test]
 fn a_recording_in_pipe_mode_is_that_of_a_file() {
     let own = |kind: u32, body: &[u8]| {

@@ -146,7 +146,8 @@ fn a_limit_of_the_process_is_an_error_and_not_its_end() {
 struct Group(PathBuf);
 
 impl Group {
-    /// A sibling of this process's own group. An error if there is no memory controller, or this process may not use it.
+    /// A sibling of this process's own group. An error if there is no memory controller, or this process may not use
+    /// it.
     fn new(limit: u64) -> std::io::Result<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let own = |name: &str| {

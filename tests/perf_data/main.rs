@@ -1,4 +1,5 @@
-//! Recordings of perf(1): a merge of its recording has perf's order, and perf shows a written recording in the order of writing.
+//! Recordings of perf(1): a merge of its recording has perf's order, and perf shows a written recording in the order of
+//! writing.
 
 mod bounds;
 mod failing;

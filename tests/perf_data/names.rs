@@ -201,7 +201,8 @@ fn names_that_a_user_may_not_read_are_told() {
     assert_ne!(kernel, names.kernel, "{unnamed:?}");
 }
 
-/// procfs has the numbers of another namespace, and then the processes have none; or that of the namespace, and then others have none.
+/// procfs has the numbers of another namespace, and then the processes have none; or that of the namespace, and then
+/// others have none.
 #[test]
 fn a_pid_namespace_is_told() {
     for (mounts, expected) in [(false, "another PID namespace"), (true, "outside of this PID namespace")] {

@@ -50,7 +50,8 @@ fn no_record_is_missing_and_all_are_in_the_same_order() {
             }
         });
         assert!(!ours.is_empty() && cpus.contains(&u32::MAX) == (args[0] == "--per-thread"), "{cpus:?}");
-        // Losses are separate events here. perf writes the counts of dropped records last, with the time 0, and then they come last there.
+        // Losses are separate events here. perf writes the counts of dropped records last, with the time 0, and then
+        // they come last there.
         theirs.retain(|(kind, ..)| *kind != perfweave::Kind::LOST.0);
         for all in [&mut ours, &mut theirs] {
             all.retain(|(kind, ..)| *kind != perfweave::Kind::LOST_SAMPLES.0);

@@ -227,7 +227,8 @@ fn the_end_is_one_that_stays() {
     }
 }
 
-/// A deadline that is past before all events were yielded ends the stream first. The end of the recording comes after it.
+/// A deadline that is past before all events were yielded ends the stream first. The end of the recording comes after
+/// it.
 #[test]
 fn a_deadline_ends_the_stream_of_a_recording_too() {
     let machine = sim::Kernel::new(&[0]);

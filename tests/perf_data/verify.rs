@@ -8,7 +8,8 @@ use std::io::Read;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Events of a simulated machine with losses on two of its CPUs, flushed. The last loss is one that only the ledger tells.
+/// Events of a simulated machine with losses on two of its CPUs, flushed. The last loss is one that only the ledger
+/// tells.
 fn stream(records: u64) -> Reader {
     let machine = sim::Kernel::with(&[0, 1, 5], 1 << 22, Layout::new(4 | 1024 | 1 << 16, true, 0));
     for time in 1..=records {
@@ -215,7 +216,8 @@ fn what_is_late_is_counted_by_both() {
     assert!(verdict.cpus.iter().all(|found| found.account.is_none()));
 }
 
-/// Each CPU counts its records, and some numbers are in none: the gaps that the stream told are those that the file has.
+/// Each CPU counts its records, and some numbers are in none: the gaps that the stream told are those that the file
+/// has.
 #[test]
 fn missing_numbers_are_counted_by_both() {
     let machine = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024 | 1 << 16, true, 0));
@@ -538,8 +540,8 @@ impl Tamper {
     }
 }
 
-/// The first and the last place at which a file is not what it was. Bytes that were added may begin as what follows them begins, or end as what is
-/// before them ends, so there are two answers.
+/// The first and the last place at which a file is not what it was. Bytes that were added may begin as what follows
+/// them begins, or end as what is before them ends, so there are two answers.
 fn differences(was: &[u8], is: &[u8]) -> [[u64; 2]; 2] {
     let least = was.len().min(is.len());
     let before = |most: usize| was.iter().zip(is).take(most).take_while(|(was, is)| was == is).count();
@@ -567,8 +569,8 @@ fn records(bytes: &[u8]) -> Vec<Range<usize>> {
     found
 }
 
-/// Whatever is done to a recording, it is found, and the place is among those that nothing vouches for. `QUICKCHECK_TESTS` sets how often
-/// it is tried.
+/// Whatever is done to a recording, it is found, and the place is among those that nothing vouches for.
+/// `QUICKCHECK_TESTS` sets how often it is tried.
 #[test]
 fn every_tampering_is_found_where_it_was_done() {
     let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);

@@ -75,7 +75,8 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
     }
 }
 
-/// A recording tells about all users. So a file that others may read is made private, and one that another user owns is not written.
+/// A recording tells about all users. So a file that others may read is made private, and one that another user owns is
+/// not written.
 #[test]
 fn a_file_that_others_could_read_is_made_private_or_refused() {
     let rings = sim::Kernel::new(&[0]).rings();
@@ -123,7 +124,8 @@ fn a_file_that_others_may_have_open_is_replaced() {
     assert!(std::fs::read(&file.0).unwrap().starts_with(b"PERFILE2"));
 }
 
-/// A link of another user leads where that user likes. Own links are followed. And a file with a second name may be anybody's file.
+/// A link of another user leads where that user likes. Own links are followed. And a file with a second name may be
+/// anybody's file.
 #[test]
 fn a_link_of_another_user_is_not_followed() {
     use std::os::unix::fs::{lchown, symlink};
@@ -198,7 +200,8 @@ fn bytes(rings: Rings, exact: bool) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> 
     all
 }
 
-/// Writes a reader's events through a pipe, to a flush, and into a file as well. The bytes that came out of the pipe, as a file.
+/// Writes a reader's events through a pipe, to a flush, and into a file as well. The bytes that came out of the pipe,
+/// as a file.
 fn piped(reader: &mut Reader) -> (File, File) {
     let (mut from, to) = io::pipe().unwrap();
     let taken = std::thread::spawn(move || {
@@ -393,8 +396,9 @@ fn later_ids_in_a_pipe_are_of_the_right_event() {
     assert_eq!(again, written);
 }
 
-/// Who reads the pipe has gone: an error that says so, again and again. Other tests fork meanwhile, and their children have a copy of every end
-/// that is open here, until they end or run another program. So the end is a socket's, which is shut down for all copies.
+/// Who reads the pipe has gone: an error that says so, again and again. Other tests fork meanwhile, and their children
+/// have a copy of every end that is open here, until they end or run another program. So the end is a socket's, which
+/// is shut down for all copies.
 #[test]
 fn a_pipe_that_nobody_reads_is_an_error() {
     let machine = sim::Kernel::new(&[0]);
@@ -685,7 +689,8 @@ fn registers_and_stacks_are_read_back() {
     assert_eq!(read, written);
 }
 
-/// As the documentation says, the names of a program that starts after the rings were opened are in the file, if they are requested.
+/// As the documentation says, the names of a program that starts after the rings were opened are in the file, if they
+/// are requested.
 #[test]
 fn names_of_what_starts_later_are_in_the_recording() {
     if perfweave_support::perf().is_none() || kernel("find tracefs", tracefs::find_or_mount()).is_none() {

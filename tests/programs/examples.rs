@@ -122,7 +122,8 @@ fn run_unprivileged(name: &str, arguments: &[&str]) -> Option<(Output, String, S
     let example = example(name)?;
     let folder = std::env::temp_dir().join(format!("perfweave-examples-{name}-{}", std::process::id()));
     let path = folder.join(name);
-    // A copy that every user may read. Another process makes it: otherwise a child of another test could have it open for writing.
+    // A copy that every user may read. Another process makes it: otherwise a child of another test could have it open
+    // for writing.
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(Command::new("cp").args([&example, &path]).status().unwrap().success());
@@ -152,7 +153,8 @@ fn what_is_simulated_was_asked_for_and_says_so() {
     }
 }
 
-/// The other examples do not simulate. Without privileges they give the reason, and print nothing that looks like a result.
+/// The other examples do not simulate. Without privileges they give the reason, and print nothing that looks like a
+/// result.
 #[test]
 fn without_privileges_nothing_is_printed() {
     for &name in ALL.iter().filter(|name| !SIMULATES.contains(name)) {

@@ -1,26 +1,29 @@
-//! The examples compared with perf(1): the same workload at the same time, the same events, the same counts, the same order.
+//! The examples compared with perf(1): the same workload at the same time, the same events, the same counts, the same
+//! order.
 //!
-//! The workload is a shell that waits for a line. The test writes the line when both have reported that they trace. Both continue until the
-//! shell has ended. The differences and their reasons:
+//! The workload is a shell that waits for a line. The test writes the line when both have reported that they trace.
+//! Both continue until the shell has ended. The differences and their reasons:
 //!
-//! - **Stamps.** perf's event and ours are two events. Each reads the clock by itself when the tracepoint is hit, one after the
-//!   other, so no stamp is the same. But a CPU is done with one hit before the next. So our stamp of a hit lies between perf's
-//!   stamps of the hit before and the hit behind on that CPU. The tests check that, and no distance.
-//! - **Order across CPUs.** Two hits on two CPUs at the same time can have one order by perf's stamps and the other by ours. Both
-//!   are right, each by its own stamps. Hits on one CPU are in the same order in both.
-//! - **The begin.** The shell waits in a system call when tracing begins: both see the call's return, and neither sees its entry. A switch
-//!   away before that is in neither.
-//! - **The end.** `latency` and `offcpu` end with the record that says so (`PERF_RECORD_EXIT`). After it the shell leaves the CPU
-//!   once more and does not come back. perf's timehist has a line for that, and `offcpu` has no time.
-//! - **Forks.** A child returns from a call that its parent entered. So `latency` counts more returns than calls with a known time: one
-//!   more for each child, and one for the call in which the shell waited.
-//! - **Digits.** `perf script` prints microseconds. Two records of one thread within a microsecond can make the same line. With `--ns` all
-//!   lines differ: perf writes and prints each record once.
+//! - **Stamps.** perf's event and ours are two events. Each reads the clock by itself when the tracepoint is hit, one
+//!   after the other, so no stamp is the same. But a CPU is done with one hit before the next. So our stamp of a hit
+//!   lies between perf's stamps of the hit before and the hit behind on that CPU. The tests check that, and no
+//!   distance.
+//! - **Order across CPUs.** Two hits on two CPUs at the same time can have one order by perf's stamps and the other by
+//!   ours. Both are right, each by its own stamps. Hits on one CPU are in the same order in both.
+//! - **The begin.** The shell waits in a system call when tracing begins: both see the call's return, and neither sees
+//!   its entry. A switch away before that is in neither.
+//! - **The end.** `latency` and `offcpu` end with the record that says so (`PERF_RECORD_EXIT`). After it the shell
+//!   leaves the CPU once more and does not come back. perf's timehist has a line for that, and `offcpu` has no time.
+//! - **Forks.** A child returns from a call that its parent entered. So `latency` counts more returns than calls with a
+//!   known time: one more for each child, and one for the call in which the shell waited.
+//! - **Digits.** `perf script` prints microseconds. Two records of one thread within a microsecond can make the same
+//!   line. With `--ns` all lines differ: perf writes and prints each record once.
 //! - **timehist's columns.** `wait time` is all the time off the CPU, the `sch delay` in it included.
-//! - **What the kernel does not write.** Sometimes the kernel leaves switches out: the next switch on that CPU is from another thread than
-//!   the one that the last switch was to. Most are from an idle thread. No record and no count reports them (`PERF_RECORD_LOST`,
-//!   `PERF_FORMAT_LOST`). perf nearly always lacks the same switches, and timehist then prints a wait of 0, where `offcpu` has no time. If
-//!   the two differ and either has such a hole, the test tries again with another recording. Without a hole, a difference is a failure.
+//! - **What the kernel does not write.** Sometimes the kernel leaves switches out: the next switch on that CPU is from
+//!   another thread than the one that the last switch was to. Most are from an idle thread. No record and no count
+//!   reports them (`PERF_RECORD_LOST`, `PERF_FORMAT_LOST`). perf nearly always lacks the same switches, and timehist
+//!   then prints a wait of 0, where `offcpu` has no time. If the two differ and either has such a hole, the test tries
+//!   again with another recording. Without a hole, a difference is a failure.
 
 use crate::reading;
 use nix::sys::signal::{Signal, kill};
@@ -248,7 +251,8 @@ fn offcpu_has_the_times_that_timehist_has() {
 fn offcpu_beside_timehist(tool: &Path) -> bool {
     let folder = Folder::new("timehist");
     let sleeps = 30;
-    // A CPU that is idle may write no switch away from its idle thread (a virtual machine here does not): no CPU is idle.
+    // A CPU that is idle may write no switch away from its idle thread (a virtual machine here does not): no CPU is
+    // idle.
     let cpus = std::thread::available_parallelism().unwrap().get();
     let _busy: Vec<_> =
         (0..cpus).map(|_| Running::new(Command::new("nice").args(["sh", "-c", "while :; do :; done"]))).collect();
@@ -329,8 +333,8 @@ fn offcpu_beside_timehist(tool: &Path) -> bool {
     true
 }
 
-/// A line of timehist, if it is that thread's: when it left the CPU, in microseconds, and for how long it was away before that,
-/// in nanoseconds.
+/// A line of timehist, if it is that thread's: when it left the CPU, in microseconds, and for how long it was away
+/// before that, in nanoseconds.
 fn waited(line: &str, tid: &str) -> Option<(u64, u64)> {
     let [time, .., wait, _, _] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
     let task = line.rsplit_once('[')?.1.split(']').next()?;

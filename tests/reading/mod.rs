@@ -1,4 +1,5 @@
-//! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of the machine.
+//! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of
+//! the machine.
 
 use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader};
 use perfweave_support::bpf::Map;
@@ -109,8 +110,8 @@ pub(crate) fn settle(reader: &mut Reader) {
     });
 }
 
-/// What a sleeping reader gives when another thread does something, and whether that woke it. Otherwise it refreshed at a tick.
-/// The tick can come at just that moment, which is unlikely: use [`wakes`].
+/// What a sleeping reader gives when another thread does something, and whether that woke it. Otherwise it refreshed at
+/// a tick. The tick can come at just that moment, which is unlikely: use [`wakes`].
 pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool, Result<Given, Error>) {
     settle(reader);
     let before = reader.status().wakes;

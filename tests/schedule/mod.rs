@@ -1,4 +1,5 @@
-//! Random schedules of writers and reader, run against the simulator and against a very simple model: a list of all written records.
+//! Random schedules of writers and reader, run against the simulator and against a very simple model: a list of all
+//! written records.
 
 use perfweave::{Certainty, Event, Fence, GracePeriods, Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 use quickcheck::{Arbitrary, Gen};

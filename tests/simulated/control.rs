@@ -1,5 +1,5 @@
-//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings. Live rings cannot show some of these
-//! cases, such as a writer that stops in the middle of its output.
+//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings. Live rings cannot
+//! show some of these cases, such as a writer that stops in the middle of its output.
 
 use crate::reading;
 use crate::reading::{LONG, assert_nothing, ended, said as next, word};
@@ -44,8 +44,8 @@ fn a_status_that_did_not_ask_is_not_complete() {
     }
 }
 
-/// Under every rule: first the events before the flush come out, then the report, then newer events, even if the reader saw these long
-/// before.
+/// Under every rule: first the events before the flush come out, then the report, then newer events, even if the reader
+/// saw these long before.
 #[test]
 fn a_flush_parts_what_was_there_from_what_is_newer() {
     for (kernel, hold, mut reader) in readers() {
@@ -87,8 +87,8 @@ fn a_flush_waits_for_the_fence() {
     assert_eq!(seen, ["10", "20", "Flushed", "30"]);
 }
 
-/// What was dropped before a flush or a deadline is told before its report, also if newer records come into the ring before the proof ends. A
-/// later loss has its own place.
+/// What was dropped before a flush or a deadline is told before its report, also if newer records come into the ring
+/// before the proof ends. A later loss has its own place.
 #[test]
 fn losses_before_a_report_are_told_before_it() {
     for is_flush in [true, false] {
@@ -172,7 +172,8 @@ fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
     }
 }
 
-/// A report that waits for a fence belongs to the deadline that was set then. It ends with that deadline, and does not answer another.
+/// A report that waits for a fence belongs to the deadline that was set then. It ends with that deadline, and does not
+/// answer another.
 #[test]
 fn a_report_that_is_under_way_ends_with_its_deadline() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -293,7 +294,8 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     }
 }
 
-/// A stream that has ended by a deadline gives no event at all. After a new deadline it gives all of them, also those without a key.
+/// A stream that has ended by a deadline gives no event at all. After a new deadline it gives all of them, also those
+/// without a key.
 #[test]
 fn nothing_comes_between_a_deadline_and_the_next() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -490,8 +492,8 @@ fn reading_without_order_survives_hostile_rings() {
 }
 
 quickcheck! {
-    /// Every record written before a flush comes before its report, and no record written after the reader has begun the flush does.
-    /// Writers may be in the middle of writing.
+    /// Every record written before a flush comes before its report, and no record written after the reader has begun
+    /// the flush does. Writers may be in the middle of writing.
     fn flushes_part_any_stream(steps: Vec<(u8, bool)>) -> bool {
         let kernel = sim::Kernel::new(&[0, 1, 2]);
         // Fences that the test ends itself.
@@ -582,7 +584,8 @@ fn a_handle_of_a_reader_that_is_gone_does_nothing() {
     assert!(kernel.emit(0, 1, b""));
 }
 
-/// A request of a handle takes effect before the next event, even if that lies right after the last one in the same ring.
+/// A request of a handle takes effect before the next event, even if that lies right after the last one in the same
+/// ring.
 #[test]
 fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_run() {
     let kernel = sim::Kernel::new(&[0]);

@@ -1,5 +1,5 @@
-//! Every loop of the documentation, word for word, and every way to iterate: over rings that hold a record, a loss, a record, a gap, a
-//! record, damage and a record. Each must read all of them.
+//! Every loop of the documentation, word for word, and every way to iterate: over rings that hold a record, a loss, a
+//! record, a gap, a record, damage and a record. Each must read all of them.
 
 use perf_event_open_sys::bindings;
 use perfweave::{

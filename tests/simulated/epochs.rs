@@ -59,7 +59,8 @@ fn what_is_larger_waits_for_whoever_is_inside() {
     assert_eq!(reader.status().total().late, 0);
 }
 
-/// If a program is inside at each reading of a CPU's word, the CPU has still passed if no program was inside in between.
+/// If a program is inside at each reading of a CPU's word, the CPU has still passed if no program was inside in
+/// between.
 #[test]
 fn another_generation_is_as_good_as_nobody() {
     let (kernel, mut reader) = held();
@@ -84,7 +85,8 @@ fn what_ends_inside_another_program_proves_nothing() {
     assert_eq!(keys, [10, 11, 12, 13, 14, 20]);
 }
 
-/// After a program that returned without leaving, its CPU looks busy for ever. A fence stands in, and an error reports it.
+/// After a program that returned without leaving, its CPU looks busy for ever. A fence stands in, and an error reports
+/// it.
 #[test]
 fn a_fence_stands_in_for_a_program_that_does_not_leave() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -166,7 +168,8 @@ fn a_grace_period_of_ones_own_begins_and_is_asked_after() {
     grace.wait().unwrap();
 }
 
-/// A deadline ends the stream, and a new CPU gets its ring, although each refresh finds events and the reader never sleeps.
+/// A deadline ends the stream, and a new CPU gets its ring, although each refresh finds events and the reader never
+/// sleeps.
 #[test]
 fn what_is_due_is_done_although_there_is_always_something_to_yield() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -237,7 +240,8 @@ fn cpus_without_a_word_are_refused() {
     assert_error!(error, InvalidInput, "a map of epochs with 1024 elements has none for CPU 5000");
 }
 
-/// Words are memory that other programs write. With any content every event comes out, and none is late if the programs enter and leave.
+/// Words are memory that other programs write. With any content every event comes out, and none is late if the programs
+/// enter and leave.
 #[test]
 fn any_words_hold_up_nothing_for_ever() {
     fn property(steps: Vec<(u8, u64)>) -> TestResult {

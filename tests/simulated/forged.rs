@@ -1,4 +1,5 @@
-//! Bytes that a hostile program writes. The reader rejects what the kernel could not have written, and other rings are not affected.
+//! Bytes that a hostile program writes. The reader rejects what the kernel could not have written, and other rings are
+//! not affected.
 
 use crate::reading;
 use crate::{fence, small};
@@ -114,8 +115,8 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     assert_eq!(told, [4]);
 }
 
-/// A LOST record with the count 0, which a lawful kernel writes if one writer interrupts another. It is no event in any reader, and no
-/// damage. The records around it are as without it.
+/// A LOST record with the count 0, which a lawful kernel writes if one writer interrupts another. It is no event in any
+/// reader, and no damage. The records around it are as without it.
 #[test]
 fn a_lost_record_that_counts_nothing_is_no_event() {
     let write = |kernel: &sim::Kernel| {
@@ -167,7 +168,8 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
     assert_eq!(all, [(Some(10), 1), (Some(20), 2), (Some(30), 1005), (Some(30), 3)]);
 }
 
-/// Times ahead by an hour, by a second, and by less than CPUs' clocks can differ: some are damage, the others are held until their time.
+/// Times ahead by an hour, by a second, and by less than CPUs' clocks can differ: some are damage, the others are held
+/// until their time.
 #[test]
 fn a_time_from_the_future_never_reaches_other_rings() {
     for (ahead, is_damage) in [(3600 * SECOND, true), (SECOND - 1, true), (2_000_000, true), (900_000, false)] {
@@ -244,8 +246,9 @@ fn the_last_moments_are_not_those_before_a_forged_time() {
     }
 }
 
-/// An output so long that it overwrites its ring with forged records. The ring is as long as the output, so that it wraps over
-/// everything; three records of 32 bytes lie before it, and its own raw data begins 20 bytes into its record.
+/// An output so long that it overwrites its ring with forged records. The ring is as long as the output, so that it
+/// wraps over everything; three records of 32 bytes lie before it, and its own raw data begins 20 bytes into its
+/// record.
 struct Forger {
     map: Map,
     array: Map,
@@ -277,7 +280,8 @@ impl Forger {
     }
 }
 
-/// On the live kernel: one output that forges LOST records. The ledger has the kernel's counts, and later losses are reported.
+/// On the live kernel: one output that forges LOST records. The ledger has the kernel's counts, and later losses are
+/// reported.
 #[test]
 fn live_forged_losses_do_not_reach_the_ledger() {
     let Some(forger) = Forger::new() else { return };
@@ -302,8 +306,8 @@ fn live_forged_losses_do_not_reach_the_ledger() {
     }
 }
 
-/// On the live kernel: forged times less than a second ahead, on one ring. Records on the other rings, meanwhile and later, come in proven
-/// order.
+/// On the live kernel: forged times less than a second ahead, on one ring. Records on the other rings, meanwhile and
+/// later, come in proven order.
 #[test]
 fn live_forged_times_harm_no_other_ring() {
     let Some(forger) = Forger::new() else { return };

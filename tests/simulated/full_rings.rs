@@ -1,5 +1,5 @@
-//! Full rings: records that leave early come in the order in which they were published, marks leave room for the longest records, and the
-//! default keeps the order.
+//! Full rings: records that leave early come in the order in which they were published, marks leave room for the
+//! longest records, and the default keeps the order.
 
 use crate::reading;
 use crate::small;
@@ -21,8 +21,8 @@ fn time_or(number: u64, once: impl Fn() + Send + Sync + 'static) -> Key {
     Key::with(find)
 }
 
-/// A refresh that takes long between two heads makes the second ring look newer. Records that leave it early must not come before records
-/// that were published in the first ring all the time.
+/// A refresh that takes long between two heads makes the second ring look newer. Records that leave it early must not
+/// come before records that were published in the first ring all the time.
 #[test]
 fn a_stall_inside_a_look_makes_nothing_late() {
     for full in [WhenFull::Release, WhenFull::Copy { most: 0 }] {
@@ -171,8 +171,8 @@ fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
     assert_error!(error, InvalidInput, "of the 32 of CPU 3", "records take 24", "at most 21 %");
 }
 
-/// The defaults, with rings of 64 KiB and a fence that takes any time: all records come in proven order until memory is used up, and then
-/// the stream says so.
+/// The defaults, with rings of 64 KiB and a fence that takes any time: all records come in proven order until memory is
+/// used up, and then the stream says so.
 #[test]
 fn by_default_order_is_kept_until_memory_is_used_up() {
     let Some((events, program)) = echo() else { return };
@@ -239,7 +239,8 @@ fn the_ledger_says_what_was_lost() {
     );
 }
 
-/// A refresh that cannot index all records, because memory has run out, proves nothing, no matter which fence has ended.
+/// A refresh that cannot index all records, because memory has run out, proves nothing, no matter which fence has
+/// ended.
 #[test]
 fn a_look_in_part_proves_nothing() {
     let kernel = small(&[0, 1], 64 << 10);
@@ -273,8 +274,8 @@ fn a_look_in_part_proves_nothing() {
     assert!(parts > 0 && seen == 502 && merge.status().total().late == 1, "{:?}", merge.status());
 }
 
-/// A report comes after all records before it, even if memory for holding must be reused several times to index them. It also comes if
-/// writers write as much as the reader reads.
+/// A report comes after all records before it, even if memory for holding must be reused several times to index them.
+/// It also comes if writers write as much as the reader reads.
 #[test]
 fn a_report_waits_for_what_there_is_no_memory_for_yet() {
     for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
@@ -353,8 +354,8 @@ fn memory_that_one_ring_keeps_serves_another() {
     }
 }
 
-/// After one record that is longer than half of its ring, no records leave early that fit beside another such record. The reader forgets
-/// its length in time.
+/// After one record that is longer than half of its ring, no records leave early that fit beside another such record.
+/// The reader forgets its length in time.
 #[test]
 fn one_long_record_does_not_end_the_proof() {
     for long in [33_000, 60_000] {

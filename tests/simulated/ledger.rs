@@ -1,5 +1,5 @@
-//! Property: for any schedule of writes, drops, pauses, early releases and late records, the ledger balances exactly, each missing number
-//! is reported once, and no proven gap names a number that ever appears.
+//! Property: for any schedule of writes, drops, pauses, early releases and late records, the ledger balances exactly,
+//! each missing number is reported once, and no proven gap names a number that ever appears.
 
 use crate::{schedule, small};
 use perfweave::{AnomalyKind, Certainty, Event, Hold, Item, Key, Merge, Order, Pause, Sequence, WhenFull, sim};
@@ -513,8 +513,8 @@ fn numbers_of_the_machine_balance() {
     check(|schedule| run(&schedule, Counted::ByMachine));
 }
 
-/// A writer draws its number and is interrupted by one whose record still fits. Then its own record is dropped. The loss comes after the
-/// record that shows that the number is missing.
+/// A writer draws its number and is interrupted by one whose record still fits. Then its own record is dropped. The
+/// loss comes after the record that shows that the number is missing.
 #[test]
 fn a_number_that_was_dropped_behind_a_later_one_is_explained() {
     let kernel = sim::Kernel::new(&[0]);

@@ -1,6 +1,7 @@
 //! What safe code does to simulated rings changes no byte that is lent, and writes into no memory but theirs.
 //!
-//! Bytes that are lent are `&[u8]`. The assertions here see a change; valgrind and AddressSanitizer see a write elsewhere.
+//! Bytes that are lent are `&[u8]`. The assertions here see a change; valgrind and AddressSanitizer see a write
+//! elsewhere.
 #![forbid(unsafe_code)]
 
 use crate::reservations::{machine, order, prove};

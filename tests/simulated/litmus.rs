@@ -1,4 +1,5 @@
-//! The litmus tests of `docs/litmus`: their names, what they expect, what they stand for, and the proof that cites them. `.ci/litmus` runs them.
+//! The litmus tests of `docs/litmus`: their names, what they expect, what they stand for, and the proof that cites
+//! them. `.ci/litmus` runs them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Missing records, on simulated rings: numbers with gaps, losses without a record after them, full rings, late records, the ledger.
+//! Missing records, on simulated rings: numbers with gaps, losses without a record after them, full rings, late
+//! records, the ledger.
 
 use crate::reading;
 use crate::reading::LONG;
@@ -528,8 +529,8 @@ fn a_loss_before_damage_is_told_before_it() {
     assert_eq!(kernel.tail(0), kernel.head(0));
 }
 
-/// A record at the place of an unreported loss, without a LOST record before it. An interrupted writer that had seen no loss yet writes
-/// this.
+/// A record at the place of an unreported loss, without a LOST record before it. An interrupted writer that had seen no
+/// loss yet writes this.
 #[test]
 fn a_record_without_its_lost_record_keeps_its_own_word() {
     let kernel = small(&[0], 512);
@@ -665,7 +666,8 @@ fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
     let emit = |time| kernel.emit(0, time, &[0; 1000]);
     (0..800).for_each(|time| assert!(emit(time)));
     assert_eq!(next(&mut reader), "0 assumed");
-    // The first refresh saw four fifths of it. Now the ring overruns, and then all indexed events are taken before the next refresh.
+    // The first refresh saw four fifths of it. Now the ring overruns, and then all indexed events are taken before the
+    // next refresh.
     let more = (800..).take_while(|time| emit(*time)).count() as u64;
     (1..800 + more).for_each(|time| assert_eq!(next(&mut reader), format!("{time} assumed")));
     assert_eq!(next(&mut reader), format!("lost 1 on 0 in {}..- assumed", 799 + more));
@@ -722,7 +724,8 @@ fn losses_are_told_before_a_report() {
     assert!(reader.ledger().unwrap().total().is_balanced());
 }
 
-/// The two pauses: the kernel counts outputs to a paused ring as losses; only the program can count outputs to an empty slot.
+/// The two pauses: the kernel counts outputs to a paused ring as losses; only the program can count outputs to an empty
+/// slot.
 #[test]
 fn pauses_show_in_the_ledger() {
     // So large that only a pause makes it drop records.
@@ -1163,8 +1166,8 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
     assert_eq!((status.total().yielded, status.total().late, status.total().missing), (11, 5, 0));
 }
 
-/// A CPU comes between an anomaly and its record, and the rings' ranks shift. The anomaly of the new ring's record at the same position is
-/// reported, and the other one is not reported again.
+/// A CPU comes between an anomaly and its record, and the rings' ranks shift. The anomaly of the new ring's record at
+/// the same position is reported, and the other one is not reported again.
 #[test]
 fn a_cpu_that_comes_between_an_anomaly_and_its_record_changes_neither() {
     let kernel = sim::Kernel::new(&[3, 5]);
@@ -1192,7 +1195,8 @@ fn a_cpu_that_comes_between_an_anomaly_and_its_record_changes_neither() {
     assert_eq!(said, [(0, Some(AnomalyKind::Reset)), (0, None), (3, None)]);
 }
 
-/// The record of a number in the middle was dropped, and only the kernel's count reports the loss. The loss explains the missing number.
+/// The record of a number in the middle was dropped, and only the kernel's count reports the loss. The loss explains
+/// the missing number.
 #[test]
 fn a_loss_that_nothing_follows_explains_what_is_missing() {
     let kernel = sim::Kernel::new(&[0]);
@@ -1277,7 +1281,8 @@ fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
     }
 }
 
-/// If memory runs out before the first number is known, the number that leaves may not be the first: later events are assumed too.
+/// If memory runs out before the first number is known, the number that leaves may not be the first: later events are
+/// assumed too.
 #[test]
 fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     let kernel = small(&[0, 1], 1024);
@@ -1329,7 +1334,8 @@ fn a_gap_before_a_late_record_is_not_late() {
     assert_eq!((merge.status().total().late, merge.status().total().max_late), (2, 40));
 }
 
-/// Sixteen right numbers end a run of anomalies, and fifteen do not: for a CPU's own numbers and for a machine-wide counter.
+/// Sixteen right numbers end a run of anomalies, and fifteen do not: for a CPU's own numbers and for a machine-wide
+/// counter.
 #[test]
 fn a_break_is_told_again_behind_sixteen_numbers_that_are_well() {
     for (well, again) in [(15, false), (16, true)] {
@@ -1447,7 +1453,8 @@ fn the_frontier_is_a_key() {
     assert_eq!(merge.frontier(), Some(70));
 }
 
-/// A record without a key shares the certainty of the record before it in its ring, also if it is found once that one has left early.
+/// A record without a key shares the certainty of the record before it in its ring, also if it is found once that one
+/// has left early.
 #[test]
 fn a_record_without_a_key_behind_an_early_one_is_not_proven() {
     let kernel = small(&[0], 4096);

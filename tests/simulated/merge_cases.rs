@@ -224,8 +224,8 @@ fn records_of_other_kinds_keep_their_place_by_their_own_time() {
     assert_eq!(comm.body().get(0..16).unwrap().to_vec(), [1; 16]);
 }
 
-/// Invalid header sizes: the reader skips the bytes between the bad record and the head, the ring goes on, and the other ring is not
-/// affected.
+/// Invalid header sizes: the reader skips the bytes between the bad record and the head, the ring goes on, and the
+/// other ring is not affected.
 #[test]
 fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
     for size in [0u16, 1, 7, 9, 12, 20, 4096, 65535] {
@@ -594,7 +594,8 @@ fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
     assert_eq!(merge.status().total().late, 2);
 }
 
-/// Calls after a batch release its bytes: the first one, or one a sixteenth of the ring later if the batch was left in the middle.
+/// Calls after a batch release its bytes: the first one, or one a sixteenth of the ring later if the batch was left in
+/// the middle.
 #[test]
 fn calls_behind_a_batch_give_its_bytes_back() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, true, 0));
@@ -732,7 +733,8 @@ fn a_fence_that_failed_is_asked_for_again() {
     assert_eq!((all(&mut merge), merge.status().fences), (vec!["held".to_owned()], 1));
 }
 
-/// A record counts as repaired if one before it in the ring, still held, has a larger key. Equal keys and late records do not count.
+/// A record counts as repaired if one before it in the ring, still held, has a larger key. Equal keys and late records
+/// do not count.
 #[test]
 fn what_was_out_of_order_is_counted() {
     let key: [fn() -> Key; 2] = [|| Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
@@ -778,8 +780,8 @@ fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
     assert!(!merge.begin_fence());
 }
 
-/// Each event comes once, in order and with its own bytes, wherever its ring wraps. This holds if the way of taking events changes inside a
-/// run, and if a function breaks off or panics.
+/// Each event comes once, in order and with its own bytes, wherever its ring wraps. This holds if the way of taking
+/// events changes inside a run, and if a function breaks off or panics.
 #[test]
 fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_run() {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,5 +1,5 @@
-//! Property: for any schedule of writers and reader, the stream equals a sort of all written records. Only records that the kernel dropped
-//! are missing, and no tail ever passes a record that was not yielded.
+//! Property: for any schedule of writers and reader, the stream equals a sort of all written records. Only records that
+//! the kernel dropped are missing, and no tail ever passes a record that was not yielded.
 
 use crate::schedule::{Schedule, Times, Trial};
 use perfweave::{Certainty, Hold, Key};
@@ -56,7 +56,8 @@ fn fence_keeps_order_with_equal_keys() {
     });
 }
 
-/// Events that are released together come in (key, CPU, position) order. Here no event is yielded before the end, so that is all of them.
+/// Events that are released together come in (key, CPU, position) order. Here no event is yielded before the end, so
+/// that is all of them.
 #[test]
 fn equal_keys_released_together_come_out_by_cpu_and_position() {
     check(|schedule| {
@@ -67,7 +68,8 @@ fn equal_keys_released_together_come_out_by_cpu_and_position() {
     });
 }
 
-/// Under a rule that only assumes the order nothing is lost either, and each event out of order is marked with the exact lateness.
+/// Under a rule that only assumes the order nothing is lost either, and each event out of order is marked with the
+/// exact lateness.
 #[test]
 fn assumed_orders_mark_what_is_late() {
     for hold in [Hold::None, Hold::Round, Hold::Lag(std::time::Duration::from_nanos(20))] {

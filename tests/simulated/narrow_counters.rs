@@ -1,4 +1,5 @@
-//! Numbers of each CPU of 32 bits: if more records are lost than 32 bits can count, the merge notices it and reports no gap.
+//! Numbers of each CPU of 32 bits: if more records are lost than 32 bits can count, the merge notices it and reports no
+//! gap.
 
 use crate::small;
 use perfweave::{AnomalyKind, Fence, Hold, Item, Key, Merge, Order, Sequence, WhenFull};
@@ -12,7 +13,8 @@ fn payload(number: u64) -> Vec<u8> {
     [number.to_ne_bytes(), (number & u64::from(u32::MAX)).to_ne_bytes()].concat()
 }
 
-/// A CPU's own numbers: the counts of LOST records say how far they went on. If the counts do not fit, the stream reports a wraparound.
+/// A CPU's own numbers: the counts of LOST records say how far they went on. If the counts do not fit, the stream
+/// reports a wraparound.
 #[test]
 fn a_cpus_own_numbers_are_told_apart_by_what_was_lost() {
     let range = 1u64 << 32;

@@ -232,8 +232,8 @@ fn a_reader_can_be_polled() {
     reading::assert_nothing(&mut reader);
 }
 
-/// The n-th burst of writes on three CPUs, always the same: keys in disorder and across CPUs, some late, some records without a key, and
-/// sometimes more than the rings hold.
+/// The n-th burst of writes on three CPUs, always the same: keys in disorder and across CPUs, some late, some records
+/// without a key, and sometimes more than the rings hold.
 fn burst(kernel: &sim::Kernel, turn: u64) {
     let random = |n: u64, most: u64| (turn * 1000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1009 % most;
     for n in 0..[3, 20, 60, 130][turn as usize % 4] {

@@ -424,7 +424,8 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
     }
 }
 
-/// In an overwritten ring, a size past the end belongs to the cut record if such a record could have been whole; otherwise it is damage.
+/// In an overwritten ring, a size past the end belongs to the cut record if such a record could have been whole;
+/// otherwise it is damage.
 #[test]
 fn only_what_can_have_been_whole_is_taken_for_cut() {
     for (size, damaged) in [(0u16, true), (12, true), (64, false), (1024, false), (1032, true), (65528, true)] {

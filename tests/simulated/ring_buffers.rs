@@ -1,4 +1,5 @@
-//! BPF ring buffers: whatever programs reserve, submit and discard, in any order, the stream is a sort of what they submitted.
+//! BPF ring buffers: whatever programs reserve, submit and discard, in any order, the stream is a sort of what they
+//! submitted.
 
 use crate::reading::{self, LONG};
 use crate::reservations::{Trial, machine, order, prove};
@@ -22,8 +23,8 @@ fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
     }
 }
 
-/// Dies (seen once each) when the head passes busy reservations, and when the frontier moves although something that was reserved is not
-/// indexed.
+/// Dies (seen once each) when the head passes busy reservations, and when the frontier moves although something that
+/// was reserved is not indexed.
 #[test]
 fn reservations_match_sort() {
     let mut repaired = 0;
@@ -63,8 +64,8 @@ fn assumed_orders_wait_for_no_program() {
     buffers[0].discard(busy);
 }
 
-/// One program that stays inside holds all others up, and the statistics say which ring buffer it is. Reservations that are made later do
-/// not keep the proof waiting.
+/// One program that stays inside holds all others up, and the statistics say which ring buffer it is. Reservations that
+/// are made later do not keep the proof waiting.
 #[test]
 fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let (buffers, rings) = machine(&[0, 1], 4096);
@@ -102,8 +103,8 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     assert_eq!(keys, [1, 2]);
 }
 
-/// A program ends and never commits what it has reserved. A flush and a deadline wait for that a bounded time. Then what is held leaves early,
-/// and a notice names the ring and says for how long. The stream goes on.
+/// A program ends and never commits what it has reserved. A flush and a deadline wait for that a bounded time. Then
+/// what is held leaves early, and a notice names the ring and says for how long. The stream goes on.
 #[test]
 fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
     let holds = [Fence::Reserved(Barrier::Programs), Fence::custom(|| Ok(()))].map(Hold::Fence);
@@ -208,8 +209,8 @@ fn a_reservation_behind_a_report_keeps_it_no_longer_than_one_before() {
     assert!(proven == 5 && early == 0 || proven == 0 && early == 1, "{keys:?}, {early}");
 }
 
-/// A fence covers keys that are drawn before the reservation, if a proof looks for what was reserved after the fence: here another program's
-/// busy reservation hides the record of a program that the fence has waited for.
+/// A fence covers keys that are drawn before the reservation, if a proof looks for what was reserved after the fence:
+/// here another program's busy reservation hides the record of a program that the fence has waited for.
 #[test]
 fn a_proof_waits_for_what_was_reserved_when_the_fence_ended() {
     let (buffers, rings) = machine(&[0, 1], 4096);
@@ -231,7 +232,8 @@ fn a_proof_waits_for_what_was_reserved_when_the_fence_ended() {
     assert_eq!(keys, [(Some(5), Certainty::Proven), (Some(10), Certainty::Proven)]);
 }
 
-/// Payloads have exactly the length that was reserved, up to several times what a perf record can hold, in the ring and copied out of it.
+/// Payloads have exactly the length that was reserved, up to several times what a perf record can hold, in the ring and
+/// copied out of it.
 #[test]
 fn records_have_any_length() {
     for when_full in [WhenFull::Discard, WhenFull::Copy { most: 16 << 20 }] {
@@ -278,7 +280,8 @@ fn a_shared_ring_buffer_belongs_to_no_cpu() {
     }
 }
 
-/// Each CPU counts for itself in a ring buffer that they share. What names no CPU that a kernel can have is not checked.
+/// Each CPU counts for itself in a ring buffer that they share. What names no CPU that a kernel can have is not
+/// checked.
 #[test]
 fn each_cpu_has_its_numbers_in_a_shared_ring_buffer() {
     let (buffer, ring) = RingBuffer::new(4096);
@@ -477,8 +480,8 @@ fn pausing_output_is_refused() {
     }
 }
 
-/// Reading without order gives each committed record once, in the order of its ring, up to the first that is busy, also if the function
-/// breaks at any place.
+/// Reading without order gives each committed record once, in the order of its ring, up to the first that is busy, also
+/// if the function breaks at any place.
 #[test]
 fn reading_without_order_stops_at_what_is_busy() {
     let mut state = 1u64;

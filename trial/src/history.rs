@@ -119,7 +119,8 @@ impl History {
     }
 }
 
-/// What a node of the tree does around its parent's: the parent starts it after its own first step, and waits for it before its second.
+/// What a node of the tree does around its parent's: the parent starts it after its own first step, and waits for it
+/// before its second.
 fn node(node: u64) -> Vec<(Thing, u64)> {
     let own = [(Thing::Exec, node), (Thing::Step, 2 * node), (Thing::Step, 2 * node + 1), (Thing::End, node)];
     let Some(parent) = node.checked_sub(1).map(|before| before / 2) else { return own.into() };

@@ -12,7 +12,8 @@ const WITNESSES: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Stands where it cannot: an effect is printed before its cause. Counted are the fewest lines that would have to be moved.
+    /// Stands where it cannot: an effect is printed before its cause. Counted are the fewest lines that would have to
+    /// be moved.
     Inverted,
     /// Has a time that cannot be: by the tool's own times, an effect is earlier than its cause. Counted as above.
     Misdated,
@@ -107,7 +108,8 @@ impl Verdict {
     }
 }
 
-/// Judges one output. `lines` are those that `said` speaks of; `prints` is what the tool was asked for; the run took `ms`.
+/// Judges one output. `lines` are those that `said` speaks of; `prints` is what the tool was asked for; the run took
+/// `ms`.
 pub fn judge(history: &History, prints: &[What], said: &[Said], lines: &[&str], ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
     // What it was not asked for may be there by chance, and in part.
@@ -282,8 +284,9 @@ fn times(chains: &Chains, placed: &[&Said], lines: &[&str], verdict: &mut Verdic
     }
 }
 
-/// The fewest values that must go so that the rest never falls: one that is far too large counts as one, and not as all that come after it. For each
-/// that `is_new`, two places of which the first has the larger value. It is one of the two.
+/// The fewest values that must go so that the rest never falls: one that is far too large counts as one, and not as all
+/// that come after it. For each that `is_new`, two places of which the first has the larger value. It is one of the
+/// two.
 fn misplaced<T: Ord + Copy>(values: &[T], is_new: &mut dyn FnMut(usize) -> bool) -> Vec<(usize, usize)> {
     // The last place of the best run of each length, and what comes before each place in its best run.
     let mut ends: Vec<usize> = Vec::new();
@@ -332,8 +335,9 @@ fn because(cause: &Said, effect: &Said, how: &str) -> String {
 
 /// A thread that went to sleep and runs again, and whose waking is printed only after that.
 ///
-/// A waking may be printed before the thread has left the CPU: it is woken while it goes to sleep. So only one that comes after the thread runs
-/// again, with none before, is wrong. Without any, it is missing, which is not known: see [`History::happened`].
+/// A waking may be printed before the thread has left the CPU: it is woken while it goes to sleep. So only one that
+/// comes after the thread runs again, with none before, is wrong. Without any, it is missing, which is not known: see
+/// [`History::happened`].
 fn sleeps(said: &[Said], lines: &[&str], verdict: &mut Verdict) {
     #[derive(Default)]
     struct Thread<'a> {

@@ -154,7 +154,8 @@ impl<'a> Trial<'a> {
         self.begin.elapsed() < self.end
     }
 
-    /// All ways of a tool beside one work, once. What stands beside something is tried with the first way alone: it takes long.
+    /// All ways of a tool beside one work, once. What stands beside something is tried with the first way alone: it
+    /// takes long.
     fn ways(&mut self, tool: &'a Tool, case: &Case, round: usize) -> Result<()> {
         if let Some(missing) = tool.needs.iter().find(|needed| !is_there(needed)) {
             self.failed.entry(&tool.name).or_default().insert("all".into(), format!("{missing}: not found"));
@@ -252,7 +253,8 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// What was found in fewer runs than a finding needs is run again, within a quarter of the time more. So is a planted fault that was not found.
+    /// What was found in fewer runs than a finding needs is run again, within a quarter of the time more. So is a
+    /// planted fault that was not found.
     fn again(&mut self, tools: &[&'a Tool]) -> Result<()> {
         self.end += self.end / 4;
         for at in 0..self.rows.len() {

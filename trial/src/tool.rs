@@ -30,9 +30,11 @@ pub struct Tool {
 #[serde(deny_unknown_fields)]
 pub struct Mode {
     pub name: String,
-    /// Shell commands. They run `$WORK`, and what they print in the end is in the file `$OUT`. `beside` and others are in `lib.sh`.
+    /// Shell commands. They run `$WORK`, and what they print in the end is in the file `$OUT`. `beside` and others are
+    /// in `lib.sh`.
     pub run: String,
-    /// What it is asked to print: `enter`, `exit`, `call`, `exec`, `end`, `waking`, `ticket`. It runs with work that has one of these.
+    /// What it is asked to print: `enter`, `exit`, `call`, `exec`, `end`, `waking`, `ticket`. It runs with work that
+    /// has one of these.
     pub prints: Vec<What>,
     /// Only with this work, if it is named.
     #[serde(default)]

@@ -54,7 +54,8 @@ impl ScalarUDFImpl for HappenedBefore {
     }
 }
 
-/// On one machine since one boot there is one clock, and in one CPU's ring one order; else only what the clocks' errors leave no doubt of.
+/// On one machine since one boot there is one clock, and in one CPU's ring one order; else only what the clocks' errors
+/// leave no doubt of.
 fn meaning(one: &Expr, other: &Expr) -> Result<Expr> {
     let of = |stamp: &Expr, name: &str| get_field(stamp.clone(), name);
     let number = |stamp: &Expr, name: &str| cast(of(stamp, name), DataType::Int64);

@@ -67,7 +67,8 @@ impl Location {
         if self.root.scheme() != "file" {
             return Ok(list());
         }
-        // In tokio's context, the list of a folder ends at its first error (`LocalFileSystem::list` of object_store 0.13). This thread has none.
+        // In tokio's context, the list of a folder ends at its first error (`LocalFileSystem::list` of object_store
+        // 0.13). This thread has none.
         let failed = |source| object_store::Error::Generic { store: "LocalFileSystem", source };
         let thread = std::thread::Builder::new().spawn(list).map_err(|source| failed(source.into()))?;
         Ok(thread.join().map_err(|_| failed("listing a folder panicked".into()))?)

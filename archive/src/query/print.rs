@@ -22,8 +22,9 @@ pub enum Format {
     Json,
 }
 
-/// Prints an answer. CSV and JSON leave as they come, a table when it is whole. Any process chooses the names in an answer: in a table, and
-/// in CSV `to_terminal`, they are shown so that they command no terminal. Other CSV and all JSON have the exact text.
+/// Prints an answer. CSV and JSON leave as they come, a table when it is whole. Any process chooses the names in an
+/// answer: in a table, and in CSV `to_terminal`, they are shown so that they command no terminal. Other CSV and all
+/// JSON have the exact text.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Answers as a stream for other engines: Arrow's IPC stream, in order of TAI, with the frontier behind which nothing comes any more.
+//! Answers as a stream for other engines: Arrow's IPC stream, in order of TAI, with the frontier behind which nothing
+//! comes any more.
 
 use super::Failure;
 use arrow::array::{ArrayRef, AsArray, RecordBatch, TimestampNanosecondArray};
@@ -14,7 +15,8 @@ use std::sync::Arc;
 pub const FRONTIER: &str = "frontier";
 const TAI: DataType = DataType::Timestamp(TimeUnit::Nanosecond, None);
 
-/// Writes an answer, which must have a column `tai`, in its order: rows without a time first. Each batch leaves as soon as there is one.
+/// Writes an answer, which must have a column `tai`, in its order: rows without a time first. Each batch leaves as soon
+/// as there is one.
 ///
 /// # Errors
 ///

@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// The fields of a stamp: what `happened_before` compares.
 pub(super) const STAMP: [&str; 8] = ["machine", "boot", "cpu_id", "row", "trace", "tai", "tai_error", "mono"];
 
-/// The columns of all files. A column that some files lack is null there. On a cluster words are plain text: Ballista's executors hand
-/// dictionaries to each other as such, to themselves as dictionaries, and cannot put both together.
+/// The columns of all files. A column that some files lack is null there. On a cluster words are plain text: Ballista's
+/// executors hand dictionaries to each other as such, to themselves as dictionaries, and cannot put both together.
 pub(super) fn union(table: &str, files: &[File], on_cluster: bool, notices: &mut Vec<Notice>) -> SchemaRef {
     let mut fields: Vec<Field> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -70,8 +70,8 @@ struct Part {
     within: Vec<String>,
 }
 
-/// Covers the good files: by whole directories where nothing is bad in them, for these are listed only when they are read; else by what is in
-/// them.
+/// Covers the good files: by whole directories where nothing is bad in them, for these are listed only when they are
+/// read; else by what is in them.
 fn cover(location: &Location, directory: &Path, within: &[&str], files: &[&File], bad: &[Vec<String>]) -> Vec<Part> {
     let depth = within.len();
     let within_values =

@@ -8,7 +8,8 @@ use std::ffi::OsString;
 use std::io;
 use std::process::{Child, Command};
 
-/// The shell stops itself, and becomes the command when it goes on. So the command has the process number that is recorded.
+/// The shell stops itself, and becomes the command when it goes on. So the command has the process number that is
+/// recorded.
 const STOPPED: &str = "kill -STOP $$; exec \"$0\" \"$@\"";
 
 /// A command that waits until it is let go. Dropped before, it never runs.

@@ -111,7 +111,8 @@ pub struct Recorder {
     events: Vec<Filling>,
     /// The table of each source. A heartbeat has none.
     sources: Vec<usize>,
-    /// Whether `PERF_SAMPLE_TID` has the numbers of threads that tracepoints have (`common_pid`): those of the first PID namespace.
+    /// Whether `PERF_SAMPLE_TID` has the numbers of threads that tracepoints have (`common_pid`): those of the first
+    /// PID namespace.
     are_the_kernels: bool,
     /// The first row that was not passed on yet.
     passed: i64,

@@ -8,7 +8,8 @@ use parquet::arrow::async_writer::AsyncFileWriter;
 use parquet::errors::{ParquetError, Result};
 use std::mem;
 
-/// Hands bytes of a file on, all hashed. The newest ones are held until there are more: in the last ones is the seal, into which the hash goes.
+/// Hands bytes of a file on, all hashed. The newest ones are held until there are more: in the last ones is the seal,
+/// into which the hash goes.
 pub struct Sealing<W> {
     to: W,
     hasher: Hasher,
@@ -94,7 +95,8 @@ impl Chain {
         self.failed = self.failed.into_iter().chain([first]).min();
     }
 
-    /// All bytes of the file went to the store. If it could not finish it, it may be there or not: that the file is missing is then found.
+    /// All bytes of the file went to the store. If it could not finish it, it may be there or not: that the file is
+    /// missing is then found.
     pub fn follow(&mut self, seal: Seal, hash: Hash) {
         (self.number, self.sums, self.last) = (seal.number + 1, seal.sums, Some((hash, seal.file)));
     }

@@ -66,8 +66,8 @@ impl Store {
                     ["new", "open"].map(|state| root.join(format!("{path}.{state}-{}", std::process::id())));
                 let failed = || Error::system(format!("{} cannot be made", now.display()));
                 later.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed())?;
-                // Another recording takes a file with the second name and no lock for abandoned. Where the file system has no locks, each is.
-                // What was traced is for this user alone.
+                // Another recording takes a file with the second name and no lock for abandoned. Where the file system
+                // has no locks, each is. What was traced is for this user alone.
                 let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(failed())?;
                 let _ = lock.try_lock();
                 fs::rename(&new, &now).map_err(failed())?;
@@ -83,7 +83,8 @@ impl Store {
     }
 }
 
-/// What the environment says of stores: variables with the names that their own programs take. They have lower-case names for their options.
+/// What the environment says of stores: variables with the names that their own programs take. They have lower-case
+/// names for their options.
 pub fn variables() -> impl Iterator<Item = (String, String)> {
     of_stores(std::env::vars_os())
 }
@@ -131,7 +132,8 @@ impl Finish {
 mod tests {
     use super::of_stores;
 
-    /// A store takes `endpoint` and `token` as well as `aws_endpoint` and `aws_token`: what is meant for other programs is not for it.
+    /// A store takes `endpoint` and `token` as well as `aws_endpoint` and `aws_token`: what is meant for other programs
+    /// is not for it.
     #[test]
     fn a_store_gets_its_own_variables_and_no_others() {
         let set = [

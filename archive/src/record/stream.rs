@@ -17,11 +17,13 @@ use std::io::{BufWriter, Write};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// Columns of more than one table. A table's own columns are the fields of a column that is named as the table is in SQL.
+/// Columns of more than one table. A table's own columns are the fields of a column that is named as the table is in
+/// SQL.
 const SHARED: [&str; 10] =
     ["mono", "tai", "tai_error", "row", "boot", "trace", "cpu_id", "proven", "late", "common_pid"];
 
-/// Writes until the other end is closed. Rows that were passed on together, by time, are a batch. `tables` are those of events and notices.
+/// Writes until the other end is closed. Rows that were passed on together, by time, are a batch. `tables` are those of
+/// events and notices.
 ///
 /// # Errors
 /// If the output does not take the stream.
@@ -148,8 +150,8 @@ impl<W: Write> Stream<W> {
         self.schema.fields().len() - self.tables.len() - 2
     }
 
-    /// The columns with TAI that never decreases, over all batches. It decreases where a clock is set, and for late events: such a row has
-    /// the TAI of the one before it, and its error is larger by what that differs.
+    /// The columns with TAI that never decreases, over all batches. It decreases where a clock is set, and for late
+    /// events: such a row has the TAI of the one before it, and its error is larger by what that differs.
     fn in_time(&self, rows: &RecordBatch) -> Result<(Vec<ArrayRef>, i64), ArrowError> {
         let (tai, error) = (rows.schema().index_of("tai")?, rows.schema().index_of("tai_error")?);
         let mut columns = rows.columns().to_vec();

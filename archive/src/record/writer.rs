@@ -175,7 +175,8 @@ impl Writer {
 
     /// The rows of a batch, by the hours of UTC that they lie in. Mostly it is one.
     async fn add_all(&mut self, mut batch: Batch) -> Result<(), Error> {
-        // `traces` says that a recording began, also after a crash; and that it ended, when nothing of it is open any more.
+        // `traces` says that a recording began, also after a crash; and that it ended, when nothing of it is open any
+        // more.
         let is_trace = &*batch.folder == "traces";
         if is_trace {
             self.close_all().await?;
@@ -210,7 +211,8 @@ impl Writer {
             Some(file) => file,
             None => self.begin(&batch, hour)?,
         };
-        // A file that could not be written is not finished: it keeps the name of one that was left, which the next recording tells of.
+        // A file that could not be written is not finished: it keeps the name of one that was left, which the next
+        // recording tells of.
         match file.add(&batch).await {
             Ok(()) => self.open.insert(batch.folder, file),
             Err(error) => {
@@ -230,8 +232,8 @@ impl Writer {
         self.close_those(|file| file.hour < hour).await
     }
 
-    /// Finishes these files, whatever comes of one. Says what came of the first that failed. They are finished in the order of their hours, so who
-    /// removes the oldest hours removes the begin of the chain.
+    /// Finishes these files, whatever comes of one. Says what came of the first that failed. They are finished in the
+    /// order of their hours, so who removes the oldest hours removes the begin of the chain.
     async fn close_those(&mut self, are_those: impl Fn(&File) -> bool) -> Result<(), Error> {
         let those = self.open.iter().filter(|(_, file)| are_those(file));
         let mut those = those.map(|(folder, file)| (file.hour, file.first, Arc::clone(folder))).collect::<Vec<_>>();

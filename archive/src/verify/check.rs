@@ -182,7 +182,8 @@ impl Check {
         let seal = &this.seal;
         let own = [seal.here.from, seal.here.until];
         let mut tally = Tally::default();
-        // Readers of Parquet and Arrow are made for files of friends. What does not suit them may end in a panic, which is this file's alone.
+        // Readers of Parquet and Arrow are made for files of friends. What does not suit them may end in a panic, which
+        // is this file's alone.
         let count = AssertUnwindSafe(|| self.count(files, place, footer, seal, &mut tally));
         match catch_unwind(count).unwrap_or(Err(Foreign.into())) {
             Ok(()) => {}
@@ -303,7 +304,8 @@ impl Check {
         Recording { end, cpus, ..self.recording }
     }
 
-    /// The CPUs whose rows do not fit the ledger: as many as became rows and were not dropped, and the losses that the ledger knows.
+    /// The CPUs whose rows do not fit the ledger: as many as became rows and were not dropped, and the losses that the
+    /// ledger knows.
     fn against(&self, end: &End) -> Vec<Option<u32>> {
         let mut wrong = Vec::new();
         for account in &end.accounts {
@@ -328,8 +330,9 @@ impl Check {
         wrong
     }
 
-    /// Whether the rows have the places in the order that were taken, the notices tell of those that were dropped, and an exact ledger knows of the
-    /// missing numbers and untraced times that notices tell of. A missing number may have come late.
+    /// Whether the rows have the places in the order that were taken, the notices tell of those that were dropped, and
+    /// an exact ledger knows of the missing numbers and untraced times that notices tell of. A missing number may have
+    /// come late.
     fn fits(&self, end: &End) -> bool {
         let (rows, dropped, total, found) = (self.places.rows(), end.dropped(), end.total(), &self.recording.found);
         let are_known =

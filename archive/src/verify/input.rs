@@ -101,8 +101,8 @@ impl Files {
         Ok(hasher.finalize())
     }
 
-    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. A doubt if engines find another seal in it,
-    /// or it says that it has other rows than its seal.
+    /// The columns of these names, a row group at a time. Only of a file that has the hash in its seal. A doubt if
+    /// engines find another seal in it, or it says that it has other rows than its seal.
     pub(super) fn groups<'a>(
         &'a self,
         path: &'a Path,
@@ -146,8 +146,8 @@ impl Files {
     }
 }
 
-/// The columns of a file by its Parquet schema alone: what it says of Arrow types may be anything. Texts are dictionaries, so that a long one that
-/// many rows have is in memory once.
+/// The columns of a file by its Parquet schema alone: what it says of Arrow types may be anything. Texts are
+/// dictionaries, so that a long one that many rows have is in memory once.
 fn columns(metadata: Arc<ParquetMetaData>) -> Read<ArrowReaderMetadata> {
     let plain =
         ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new().with_skip_arrow_metadata(true))?;

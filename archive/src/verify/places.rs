@@ -63,7 +63,8 @@ impl Places {
         self.buckets.iter().map(|bucket| bucket.rows).sum()
     }
 
-    /// Whether no place was taken twice or was negative, and no key is smaller than one before it, as far as buckets tell.
+    /// Whether no place was taken twice or was negative, and no key is smaller than one before it, as far as buckets
+    /// tell.
     pub(super) fn are_in_order(&self) -> bool {
         let keys = self.buckets.iter().filter_map(|bucket| bucket.keys);
         let mut newest = i64::MIN;

@@ -328,7 +328,8 @@ fn rows_are_compared_with_what_the_recorder_counted() {
     assert_eq!(kinds(&archive.verify().recordings[0].doubts), [&DoubtKind::Counts]);
 }
 
-/// Hours end for all tables at once, so the oldest hours are the begin of the chain, also where some table is seldom written.
+/// Hours end for all tables at once, so the oldest hours are the begin of the chain, also where some table is seldom
+/// written.
 #[test]
 fn old_hours_may_be_removed_and_the_begin_is_named() {
     let (archive, mut made) = (Archive::default(), Made::new("87654321-a", HOUR - 10_000_000));
@@ -572,7 +573,8 @@ impl Tamper {
         (self.next() % bound as u64) as usize
     }
 
-    /// Changes the files in one of so many ways: the first 8 do not look into them. `others` are those of another recording with the same shape.
+    /// Changes the files in one of so many ways: the first 8 do not look into them. `others` are those of another
+    /// recording with the same shape.
     fn tamper(&mut self, ways: usize, files: &mut Vec<File>, others: &[File]) {
         let (one, other) = (self.below(files.len()), self.below(files.len()));
         match self.below(ways) {
@@ -661,7 +663,8 @@ fn changed<'a>(was: &'a [File], is: &'a [File]) -> impl Iterator<Item = [i64; 2]
     })
 }
 
-/// Whatever is done to an archive, it is found, and the times are among those that nothing vouches for. `QUICKCHECK_TESTS` sets how often it is tried.
+/// Whatever is done to an archive, it is found, and the times are among those that nothing vouches for.
+/// `QUICKCHECK_TESTS` sets how often it is tried.
 #[test]
 fn every_tampering_is_found_where_it_was_done() {
     every_tampering_is_found(-1);

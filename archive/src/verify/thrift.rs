@@ -149,7 +149,8 @@ pub(super) fn is_footer_bounded(footer: &[u8]) -> bool {
     reader.fields(DEPTH, schema).is_some()
 }
 
-/// How long the pages of a column are unpacked, by what each says of itself. `None` if they are no pages that a recorder writes.
+/// How long the pages of a column are unpacked, by what each says of itself. `None` if they are no pages that a
+/// recorder writes.
 pub(super) fn unpacked(column: &[u8]) -> Option<u64> {
     let (mut reader, mut all) = (Reader(column), 0u64);
     while !reader.0.is_empty() {

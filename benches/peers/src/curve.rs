@@ -1,4 +1,5 @@
-//! What latency is worth: each rule with each [`Order::latency`](perfweave::Order::latency), beside libbpf that sleeps as long.
+//! What latency is worth: each rule with each [`Order::latency`](perfweave::Order::latency), beside libbpf that sleeps
+//! as long.
 
 use crate::Result;
 use crate::producer::{Load, Outcome, Producer, Setting};

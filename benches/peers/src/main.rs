@@ -1,14 +1,17 @@
-//! The same BPF producer read by perfweave, aya and libbpf: the cost of each for its own process and the traced one, as root.
+//! The same BPF producer read by perfweave, aya and libbpf: the cost of each for its own process and the traced one, as
+//! root.
 //!
 //! ```text
 //! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
 //! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers -- --test
 //! ```
 //!
-//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call,
-//! into perf rings or into BPF ring buffers of the same size: one for each CPU, or one that all share. For readers by writers' epochs the program enters before it takes its time and leaves after its output; for all others it does not. Each reader is a
-//! separate process, which inherits the maps. In each round every reader runs once with each load, so that ratios within a round are
-//! comparable on a shared machine. The tables show medians over the rounds.
+//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for
+//! each call, into perf rings or into BPF ring buffers of the same size: one for each CPU, or one that all share. For
+//! readers by writers' epochs the program enters before it takes its time and leaves after its output; for all others
+//! it does not. Each reader is a separate process, which inherits the maps. In each round every reader runs once with
+//! each load, so that ratios within a round are comparable on a shared machine. The tables show medians over the
+//! rounds.
 
 mod curve;
 mod producer;

@@ -22,9 +22,11 @@ const COUNT: u32 = 64;
 /// A load of system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// As often as possible, on every CPU. Events have their CPU's numbers: one counter for all would slow the CPUs down.
+    /// As often as possible, on every CPU. Events have their CPU's numbers: one counter for all would slow the CPUs
+    /// down.
     Flood,
-    /// This often a second, on all CPUs together, from threads that sleep in between. Events have the machine's numbers.
+    /// This often a second, on all CPUs together, from threads that sleep in between. Events have the machine's
+    /// numbers.
     Paced(u32),
 }
 
@@ -108,7 +110,8 @@ impl Producer {
         Ok(Self { events, epochs, counts, programs })
     }
 
-    /// The program as it writes into BPF ring buffers: it draws its number, reserves, reads its time inside, and submits.
+    /// The program as it writes into BPF ring buffers: it draws its number, reserves, reads its time inside, and
+    /// submits.
     fn reserving(&self, buffers: &Buffers, by_cpu: bool) -> std::io::Result<bpf::Program> {
         let mut asm = bpf::Asm::new();
         asm.load(R1, R1, 8).only_if(R1, libc::SYS_getppid as i32).only_process(std::process::id());

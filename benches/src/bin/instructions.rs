@@ -1,5 +1,6 @@
-//! Reads rings in one way, this many times, so that `.ci/instructions` can count the instructions: `instructions WAY RINGS BURST DISORDER TURNS`. A burst of `~16`
-//! has a random length with a mean of 16, and a random ring comes next. DISORDER is the share of displaced records, in per cent.
+//! Reads rings in one way, this many times, so that `.ci/instructions` can count the instructions: `instructions WAY
+//! RINGS BURST DISORDER TURNS`. A burst of `~16` has a random length with a mean of 16, and a random ring comes next.
+//! DISORDER is the share of displaced records, in per cent.
 
 use perfweave_benches::{Kind, Shape, Way};
 

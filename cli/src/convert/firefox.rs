@@ -1,4 +1,5 @@
-//! A profile for <https://profiler.firefox.com>: call chains as samples of their thread, all other events as marks on it.
+//! A profile for <https://profiler.firefox.com>: call chains as samples of their thread, all other events as marks on
+//! it.
 
 use super::picture::{Painter, Picture, Place, Point};
 use super::view::View;

@@ -67,8 +67,8 @@ struct Functions {
     path: String,
 }
 
-/// The largest tables of symbols of a program or library whose functions are looked for, in bytes: of 24 a function, as many as five million.
-/// Any user can run a program that says it has endless functions.
+/// The largest tables of symbols of a program or library whose functions are looked for, in bytes: of 24 a function, as
+/// many as five million. Any user can run a program that says it has endless functions.
 const MOST: u64 = 128 << 20;
 
 /// The largest file that is copied, and how much of all files is: see [`stable`].
@@ -104,7 +104,8 @@ impl Files {
         self.all.get(number).and_then(|file| file.path.rsplit('/').next()).unwrap_or("?")
     }
 
-    /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of the recording.
+    /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of
+    /// the recording.
     pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&str> {
         let File { path, identity, state, is_changed, found } = self.all.get_mut(number)?;
         let functions = match state.get_or_insert_with(|| look(path, identity, view)) {
@@ -172,7 +173,8 @@ fn look(path: &str, identity: &Identity, view: &View) -> State {
         _ => view.build_ids.get(Path::new(path)).map(Vec::as_slice),
     };
     match recorded {
-        // perf reads build ids at the end. A path that is there twice was that of two files, and has the id of the later one for both.
+        // perf reads build ids at the end. A path that is there twice was that of two files, and has the id of the
+        // later one for both.
         Some(ids) if ids.len() == 1 || is_inode => {
             let functions = Functions::of(&opened);
             let here = read_elf_build_id(&through(&opened)).ok().flatten();
@@ -200,12 +202,14 @@ fn is_same(id: &[u8], other: &[u8]) -> bool {
     !short.is_empty() && same == short && rest.iter().all(|byte| *byte == 0)
 }
 
-/// When a time of the recording was, in nanoseconds since 1970; or a time before it, if the recording does not say what the wall clock was.
+/// When a time of the recording was, in nanoseconds since 1970; or a time before it, if the recording does not say what
+/// the wall clock was.
 fn written(time: Option<u64>, view: &View) -> Option<u64> {
     view.wall.zip(time).map(|(wall, time)| wall.apply(time)).or(view.before)
 }
 
-/// Opens a regular file, without waiting for the other end of a pipe. Looked at before as well, because opening a device has effects.
+/// Opens a regular file, without waiting for the other end of a pipe. Looked at before as well, because opening a
+/// device has effects.
 fn open(path: &Path) -> io::Result<(fs::File, Metadata)> {
     let checked = |metadata: Metadata| if metadata.is_file() { Ok(metadata) } else { Err(ErrorKind::InvalidInput) };
     checked(fs::metadata(path)?)?;
@@ -219,8 +223,8 @@ fn through(file: &fs::File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// A file that nobody changes or cuts while it is mapped, which would end this program by SIGBUS: itself if it is of root or of this user, and
-/// else a copy. Whether it is a copy.
+/// A file that nobody changes or cuts while it is mapped, which would end this program by SIGBUS: itself if it is of
+/// root or of this user, and else a copy. Whether it is a copy.
 fn stable(file: fs::File, metadata: &Metadata) -> io::Result<(fs::File, bool)> {
     static COPIED: AtomicU64 = AtomicU64::new(0);
     let is_trusted = [0, nix::unistd::geteuid().as_raw()].contains(&metadata.uid());
@@ -237,7 +241,8 @@ fn stable(file: fs::File, metadata: &Metadata) -> io::Result<(fs::File, bool)> {
     Ok((copy, true))
 }
 
-/// What finds the functions of a file that a process has mapped. `None` leaves it to the symbolizer, which reads all symbols of the file.
+/// What finds the functions of a file that a process has mapped. `None` leaves it to the symbolizer, which reads all
+/// symbols of the file.
 ///
 /// # Errors
 /// If it has too many of them, or cannot be read.
@@ -283,7 +288,8 @@ fn is_small(file: &fs::File) -> bool {
 
 impl Functions {
     fn of(file: &fs::File) -> Self {
-        // Without reloading, a path stands for what lay there when it was first asked for. So it is asked for while the file is open.
+        // Without reloading, a path stands for what lay there when it was first asked for. So it is asked for while the
+        // file is open.
         let symbols = Symbolizer::builder().enable_auto_reload(false).build();
         let functions = Self { symbols, path: through(file) };
         functions.at(0);

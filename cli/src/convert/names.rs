@@ -49,11 +49,13 @@ pub enum Mode {
 pub struct Frame {
     pub address: u64,
     pub mode: Mode,
-    /// Whether it called the frame before it. Its address is where that one returns to, which may lie behind the end of the function.
+    /// Whether it called the frame before it. Its address is where that one returns to, which may lie behind the end of
+    /// the function.
     pub is_caller: bool,
 }
 
-/// The frames of a record's call chain, the innermost first. The kernel's markers say who executes the addresses after them.
+/// The frames of a record's call chain, the innermost first. The kernel's markers say who executes the addresses after
+/// them.
 pub fn frames(record: &Record<'_>) -> Vec<Frame> {
     const KERNEL: u64 = 0u64.wrapping_sub(128);
     const USER: u64 = 0u64.wrapping_sub(512);
@@ -155,8 +157,8 @@ impl Names {
         known.unwrap_or_else(|| format!("{:#x}", frame.address))
     }
 
-    /// The name of a frame where stacks are counted: the function, or the file. All frames without a function are one for each file: an address
-    /// has no name that the next address of the same function has too.
+    /// The name of a frame where stacks are counted: the function, or the file. All frames without a function are one
+    /// for each file: an address has no name that the next address of the same function has too.
     pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
         let known = match frame.mode {
             Mode::Kernel => self.kernel.name(frame.address).or_else(|| Some("[kernel]".into())),
@@ -195,8 +197,8 @@ impl Names {
 }
 
 impl Kernel {
-    /// The symbols of this machine's kernel, if the recording's kernel lies at the same place and the file was written since it booted.
-    /// The kernel lies elsewhere after each boot (KASLR).
+    /// The symbols of this machine's kernel, if the recording's kernel lies at the same place and the file was written
+    /// since it booted. The kernel lies elsewhere after each boot (KASLR).
     fn of(map: &str, address: u64, path: &Path) -> Self {
         let Some(symbols) = symbols().filter(|_| is_since_boot(path)) else { return Self::None };
         // perf names the symbol whose address it gives: `[kernel.kallsyms]_text`.

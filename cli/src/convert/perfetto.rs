@@ -295,7 +295,8 @@ fn flow(wake: &Wake) -> Option<u64> {
     wake.point.map(|point| point as u64 + 1)
 }
 
-/// All events, on the track of the thread that caused them. What the idle thread and interrupts cause is on the CPU's track.
+/// All events, on the track of the thread that caused them. What the idle thread and interrupts cause is on the CPU's
+/// track.
 fn instants(picture: &Picture) -> impl Iterator<Item = Timed> {
     // A thread that begins to run with the last event has no slice that an arrow could lead to.
     let runs: HashSet<_> = picture.runs.iter().map(|run| (run.tid, run.from)).collect();

@@ -1,5 +1,5 @@
-//! What happened as lanes: which thread ran where and when, what it waited for, who woke it, what is lost. The page and the traces are made of
-//! it. Who ran and who waited is what the [account](crate::waits) says.
+//! What happened as lanes: which thread ran where and when, what it waited for, who woke it, what is lost. The page and
+//! the traces are made of it. Who ran and who waited is what the [account](crate::waits) says.
 
 use super::names::{Names, frames};
 use super::view::View;
@@ -155,7 +155,8 @@ pub struct Painter {
     /// The scheduler's names. Those in the picture are the view's.
     told: crate::names::Names,
     wakings: Wakings,
-    /// Whether threads say themselves that they are on a CPU. Then those that do not are not recorded: nobody knows when they run.
+    /// Whether threads say themselves that they are on a CPU. Then those that do not are not recorded: nobody knows
+    /// when they run.
     has_switches: bool,
     /// Losses whose time is not known yet.
     untimed: Vec<Loss>,
@@ -184,7 +185,8 @@ impl Painter {
             let text = crate::session::notice(&event.item()).unwrap_or_default();
             Loss { cpu: event.cpu(), from, to: 0, text }
         });
-        // What perf says of the time before the recording has the time 0. A loss before the first record of a CPU, or behind the last, has none.
+        // What perf says of the time before the recording has the time 0. A loss before the first record of a CPU, or
+        // behind the last, has none.
         let Some(time) = event.key().filter(|key| *key > 0) else { return self.untimed.extend(loss) };
         if self.picture.start == 0 {
             if event.record().is_some_and(|record| NAMES.contains(&record.kind())) {
@@ -275,7 +277,8 @@ impl Painter {
     }
 }
 
-/// The events that tell of wake-ups, by the thread's number in the first PID namespace: when, and which of [`Picture::points`].
+/// The events that tell of wake-ups, by the thread's number in the first PID namespace: when, and which of
+/// [`Picture::points`].
 type Wakings = HashMap<u32, Vec<(u64, usize)>>;
 
 impl Picture {
@@ -435,7 +438,8 @@ mod tests {
         picture.waits.iter().map(|wait| (wait.tid, wait.from, wait.to, wait.why)).collect()
     }
 
-    /// A thread sleeps, is woken, and waits for a CPU on which another runs meanwhile. The event of the wake-up says where.
+    /// A thread sleeps, is woken, and waits for a CPU on which another runs meanwhile. The event of the wake-up says
+    /// where.
     #[test]
     fn runs_waits_and_wake_ups_are_those_of_the_account() {
         let mut painter = painter(|scheduler| {
@@ -486,7 +490,8 @@ mod tests {
         assert_eq!(unknown.collect::<Vec<_>>(), [(10, 20, Cause::First), (40, 60, Cause::Loss)]);
     }
 
-    /// What CPU 1 wrote after 35 is lost, until it writes at 100. This is heard before CPU 0 tells that 7 slept, was woken and ran.
+    /// What CPU 1 wrote after 35 is lost, until it writes at 100. This is heard before CPU 0 tells that 7 slept, was
+    /// woken and ran.
     #[test]
     fn nothing_spans_a_loss_that_lasts() {
         let again = |scheduler: &mut Scheduler, from: u64| {
@@ -524,8 +529,8 @@ mod tests {
         assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 200)]);
     }
 
-    /// One command is recorded. Thread 9 is another's: nothing says when it leaves the CPU, nor that 7 comes back. The record of its end is the
-    /// last one of 7.
+    /// One command is recorded. Thread 9 is another's: nothing says when it leaves the CPU, nor that 7 comes back. The
+    /// record of its end is the last one of 7.
     #[test]
     fn a_thread_that_is_not_recorded_has_no_runs() {
         let mut painter = painter(|scheduler| {

@@ -184,13 +184,14 @@ impl View {
         number(self.sources.get(record.source()?)?.common_pid.as_ref()?, record)
     }
 
-    /// Whether the recording was made in a PID namespace, as far as it has told: then tracepoints have other numbers of threads.
+    /// Whether the recording was made in a PID namespace, as far as it has told: then tracepoints have other numbers of
+    /// threads.
     pub fn is_of_namespace(&self) -> bool {
         self.numbers.are_others()
     }
 
-    /// The number of a thread that tracepoints name by its number in the first namespace. It is told apart by [`OUTSIDE`] as long as its
-    /// number is not known. A thread from outside has none.
+    /// The number of a thread that tracepoints name by its number in the first namespace. It is told apart by
+    /// [`OUTSIDE`] as long as its number is not known. A thread from outside has none.
     fn here(&self, thread: u32) -> u32 {
         self.numbers.here(thread).unwrap_or(OUTSIDE | thread)
     }
@@ -232,7 +233,8 @@ impl View {
         interrupt::kind(self.sources.get(record.source()?)?.common_flags.as_ref()?.uint(record)?)
     }
 
-    /// The thread that ran when the record was written. It has caused the record, unless an [interrupt](View::interrupt) did.
+    /// The thread that ran when the record was written. It has caused the record, unless an
+    /// [interrupt](View::interrupt) did.
     pub fn tid(&self, record: &Record<'_>) -> Option<u32> {
         let common = self.common_pid(record).map(|thread| self.here(thread));
         let sampled = record.pid_tid().map(|(_, tid)| tid);

@@ -141,7 +141,8 @@ impl<'a> Account<'a> {
             return Ok(());
         }
         let Some((tid, left, ran)) = ran.and_then(|(tid, ran)| Some((tid, ran.left?, ran))) else { return Ok(()) };
-        // Threads from outside of a PID namespace have no process here. Of this program's own threads some switches are left out.
+        // Threads from outside of a PID namespace have no process here. Of this program's own threads some switches are
+        // left out.
         if tid & OUTSIDE != 0 || left.process == std::process::id() || self.waits == Some(tid) || !self.family.has(tid)
         {
             return Ok(());

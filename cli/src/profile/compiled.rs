@@ -1,5 +1,6 @@
 //! Functions that a runtime compiles while it runs: `/tmp/perf-PID.map`, which it writes for profilers
-//! (tools/perf/Documentation/jit-interface.txt). Anybody can put anything there, so that only a regular file of the process's own user is read.
+//! (tools/perf/Documentation/jit-interface.txt). Anybody can put anything there, so that only a regular file of the
+//! process's own user is read.
 
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
@@ -11,10 +12,12 @@ use std::time::{Duration, Instant};
 /// The largest file that is read, in bytes. A runtime writes some 60 for each function.
 const MOST: u64 = 16 << 20;
 
-/// The most functions of all processes together. Any user can write files of that kind, and each function takes some 60 bytes.
+/// The most functions of all processes together. Any user can write files of that kind, and each function takes some 60
+/// bytes.
 const MOST_FUNCTIONS: usize = 1 << 20;
 
-/// So long what was read counts, although the file may have changed; ten times as long as reading it took, if that is longer.
+/// So long what was read counts, although the file may have changed; ten times as long as reading it took, if that is
+/// longer.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// What was read of each process's file.
@@ -80,12 +83,13 @@ impl Known {
     }
 }
 
-/// The file of a process, if it is a regular one of the process's own user, and of no more than [`MOST`] bytes. Nothing here waits: a pipe is
-/// opened without a writer, and is then no regular file.
+/// The file of a process, if it is a regular one of the process's own user, and of no more than [`MOST`] bytes. Nothing
+/// here waits: a pipe is opened without a writer, and is then no regular file.
 fn opened(pid: u32) -> Option<(File, Metadata)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
-    // The effective one of four. And the number in the process's own namespace, by which it names the file in its own /tmp.
+    // The effective one of four. And the number in the process's own namespace, by which it names the file in its own
+    // /tmp.
     let user = line("Uid:")?.nth(1)?.parse::<u32>().ok()?;
     let own = line("NStgid:").and_then(Iterator::last).map_or(Some(pid), |pid| pid.parse().ok())?;
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;

@@ -1,4 +1,5 @@
-//! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it has ended.
+//! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it
+//! has ended.
 
 use super::compiled::Compiled;
 use crate::convert::functions::{Identity, resolver};
@@ -56,8 +57,9 @@ impl Names {
         std::iter::once(process).chain(functions).collect()
     }
 
-    /// Whether frames of process 0, in a PID namespace, are those of a process outside. An idle CPU executes no program, and a few functions of
-    /// the kernel call all that it does (kernel/sched/idle.c). Where functions of the kernel have no names, nothing tells.
+    /// Whether frames of process 0, in a PID namespace, are those of a process outside. An idle CPU executes no
+    /// program, and a few functions of the kernel call all that it does (kernel/sched/idle.c). Where functions of the
+    /// kernel have no names, nothing tells.
     pub fn are_outside(&mut self, frames: &[Frame]) -> bool {
         const IDLE: [&str; 3] = ["do_idle", "cpu_startup_entry", "default_idle_call"];
         let (kernels, programs): (Vec<&Frame>, Vec<&Frame>) =
@@ -97,7 +99,8 @@ impl Names {
     }
 }
 
-/// Refuses files with too many symbols, reads copies of those that others may change, and leaves the rest to the symbolizer.
+/// Refuses files with too many symbols, reads copies of those that others may change, and leaves the rest to the
+/// symbolizer.
 fn with_care(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
     let ProcessMemberType::Path(path) = member.member_entry else { return Ok(None) };
     resolver(&path.maps_file)

@@ -157,7 +157,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A number, or a text: an array of what the program calls `char`. Bytes by another name, such as those of an address, are numbers.
+    /// A number, or a text: an array of what the program calls `char`. Bytes by another name, such as those of an
+    /// address, are numbers.
     fn int(&self, int: &btf_rs::Int, is_array: bool, name: &str) -> Result<Kind, String> {
         let size = number(int.size(), name)?;
         let is_char = || size == 1 && self.btf.resolve_name(int).is_ok_and(|name| name == "char");

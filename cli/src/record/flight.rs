@@ -112,7 +112,8 @@ impl Flights<'_> {
         Ok(())
     }
 
-    /// What was asked for before the end has its file: one, for later triggers come no more. Others of that time are answered with it.
+    /// What was asked for before the end has its file: one, for later triggers come no more. Others of that time are
+    /// answered with it.
     fn end(&mut self, recorder: &mut Recorder, hears: &Receiver<Told>) -> Result<(), Failure> {
         let ended = Clock::Monotonic.now().unwrap_or(0);
         for told in hears.try_iter().take(WAITING) {
@@ -125,7 +126,8 @@ impl Flights<'_> {
         Ok(())
     }
 
-    /// Writes a file. That it cannot be written is said, and the recorder goes on: there may be room again the next time.
+    /// Writes a file. That it cannot be written is said, and the recorder goes on: there may be room again the next
+    /// time.
     fn write(&mut self, recorder: &mut Recorder, trigger: &Trigger) -> Result<(), Failure> {
         let path = self.path();
         let partial = hidden(&path);

@@ -41,7 +41,8 @@ impl Socket {
                     continue;
                 };
                 let told = told.clone();
-                // Nobody waits for a client that is slow. A thread that cannot be started is a client that is not heard.
+                // Nobody waits for a client that is slow. A thread that cannot be started is a client that is not
+                // heard.
                 let _ = thread::Builder::new().name("client".into()).spawn(move || hear(client, &told));
             }
         })?;
@@ -58,7 +59,8 @@ impl Drop for Socket {
 /// Only this user may connect: a line writes a file. A socket that nobody listens to any more is replaced.
 fn bound(path: &Path) -> io::Result<UnixListener> {
     let listener = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // Before it has a name, so that nobody else connects meanwhile. The name gets the mode of the socket (unix_bind_bsd, net/unix/af_unix.c).
+    // Before it has a name, so that nobody else connects meanwhile. The name gets the mode of the socket
+    // (unix_bind_bsd, net/unix/af_unix.c).
     fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let address = UnixAddr::new(path)?;
     let named = match bind(listener.as_raw_fd(), &address) {

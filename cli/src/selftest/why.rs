@@ -1,4 +1,5 @@
-//! Known causes: threads hand a token round, one of them is delayed, and all tell when and by whom. What `why` says of it is compared.
+//! Known causes: threads hand a token round, one of them is delayed, and all tell when and by whom. What `why` says of
+//! it is compared.
 
 mod judge;
 mod stage;

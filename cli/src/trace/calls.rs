@@ -66,10 +66,12 @@ impl Call {
         let Some(name) = name_of(number) else {
             return Self { name: format!("syscall_{number}"), args: None };
         };
-        // The tracepoint has the name of the kernel's function: newstat for stat, sendfile64 for sendfile, umount for umount2.
+        // The tracepoint has the name of the kernel's function: newstat for stat, sendfile64 for sendfile, umount for
+        // umount2.
         let of_kernel = [name.into(), format!("new{name}"), format!("{name}64"), name.trim_end_matches('2').into()];
         let format = of_kernel.iter().find_map(|name| Format::read(&format!("syscalls:sys_enter_{name}")).ok());
-        // A call without arguments has no tracepoint of its own on some kernels; one with them has the pointers' strings on others.
+        // A call without arguments has no tracepoint of its own on some kernels; one with them has the pointers'
+        // strings on others.
         let is_argument = |field: &&Field| !field.name().starts_with("__") && !field.name().starts_with("common_");
         let args = format.map(|format| {
             let args = format.fields().iter().filter(is_argument);

@@ -62,7 +62,8 @@ fn is_probe(name: &str) -> bool {
     name.split_once(':').is_some_and(|(kind, _)| kinds.contains(&kind))
 }
 
-/// An event by its name: a tracepoint has a colon, and so have probes. A static probe is an event for each of its places.
+/// An event by its name: a tracepoint has a colon, and so have probes. A static probe is an event for each of its
+/// places.
 pub fn event(options: RingOptions, name: &str, filter: Option<&str>) -> Result<RingOptions, Failure> {
     let filtered = |options: RingOptions| filter.into_iter().fold(options, RingOptions::filter);
     let Some((kind, of)) = name.split_once(':') else { return Ok(filtered(options.event_name(name))) };

@@ -48,7 +48,8 @@ impl Lines {
         Self { out: Out::new(), names: Names::now(), json, stamp, marks }
     }
 
-    /// A line. `text` is made only for text, `value` only for JSON: an object, to which the time and the thread are added.
+    /// A line. `text` is made only for text, `value` only for JSON: an object, to which the time and the thread are
+    /// added.
     pub fn line(&mut self, at: At, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> io::Result<()> {
         let At { time, cpu, pid, tid, certainty, late_by } = at;
         let comm = self.names.of(tid);

@@ -51,13 +51,15 @@ pub struct Pairs {
     waits: Option<u32>,
 }
 
-/// The thread number, for perf, of all threads that are outside of this PID namespace (`perf_event_pid_type`, kernel/events/core.c).
+/// The thread number, for perf, of all threads that are outside of this PID namespace (`perf_event_pid_type`,
+/// kernel/events/core.c).
 pub const NOWHERE: u32 = 0;
 
 /// The number of a return from no call.
 const NO_CALL: i64 = -1;
 
-/// The first sources of the rings: entries, returns, and records of threads. `numbers` are the calls, or all if there are none.
+/// The first sources of the rings: entries, returns, and records of threads. `numbers` are the calls, or all if there
+/// are none.
 pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> RingOptions {
     // execve shows where a command begins.
     let exec = calls::number("execve").filter(|_| has_command);

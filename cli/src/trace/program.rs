@@ -1,4 +1,5 @@
-//! The BPF program that copies what pointers of system calls point to, as instructions. aya loads it from an object, which is made here.
+//! The BPF program that copies what pointers of system calls point to, as instructions. aya loads it from an object,
+//! which is made here.
 
 use object::write::{Object, Relocation, Symbol, SymbolId, SymbolSection};
 use object::{
@@ -18,8 +19,8 @@ pub const BUFFER: i32 = 32;
 /// Numbers of system calls are smaller.
 pub const MOST_CALLS: u32 = 1024;
 
-/// What a call points to, in the map [`CALLS`]: how many arguments (0, 1 or 2), and for each the offset of its register in `struct pt_regs`,
-/// and 0 for a string, or 1 + the offset of the register with the buffer's length.
+/// What a call points to, in the map [`CALLS`]: how many arguments (0, 1 or 2), and for each the offset of its register
+/// in `struct pt_regs`, and 0 for a string, or 1 + the offset of the register with the buffer's length.
 pub type Pointers = [u32; 5];
 
 /// Where the arguments of a call are in `struct pt_regs` (arch/*/include/asm/ptrace.h).
@@ -31,8 +32,8 @@ pub const REGISTERS: Option<[u32; 6]> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// A record: `u64` number of the call; and for each argument its `u64` pointer, `i64` length or negative error, and bytes. Arguments have
-/// these places, and their parts these offsets.
+/// A record: `u64` number of the call; and for each argument its `u64` pointer, `i64` length or negative error, and
+/// bytes. Arguments have these places, and their parts these offsets.
 pub const FIRST: usize = 8;
 pub const SECOND: usize = FIRST + BYTES + (STRING as usize).next_multiple_of(8);
 pub const LEN: usize = 8;

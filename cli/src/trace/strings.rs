@@ -1,7 +1,9 @@
-//! What pointers of system calls point to: strings, and the beginnings of buffers, as they were when the call was entered.
+//! What pointers of system calls point to: strings, and the beginnings of buffers, as they were when the call was
+//! entered.
 //!
-//! A BPF program ([`program`]) copies them. Its records come through rings of their own, so that the traced calls lose nothing by them. They
-//! are read without order: a record of a thread is that of the call which returns next in that thread.
+//! A BPF program ([`program`]) copies them. Its records come through rings of their own, so that the traced calls lose
+//! nothing by them. They are read without order: a record of a thread is that of the call which returns next in that
+//! thread.
 
 use super::calls::Calls;
 use super::pairs::{Entry, NOWHERE};
@@ -18,7 +20,8 @@ use std::ops::ControlFlow;
 /// Bytes of each CPU's ring.
 const RING: u64 = 1 << 20;
 
-/// Records of threads that are not traced are dropped when they are older than this, in nanoseconds; sooner if there are too many.
+/// Records of threads that are not traced are dropped when they are older than this, in nanoseconds; sooner if there
+/// are too many.
 const OLD: [u64; 3] = [10_000_000_000, 1_000_000_000, 0];
 const MOST: usize = 1 << 16;
 
@@ -42,8 +45,9 @@ pub struct Copied {
 }
 
 impl Strings {
-    /// Loads the program for these calls, or for all if there are none. `None` if they point to nothing. To be called before the calls' own
-    /// rings are opened: the kernel runs what was attached first. If another tracer was there before, a call's strings come behind its entry.
+    /// Loads the program for these calls, or for all if there are none. `None` if they point to nothing. To be called
+    /// before the calls' own rings are opened: the kernel runs what was attached first. If another tracer was there
+    /// before, a call's strings come behind its entry.
     pub fn begin(calls: &mut Calls, numbers: &[i64]) -> Result<Option<Self>, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
         let all = if numbers.is_empty() { (0..MOST_CALLS.into()).collect() } else { numbers.to_vec() };
@@ -129,7 +133,8 @@ fn read(event: &Event<'_>) -> Option<((u32, u64), Copied)> {
 pub type Bytes<'a> = (&'a [u8], bool);
 
 impl Copied {
-    /// The string to which an argument points, the first or the second of those that point to something. Without the end that strings have.
+    /// The string to which an argument points, the first or the second of those that point to something. Without the
+    /// end that strings have.
     pub fn string(&self, at: usize, pointer: u64) -> Option<Bytes<'_>> {
         let bytes = self.at(at, pointer)?;
         let more = bytes.len() == STRING as usize;
@@ -141,7 +146,8 @@ impl Copied {
         Some((self.at(at, pointer)?, len > BUFFER as u64))
     }
 
-    /// What lies where an argument points to. A 32-bit program has its arguments in other registers than those that were copied.
+    /// What lies where an argument points to. A 32-bit program has its arguments in other registers than those that
+    /// were copied.
     fn at(&self, at: usize, pointer: u64) -> Option<&[u8]> {
         let (copied, bytes) = self.pointed.get(at)?.as_ref()?;
         (*copied == pointer).then_some(bytes)
@@ -159,7 +165,8 @@ pub fn why(error: &dyn Error) -> String {
     text
 }
 
-/// Bytes as strace(1) prints them: in quotes, with the escapes of C, and dots if more follows. UTF-8 is printed as it is.
+/// Bytes as strace(1) prints them: in quotes, with the escapes of C, and dots if more follows. UTF-8 is printed as it
+/// is.
 pub fn quoted((bytes, more): Bytes<'_>) -> String {
     let mut text = String::from("\"");
     for chunk in bytes.utf8_chunks() {

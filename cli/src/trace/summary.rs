@@ -38,8 +38,8 @@ impl Summary {
         }
     }
 
-    /// Takes what is seen of a CPU. What returned while records were lost, or after one that came late, has no time: another entry may be
-    /// among them.
+    /// Takes what is seen of a CPU. What returned while records were lost, or after one that came late, has no time:
+    /// another entry may be among them.
     pub fn saw(&mut self, event: &Event<'_>) {
         self.last.takes(event).into_iter().for_each(|since| self.times.void(since));
     }
@@ -103,7 +103,8 @@ mod tests {
         assert_eq!([&row["times"]["count"], &row["times"]["total_ns"]], times.map(Value::from).each_ref());
     }
 
-    /// A call that returned on CPU 0 while records of CPU 1 were lost, or after a record that comes late, counts, but its entry may be another's.
+    /// A call that returned on CPU 0 while records of CPU 1 were lost, or after a record that comes late, counts, but
+    /// its entry may be another's.
     #[test]
     fn what_returned_while_records_were_lost_has_no_time() {
         let stories: [crate::recent::Story; 2] = [|each| a_loss_in_between(each), |each| a_late_record(each)];

@@ -1,9 +1,9 @@
 //! The account itself: facts in, stretches out.
 //!
-//! `sched_waking` comes before it is known whether its thread sleeps at all (`try_to_wake_up`, kernel/sched/core.c). A thread that is about
-//! to sleep may find that it was woken and go on, or leave its CPU and come back. So such a wake-up is held until the thread's switch:
-//! a thread that leaves as one that can run was not woken. No thread is woken twice without having run, so of several wake-ups the last
-//! counts.
+//! `sched_waking` comes before it is known whether its thread sleeps at all (`try_to_wake_up`, kernel/sched/core.c). A
+//! thread that is about to sleep may find that it was woken and go on, or leave its CPU and come back. So such a
+//! wake-up is held until the thread's switch: a thread that leaves as one that can run was not woken. No thread is
+//! woken twice without having run, so of several wake-ups the last counts.
 
 use super::history::{History, Stretch};
 use super::{Cause, Has, In, Left, Ran, Wake, Waker, What, Who, Why};
@@ -33,7 +33,8 @@ pub struct Account {
     unknown: Cause,
     /// Who has waited, since when, and is seen to run: nobody saw when it began to.
     unseen: Option<(Who, u64)>,
-    /// The time of the first of those facts that came late, as long as none has come in its turn since: nothing is known of it on.
+    /// The time of the first of those facts that came late, as long as none has come in its turn since: nothing is
+    /// known of it on.
     void_from: Option<u64>,
     /// Who was woken when for which signal, as the last fact says.
     signalled: Option<(Who, u64, NonZeroU8)>,
@@ -261,9 +262,10 @@ impl Account {
         self.cpus.entry(cpu).and_modify(|cpu| cpu.woken = woken_here);
     }
 
-    /// A signal was sent: to a thread, or to all of its process. `None`: nobody is to be woken for it. `signal_generate` comes behind the wake-ups
-    /// that it causes (`__send_signal_locked`, kernel/signal.c), with no other fact of the CPU in between. A thread that was awake already is not
-    /// woken: then the wake-up is of something that the sender did before.
+    /// A signal was sent: to a thread, or to all of its process. `None`: nobody is to be woken for it.
+    /// `signal_generate` comes behind the wake-ups that it causes (`__send_signal_locked`, kernel/signal.c), with no
+    /// other fact of the CPU in between. A thread that was awake already is not woken: then the wake-up is of something
+    /// that the sender did before.
     pub fn signals(&mut self, time: u64, cpu: u32, sent: Option<(u32, bool, NonZeroU8)>) {
         let woken = self.take_woken(cpu);
         if !self.fact(time, cpu) {
@@ -292,7 +294,8 @@ impl Account {
         self.threads.get(&who).map(|thread| &thread.call)
     }
 
-    /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it has ended.
+    /// A CPU goes from one thread to another: 0 is the idle one. `left`: why it left and its process, or `None` if it
+    /// has ended.
     pub fn switches(&mut self, time: u64, cpu: u32, prev: u32, left: Option<(Why, u32)>, next: u32) -> Option<Ran> {
         if !self.fact(time, cpu) {
             if left.is_none() {
@@ -309,8 +312,8 @@ impl Account {
         self.comes(time, cpu, next)
     }
 
-    /// What the kernel's own record says of a thread that leaves, where there is no `sched_switch`. It does not say why a thread sleeps. `next`:
-    /// who comes, if it says so.
+    /// What the kernel's own record says of a thread that leaves, where there is no `sched_switch`. It does not say why
+    /// a thread sleeps. `next`: who comes, if it says so.
     pub fn leaves_unseen(&mut self, time: u64, cpu: u32, prev: u32, could_run: Option<u32>, next: Option<u32>) {
         if !self.fact(time, cpu) {
             return;
@@ -368,7 +371,8 @@ impl Account {
         }
     }
 
-    /// A thread writes the record of its end. Where only some threads are recorded it is their last one, so until here it is known to run.
+    /// A thread writes the record of its end. Where only some threads are recorded it is their last one, so until here
+    /// it is known to run.
     pub fn tells_its_end(&mut self, time: u64, cpu: u32, thread: u32) {
         if !self.fact(time, cpu) {
             // The switch that ends it comes later, if it is still to come and has a record.
@@ -425,7 +429,8 @@ impl Account {
             return;
         }
         let of = self.cpu(time, cpu);
-        // A soft one interrupts none, and a hard one only a soft one, but timers are a part of one: what is left has an end without a record.
+        // A soft one interrupts none, and a hard one only a soft one, but timers are a part of one: what is left has an
+        // end without a record.
         if of.interrupts.last().is_some_and(|(of, _)| kinds == [SOFT] || *of != [SOFT] && of.len() >= kinds.len()) {
             of.interrupts.clear();
         }
@@ -478,7 +483,8 @@ impl Account {
         sums
     }
 
-    /// A packet to this machine is put where a soft interrupt delivers it: by a thread, or by a soft interrupt that delivers another.
+    /// A packet to this machine is put where a soft interrupt delivers it: by a thread, or by a soft interrupt that
+    /// delivers another.
     pub fn sends(&mut self, time: u64, cpu: u32, by: u32, in_interrupt: bool, packet: u64) {
         if !self.fact(time, cpu) {
             return;
@@ -507,19 +513,21 @@ impl Account {
         self.cpu(time, cpu).packet = sender.map(|(who, _)| who);
     }
 
-    /// A CPU has delivered all that was sent there. What has not arrived was dropped, and another packet may have its address. One that went
-    /// to another CPU is forgotten as well: of such a one nothing is said ([`Self::sender`]).
+    /// A CPU has delivered all that was sent there. What has not arrived was dropped, and another packet may have its
+    /// address. One that went to another CPU is forgotten as well: of such a one nothing is said ([`Self::sender`]).
     pub fn delivered_all(&mut self, cpu: u32) {
         self.sent.retain(|_, (_, on)| *on != cpu);
     }
 
-    /// Who sent the packet that is delivered here, if it is the thread that has this CPU: then it delivers itself what it sends.
+    /// Who sent the packet that is delivered here, if it is the thread that has this CPU: then it delivers itself what
+    /// it sends.
     fn sender(&self, cpu: u32) -> Option<Who> {
         let of = self.cpus.get(&cpu)?;
         of.packet.filter(|sender| of.has == Has::Thread(*sender))
     }
 
-    /// Records of a CPU, or of any, are lost after this time; if it is not known, after the last fact. Gives the time from which nothing is known.
+    /// Records of a CPU, or of any, are lost after this time; if it is not known, after the last fact. Gives the time
+    /// from which nothing is known.
     pub fn lost(&mut self, cpu: Option<u32>, after: Option<u64>) -> u64 {
         let last = cpu.map_or(self.newest, |cpu| self.cpus.get(&cpu).map_or(0, |cpu| cpu.last));
         self.void(cpu, after.unwrap_or(last), Cause::Loss)
@@ -591,8 +599,8 @@ impl Account {
         owners.between(from, to).collect()
     }
 
-    /// A fact comes at this time. Of one that comes late it is false: what was concluded without it is void, and nothing is concluded from it,
-    /// because what the facts between it and the newest have told is gone.
+    /// A fact comes at this time. Of one that comes late it is false: what was concluded without it is void, and
+    /// nothing is concluded from it, because what the facts between it and the newest have told is gone.
     fn fact(&mut self, time: u64, cpu: u32) -> bool {
         if time < self.newest {
             if self.void_from.is_none_or(|from| time < from) {
@@ -863,8 +871,9 @@ impl Account {
 impl Cpu {
     /// From when to when it has been idle since a thread was taken off it that runs now, on this CPU or another.
     ///
-    /// A CPU goes idle only if it has nobody who may run (`__schedule`, kernel/sched/core.c). So who is taken off it then may not, and neither
-    /// may those of its own who were taken off before. On the way to another CPU a thread may wait there meanwhile.
+    /// A CPU goes idle only if it has nobody who may run (`__schedule`, kernel/sched/core.c). So who is taken off it
+    /// then may not, and neither may those of its own who were taken off before. On the way to another CPU a thread may
+    /// wait there meanwhile.
     fn idle(&self, left: Left, cpu: u32, until: u64) -> Option<[u64; 2]> {
         let mut idle = self.history.between(left.time, until).filter(|stretch| stretch.what == Has::Idle);
         let first = idle.next()?;
@@ -910,7 +919,8 @@ impl Thread {
                 why,
                 call: self.call.clone(),
                 end: woken.map(|wake| wake.by.clone()),
-                // Only a signal continues one that is stopped. For others the result of the call says whether it was the signal.
+                // Only a signal continues one that is stopped. For others the result of the call says whether it was
+                // the signal.
                 signal: woken.filter(|_| why == Why::Stopped).and_then(|wake| wake.signal),
                 stacks: [stack, woken.map_or(0, |wake| wake.stack)],
             },

@@ -1,4 +1,5 @@
-//! One thread on the way that the kernel's records tell; and whole machines that are simulated, with all that can be missing.
+//! One thread on the way that the kernel's records tell; and whole machines that are simulated, with all that can be
+//! missing.
 
 use super::{Account, Call, Cause, Has, In, Ran, Stretch, Waker, What, Who, Why};
 use crate::scheduler::why;
@@ -88,7 +89,8 @@ fn the_next_thread_with_its_number_is_another() {
     assert_eq!(after([Runs, Leaves(10, Why::Asleep), Wakes(20), Runs, Ends, Runs]), Some((None, None)));
 }
 
-/// It is woken on its way to sleep, and again later. The first wake-up counts if it ran where records are lost, so nothing says that it slept.
+/// It is woken on its way to sleep, and again later. The first wake-up counts if it ran where records are lost, so
+/// nothing says that it slept.
 #[test]
 fn a_wake_up_that_may_count_is_a_doubt() {
     let mut account = Account::new(100);
@@ -103,7 +105,8 @@ fn a_wake_up_that_may_count_is_a_doubt() {
     assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (30, unknown[0].clone()), (50, unknown[1].clone())]);
 }
 
-/// What was concluded without it is void, of its time on, and what was told since does not come back: until the next fact nothing is known.
+/// What was concluded without it is void, of its time on, and what was told since does not come back: until the next
+/// fact nothing is known.
 #[test]
 fn nothing_is_known_between_a_late_record_and_the_newest() {
     let mut account = Account::new(100);
@@ -119,7 +122,8 @@ fn nothing_is_known_between_a_late_record_and_the_newest() {
     assert_eq!((account.newest(), account.had(0, 20, 50)), (50, vec![(Has::Unknown(Cause::Late), 30)]));
 }
 
-/// The end of a thread may come late, or the record of the next one that has its number. That one is another nevertheless.
+/// The end of a thread may come late, or the record of the next one that has its number. That one is another
+/// nevertheless.
 #[test]
 fn a_late_end_is_one() {
     let story = |late: fn(&mut Account)| {
@@ -139,7 +143,8 @@ fn a_late_end_is_one() {
     assert_eq!(story(|account| account.forks(30, 1, THREAD)), Some(30));
 }
 
-/// A record of a thread's end that comes late ends the thread, if it is off its CPU, and the next thread of its number is another.
+/// A record of a thread's end that comes late ends the thread, if it is off its CPU, and the next thread of its number
+/// is another.
 #[test]
 fn a_late_record_of_an_end_is_one() {
     for is_off in [false, true] {
@@ -260,7 +265,8 @@ fn a_quota_holds_a_thread_back() {
     assert_eq!(taken_off, [(20, 60, false)]);
 }
 
-/// A thread sends a packet to this machine, and the soft interrupt that delivers it runs before it goes on: so it wakes who waits for that.
+/// A thread sends a packet to this machine, and the soft interrupt that delivers it runs before it goes on: so it wakes
+/// who waits for that.
 #[test]
 fn who_sends_a_packet_wakes_its_reader() {
     const SENDER: u32 = 9;
@@ -330,7 +336,8 @@ fn interrupts_take_time_of_threads() {
     assert_eq!(part, [("net_rx".to_owned(), 3), ("vda".to_owned(), 1)]);
 }
 
-/// The sender's wake-up may be of something else: the result of the call says whether it was the signal. Only a signal continues a stopped thread.
+/// The sender's wake-up may be of something else: the result of the call says whether it was the signal. Only a signal
+/// continues a stopped thread.
 #[test]
 fn a_signal_is_named_if_it_ended_the_wait() {
     const WAKER: u32 = 8;
@@ -578,7 +585,8 @@ impl Machine {
                 self.threads.push(thread);
                 self.tell(cpu, Fact::Wakes { woken: number, by, interrupt: false });
             }
-            // It executes a program as the thread that is not the first of its process, and takes another number without a record.
+            // It executes a program as the thread that is not the first of its process, and takes another number
+            // without a record.
             1 if self.faults && !self.threads[at].is_first && self.below(4) == 0 => {
                 self.gives_up(cpu);
                 let (number, now) = (self.free_number(), self.now);

@@ -208,7 +208,8 @@ mod tests {
         [before, count(&mut rows)]
     }
 
-    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the woken thread may have run and waited again on CPU 1 in between.
+    /// A loss on CPU 1 is told after what CPU 0 wrote meanwhile: the woken thread may have run and waited again on CPU
+    /// 1 in between.
     #[test]
     fn a_wait_that_ended_while_records_were_lost_does_not_count() {
         assert_eq!(counted(|each| a_loss_in_between(each)), [2, 1], "what ended before the loss");

@@ -1,10 +1,11 @@
 //! What is behind the descriptors that system calls have.
 //!
-//! The stream tells a number. `/proc/PID/fd` has the file, but only as of now, and the stream is behind that. So a name counts only for calls that
-//! were entered while nothing changed the descriptor: neither before the look, nor between the place of the stream and the look, which the
-//! stream tells later. Changes are the system calls that close or replace descriptors, `execve`, and the end of a process. After a loss
-//! nothing is known of what was before. Not seen: `io_uring` that closes, `SECCOMP_ADDFD_FLAG_SETFD`, and processes that share descriptors without
-//! being one (`CLONE_FILES` without `CLONE_THREAD`). Programs of 32 bits have other numbers of calls, so theirs have no names.
+//! The stream tells a number. `/proc/PID/fd` has the file, but only as of now, and the stream is behind that. So a name
+//! counts only for calls that were entered while nothing changed the descriptor: neither before the look, nor between
+//! the place of the stream and the look, which the stream tells later. Changes are the system calls that close or
+//! replace descriptors, `execve`, and the end of a process. After a loss nothing is known of what was before. Not seen:
+//! `io_uring` that closes, `SECCOMP_ADDFD_FLAG_SETFD`, and processes that share descriptors without being one
+//! (`CLONE_FILES` without `CLONE_THREAD`). Programs of 32 bits have other numbers of calls, so theirs have no names.
 
 use crate::trace::calls::is_exec;
 use perfweave::{Clock, Event, Item, Kind, Record, Rings};
@@ -67,7 +68,8 @@ struct Named {
 }
 
 impl Descriptors {
-    /// `None`: nothing tells of system calls, the clock of the events cannot be read, or `/proc` is of another PID namespace.
+    /// `None`: nothing tells of system calls, the clock of the events cannot be read, or `/proc` is of another PID
+    /// namespace.
     pub fn new(rings: &Rings) -> Option<Self> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
         let mut numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace();
@@ -140,7 +142,8 @@ impl Descriptors {
                 else {
                     return;
                 };
-                // Of one whose entry nobody saw it is not known what it changes. Who executes a program has the number of its process now.
+                // Of one whose entry nobody saw it is not known what it changes. Who executes a program has the number
+                // of its process now.
                 let entered = self.changing.remove(&tid);
                 let (process, changed) = entered.unwrap_or((process, 0..=i32::MAX));
                 if is_exec(number) {
@@ -267,7 +270,8 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    /// The names of one open file of this process, which was called with at 10 and is asked for at once. `then`: what the stream tells later.
+    /// The names of one open file of this process, which was called with at 10 and is asked for at once. `then`: what
+    /// the stream tells later.
     fn names(then: impl Fn(&mut Descriptors, i32, u64)) -> [bool; 3] {
         let mut descriptors = Descriptors { floor: 5, ..nobody() };
         let file = std::fs::File::open("/proc/self/stat").unwrap();

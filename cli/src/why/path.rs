@@ -20,8 +20,8 @@ pub struct Step {
     pub instead: Vec<(Has, u64)>,
     /// Of the time it ran, what interrupts took, by name.
     pub interrupts: Vec<(Arc<str>, u64)>,
-    /// What its waker did, from when it fell asleep until it was woken: without a hole. Empty if no thread woke it, or if the waker is not
-    /// followed.
+    /// What its waker did, from when it fell asleep until it was woken: without a hole. Empty if no thread woke it, or
+    /// if the waker is not followed.
     pub within: Vec<Step>,
 }
 

@@ -1,5 +1,5 @@
-//! Whether the quota of a control group held a process back, by the group's own counters; and what the hypervisor had. No tracepoint says so: such a
-//! thread is ready, and others have its CPU, or nobody.
+//! Whether the quota of a control group held a process back, by the group's own counters; and what the hypervisor had.
+//! No tracepoint says so: such a thread is ready, and others have its CPU, or nobody.
 
 use crate::out::{Out, line};
 use crate::times::short;
@@ -78,7 +78,8 @@ impl Quota {
     }
 }
 
-/// How long the hypervisor had CPUs of this machine that they wanted: of all together, for nothing says which thread waited for it.
+/// How long the hypervisor had CPUs of this machine that they wanted: of all together, for nothing says which thread
+/// waited for it.
 #[derive(Debug)]
 pub struct Steal(Option<u64>);
 
@@ -117,7 +118,8 @@ fn steal(text: &str) -> Option<u64> {
     Some(ticks.saturating_mul(10_000_000))
 }
 
-/// A line of /proc/PID/cgroup, `0::/a` or `4:cpu,cpuacct:/a`: where its hierarchy is mounted by convention, and the group in it.
+/// A line of /proc/PID/cgroup, `0::/a` or `4:cpu,cpuacct:/a`: where its hierarchy is mounted by convention, and the
+/// group in it.
 fn folder(line: &str) -> Option<(PathBuf, &Path)> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, group) = (parts.next()?, parts.next()?);

@@ -207,7 +207,8 @@ impl Search {
         is_of && self.comm.as_ref().is_none_or(|comm| known.name == *comm) && known.process != Some(std::process::id())
     }
 
-    /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are made of.
+    /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are
+    /// made of.
     pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         let since = self.scheduler.untold(ledger);
         self.void(since);
@@ -258,7 +259,8 @@ mod tests {
         }
     }
 
-    /// Between two waits a record of the first comes late. That one is not known any more, and neither is what followed it until the next fact.
+    /// Between two waits a record of the first comes late. That one is not known any more, and neither is what followed
+    /// it until the next fact.
     #[test]
     fn no_path_goes_through_a_time_of_which_a_record_comes_late() {
         let Command::Why(args) = Cli::parse_from(["perfweave", "why"]).command else { unreachable!() };

@@ -1,4 +1,5 @@
-//! Where threads stood when they fell asleep, and when they woke others: call chains, which have names where a path is kept.
+//! Where threads stood when they fell asleep, and when they woke others: call chains, which have names where a path is
+//! kept.
 
 use crate::convert::names::{Frame, Names as Mapped, frames};
 use crate::convert::view::View;

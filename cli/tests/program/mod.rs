@@ -56,7 +56,8 @@ pub fn in_a_container(arguments: &[&str]) -> Option<Ran> {
     Some(ran)
 }
 
-/// While this program, the shell's parent, stands still, more threads are switched than a ring holds. Records that come after a loss tell it.
+/// While this program, the shell's parent, stands still, more threads are switched than a ring holds. Records that come
+/// after a loss tell it.
 const LOSING: &str = "many() { i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done; }
     kill -STOP $PPID; many; kill -CONT $PPID; many";
 

@@ -71,8 +71,8 @@ pub fn recorded_while(file: &str, args: &[&str], script: &str) -> Option<()> {
     Some(())
 }
 
-/// While the recorder, this shell's parent, stands still, more calls are made than a ring holds: records are lost for sure. Then two pipes wake
-/// their readers, beside a thread that is always ready.
+/// While the recorder, this shell's parent, stands still, more calls are made than a ring holds: records are lost for
+/// sure. Then two pipes wake their readers, beside a thread that is always ready.
 const LOSING: &str = "
     kill -STOP $PPID
     dd if=/dev/zero of=/dev/null bs=1 count=20000 2>/dev/null

@@ -7,7 +7,8 @@ use std::fmt;
 
 /// Why there is no format, or no field.
 ///
-/// The message ends with what helps, in parentheses. `Debug` prints the same, because Rust prints `Debug` if `main` returns the error.
+/// The message ends with what helps, in parentheses. `Debug` prints the same, because Rust prints `Debug` if `main`
+/// returns the error.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -75,7 +76,8 @@ pub(crate) fn short(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The longest name that a hint compares, in bytes, and how many names it compares. A format from elsewhere may have any.
+/// The longest name that a hint compares, in bytes, and how many names it compares. A format from elsewhere may have
+/// any.
 const LONGEST_COMPARED: usize = 64;
 const MOST_COMPARED: usize = 1 << 12;
 

@@ -49,13 +49,15 @@ const LEVELS: [&[&str]; 10] = [
     &["*", "/", "%"],
 ];
 
-/// The greatest depth of nested expressions. The kernel's are much less deep. A text from another machine must not overflow the stack.
+/// The greatest depth of nested expressions. The kernel's are much less deep. A text from another machine must not
+/// overflow the stack.
 const DEEPEST: u32 = 64;
 
 /// Parses expressions from tokens. Each function gives `None` for anything it does not understand.
 pub(super) struct Parser<'t> {
     tokens: &'t [Token<'t>],
-    /// The index of each field, by its name. A text from another machine may have many fields, and name each of them many times.
+    /// The index of each field, by its name. A text from another machine may have many fields, and name each of them
+    /// many times.
     fields: HashMap<&'t str, usize>,
     deep: u32,
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 /// A field of a tracepoint, read in place. [`Format::field`](super::Format::field) looks it up once; cloning is cheap.
 ///
-/// Each read is checked against the payload: a field that does not fit gives `None`. Numbers are read in the machine's byte order. The
-/// caller passes records of the field's own event ([`Record::source`]). In records of other events, other data lies at the same offset.
+/// Each read is checked against the payload: a field that does not fit gives `None`. Numbers are read in the machine's
+/// byte order. The caller passes records of the field's own event ([`Record::source`]). In records of other events,
+/// other data lies at the same offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     name: Arc<str>,
@@ -90,8 +91,8 @@ impl Field {
             (Place::Here, Some(count)) if !array || size.is_multiple_of(count) => size / count.max(1),
             _ => width_of(type_),
         };
-        // A string has at least a byte in each element, whatever the format claims. A field that is no array has all its bytes, even if
-        // there are none.
+        // A string has at least a byte in each element, whatever the format claims. A field that is no array has all
+        // its bytes, even if there are none.
         let width = if array { width.max(1) } else { width };
         let text = array && type_.trim_start_matches("const ") == "char";
         Some(Self { name: name.into(), type_name: type_.into(), offset, size, signed, place, width, array, text })
@@ -107,8 +108,8 @@ impl Field {
         &self.type_name
     }
 
-    /// Where the field begins, in bytes from the payload's start. For `__data_loc` and `__rel_loc`, the offset of the word that locates the
-    /// data.
+    /// Where the field begins, in bytes from the payload's start. For `__data_loc` and `__rel_loc`, the offset of the
+    /// word that locates the data.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -138,14 +139,15 @@ impl Field {
         self.text
     }
 
-    /// The number, sign-extended if the field is signed. `None` for arrays, for structs, and if it does not fit. An unsigned number from
-    /// 2^63 on becomes negative: see [`Field::uint`].
+    /// The number, sign-extended if the field is signed. `None` for arrays, for structs, and if it does not fit. An
+    /// unsigned number from 2^63 on becomes negative: see [`Field::uint`].
     #[inline]
     pub fn int(&self, record: &Record<'_>) -> Option<i64> {
         self.number(record.payload()?)
     }
 
-    /// The number's own bits, without its sign: -1 of 4 bytes is `u32::MAX`. `None` in the same cases as [`Field::int`].
+    /// The number's own bits, without its sign: -1 of 4 bytes is `u32::MAX`. `None` in the same cases as
+    /// [`Field::int`].
     #[inline]
     pub fn uint(&self, record: &Record<'_>) -> Option<u64> {
         if self.array {
@@ -154,8 +156,8 @@ impl Field {
         unsigned(record.payload()?, self.offset, self.width)
     }
 
-    /// The numbers of an array, fixed or dynamic, each like [`Field::int`]. For a field that is no array, its one number. `None` if
-    /// elements are not numbers of 1, 2, 4 or 8 bytes, or if the array does not fit.
+    /// The numbers of an array, fixed or dynamic, each like [`Field::int`]. For a field that is no array, its one
+    /// number. `None` if elements are not numbers of 1, 2, 4 or 8 bytes, or if the array does not fit.
     pub fn ints<'a>(&self, record: &Record<'a>) -> Option<impl ExactSizeIterator<Item = i64> + Clone + use<'a>> {
         self.numbers(record.payload()?)
     }
@@ -165,10 +167,11 @@ impl Field {
         self.data(record.payload()?)
     }
 
-    /// The string up to its zero byte, or to the field's end. Borrowed unless it wraps or is not UTF-8. Invalid UTF-8 becomes U+FFFD.
-    /// `None` if elements are longer than a byte, for fields that are no array, and if it does not fit.
+    /// The string up to its zero byte, or to the field's end. Borrowed unless it wraps or is not UTF-8. Invalid UTF-8
+    /// becomes U+FFFD. `None` if elements are longer than a byte, for fields that are no array, and if it does not fit.
     ///
-    /// Any process chooses its names and paths: they may have escape sequences of terminals and ends of lines ([`str::escape_debug`]).
+    /// Any process chooses its names and paths: they may have escape sequences of terminals and ends of lines
+    /// ([`str::escape_debug`]).
     pub fn text<'a>(&self, record: &Record<'a>) -> Option<Cow<'a, str>> {
         (self.array && self.width == 1).then(|| Some(text_of(self.data(record.payload()?)?)))?
     }

@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 /// The format of a tracepoint's payload: the `format` file of tracefs, parsed. It names each field.
 ///
-/// [`Format::of`] gives the format of each source of some rings, [`Format::read`] that of any tracepoint. To use a format from another
-/// machine, parse its text.
+/// [`Format::of`] gives the format of each source of some rings, [`Format::read`] that of any tracepoint. To use a
+/// format from another machine, parse its text.
 ///
 /// ```
 /// use perfweave_decode::Format;
@@ -34,11 +34,12 @@ pub struct Format {
 }
 
 impl Format {
-    /// The format of a source of the rings, by the number that [`Record::source`] gives. Call it once for each source, before reading. It
-    /// parses the text that [`Rings::format`] reads.
+    /// The format of a source of the rings, by the number that [`Record::source`] gives. Call it once for each source,
+    /// before reading. It parses the text that [`Rings::format`] reads.
     ///
     /// # Errors
-    /// [`Error::Rings`] with the errors of [`Rings::format`]; [`Error::Text`] for a text that this crate does not understand.
+    /// [`Error::Rings`] with the errors of [`Rings::format`]; [`Error::Text`] for a text that this crate does not
+    /// understand.
     pub fn of(rings: &Rings, source: usize) -> Result<Self, Error> {
         let format: Self = rings.format(source)?.parse()?;
         let of = &rings.sources()[source];
@@ -49,7 +50,8 @@ impl Format {
     /// The format of a tracepoint, `category:name`, of this machine.
     ///
     /// # Errors
-    /// [`Error::Rings`] with the errors of [`Rings::format_of`]; [`Error::Text`] for a file that this crate does not understand.
+    /// [`Error::Rings`] with the errors of [`Rings::format_of`]; [`Error::Text`] for a file that this crate does not
+    /// understand.
     pub fn read(name: &str) -> Result<Self, Error> {
         Rings::format_of(name)?.parse()
     }
@@ -59,14 +61,14 @@ impl Format {
         &self.name
     }
 
-    /// The tracepoint's number, which is also the first field of each payload, `common_type`, a `u16`. 0 for a probe, whose number
-    /// is not known before it is opened.
+    /// The tracepoint's number, which is also the first field of each payload, `common_type`, a `u16`. 0 for a probe,
+    /// whose number is not known before it is opened.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// All fields in their order. The first are common to all tracepoints: `common_type`, `common_flags`, `common_preempt_count` and
-    /// `common_pid`.
+    /// All fields in their order. The first are common to all tracepoints: `common_type`, `common_flags`,
+    /// `common_preempt_count` and `common_pid`.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -74,7 +76,8 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`Error::NoField`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of names.
+    /// [`Error::NoField`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of
+    /// names.
     pub fn field(&self, name: &str) -> Result<Field, Error> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
             return Ok(field.clone());
@@ -88,26 +91,31 @@ impl Format {
         Err(Error::NoField { event: short(&self.name).into(), name: short(name).into(), hint })
     }
 
-    /// Whether the crate understands the kernel's own way to print the event, so that [`Format::line`] prints the same, except for
-    /// addresses.
+    /// Whether the crate understands the kernel's own way to print the event, so that [`Format::line`] prints the same,
+    /// except for addresses.
     pub fn prints_as_the_kernel(&self) -> bool {
         self.print.is_some()
     }
 
-    /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without payload.
+    /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without
+    /// payload.
     ///
-    /// The text is the kernel's, as in `trace` of tracefs. An exception is `syscalls:*`, where the kernel does not follow its own `print fmt`; perf(1) follows it, and so does this.
-    /// The method evaluates `print fmt`, with C's operators and casts, all integer conversions, `%c`, `%s` and `%.*s`, and the helpers
-    /// `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`, `__print_hex`, `__print_hex_str` and `__print_array`.
-    /// Addresses are hexadecimal numbers where the kernel looks up symbols (`%pS`) or hides them (`%p`).
+    /// The text is the kernel's, as in `trace` of tracefs. An exception is `syscalls:*`, where the kernel does not
+    /// follow its own `print fmt`; perf(1) follows it, and so does this. The method evaluates `print fmt`, with C's
+    /// operators and casts, all integer conversions, `%c`, `%s` and `%.*s`, and the helpers `__get_str`,
+    /// `__get_dynamic_array`, `__print_flags`, `__print_symbolic`, `__print_hex`, `__print_hex_str` and
+    /// `__print_array`. Addresses are hexadecimal numbers where the kernel looks up symbols (`%pS`) or hides them
+    /// (`%p`).
     ///
-    /// A `print fmt` that the crate does not understand (`%pI4`, `%pU`, names that only the kernel's source has), or that is longer than 64
-    /// KiB, prints `name=value` for each field in its order. So does a record that does not fit its format.
-    /// [`Format::prints_as_the_kernel`] says which applies.
+    /// A `print fmt` that the crate does not understand (`%pI4`, `%pU`, names that only the kernel's source has), or
+    /// that is longer than 64 KiB, prints `name=value` for each field in its order. So does a record that does not fit
+    /// its format. [`Format::prints_as_the_kernel`] says which applies.
     ///
-    /// A line is cut at 64 KiB; the kernel's lines are at most a page. Text that a precision cuts off counts too. This allocates.
+    /// A line is cut at 64 KiB; the kernel's lines are at most a page. Text that a precision cuts off counts too. This
+    /// allocates.
     ///
-    /// Texts of fields are in it as they are, with the escape sequences and ends of lines that a process may have chosen.
+    /// Texts of fields are in it as they are, with the escape sequences and ends of lines that a process may have
+    /// chosen.
     pub fn line(&self, record: &Record<'_>) -> Option<String> {
         record.payload().map(|payload| self.line_of(payload))
     }

@@ -1,7 +1,7 @@
 //! Tracepoint fields by name, and lines of text as the kernel prints them, from records that [`perfweave`] reads.
 //!
-//! [`Format::of`] and [`Format::read`] give the format of a tracepoint or a probe. [`Format::field`] looks a field up once; [`Field`] reads it
-//! in place, without allocating. [`Format::line`] prints a record as the kernel does.
+//! [`Format::of`] and [`Format::read`] give the format of a tracepoint or a probe. [`Format::field`] looks a field up
+//! once; [`Field`] reads it in place, without allocating. [`Format::line`] prints a record as the kernel does.
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
@@ -22,11 +22,12 @@
 //! ```
 //!
 //! # Hostile bytes
-//! For any bytes of a record, this crate neither panics nor reads outside of the record. Tests check that with any bytes. The same is true
-//! for formats from other machines: each text is parsed or refused, and evaluating one always ends.
+//! For any bytes of a record, this crate neither panics nor reads outside of the record. Tests check that with any
+//! bytes. The same is true for formats from other machines: each text is parsed or refused, and evaluating one always
+//! ends.
 
-// It takes records, and descriptions of them from the kernel. It gives values and text. It knows the part of C that `print fmt` uses. It does
-// not know order, readers, or the source of a ring's bytes. Begin with `format.rs`.
+// It takes records, and descriptions of them from the kernel. It gives values and text. It knows the part of C that
+// `print fmt` uses. It does not know order, readers, or the source of a ring's bytes. Begin with `format.rs`.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -35,11 +35,13 @@ struct Conversion {
 /// Wider than any field of a line. The kernel's own lines are at most a page.
 const WIDEST: usize = 4096;
 
-/// The longest `print fmt` that is evaluated, in bytes. The kernel's own are a few KiB, and each line evaluates all of it.
+/// The longest `print fmt` that is evaluated, in bytes. The kernel's own are a few KiB, and each line evaluates all of
+/// it.
 const LONGEST_FORMAT: usize = 64 << 10;
 
 impl Print {
-    /// Parses the text after `print fmt:`. `None` if a part of it is not understood, or it is longer than [`LONGEST_FORMAT`].
+    /// Parses the text after `print fmt:`. `None` if a part of it is not understood, or it is longer than
+    /// [`LONGEST_FORMAT`].
     pub(super) fn parse(text: &str, fields: &[Field]) -> Option<Self> {
         (text.len() <= LONGEST_FORMAT).then_some(())?;
         let tokens = tokens(text)?;

@@ -165,7 +165,8 @@ fn numbers_are_cut_to_the_type_of_a_cast() {
     }
 }
 
-/// Long chains of operators of every kind, each inside the first side of the next: no text is deep enough to end the stack.
+/// Long chains of operators of every kind, each inside the first side of the next: no text is deep enough to end the
+/// stack.
 #[test]
 fn expressions_nest_as_deep_as_can_be() {
     let mut nested = "1".to_owned();
@@ -185,7 +186,8 @@ fn expressions_nest_as_deep_as_can_be() {
     assert_eq!(format.line_of(Bytes::from(&payload()[..])), "16001");
 }
 
-/// A format that the crate does not understand prints names and values, and so does a record that is too short for its format.
+/// A format that the crate does not understand prints names and values, and so does a record that is too short for its
+/// format.
 #[test]
 fn lines_that_are_not_understood_name_each_field() {
     for (said, arguments) in [

@@ -1,5 +1,5 @@
-//! Files that are written by paths that users give, and that only their user may read: recordings, and what the program makes of them. The
-//! program has this file as a module too (cli/src/main.rs), so it uses nothing else of the crate.
+//! Files that are written by paths that users give, and that only their user may read: recordings, and what the program
+//! makes of them. The program has this file as a module too (cli/src/main.rs), so it uses nothing else of the crate.
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl, readlinkat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 /// As many links as the kernel follows (MAXSYMLINKS, include/linux/namei.h).
 const MOST_LINKS: usize = 40;
 
-/// Creates a file for writing that only its user may read, or empties a regular one of that user, or opens what is there and no file. `None`
-/// if what is there is not wanted. Never waits for a reader. A file that others could open until now is replaced: who has opened it has the old
-/// one. One that this process was given open is made private where it is.
+/// Creates a file for writing that only its user may read, or empties a regular one of that user, or opens what is
+/// there and no file. `None` if what is there is not wanted. Never waits for a reader. A file that others could open
+/// until now is replaced: who has opened it has the old one. One that this process was given open is made private where
+/// it is.
 ///
-/// `PermissionDenied` if another user could read it, because it belongs to them, or has a say in what it is, by a link at the last place of
-/// the path. Links at the other places are followed: who may write in a folder of the path has a say in all that is behind it.
+/// `PermissionDenied` if another user could read it, because it belongs to them, or has a say in what it is, by a link
+/// at the last place of the path. Links at the other places are followed: who may write in a folder of the path has a
+/// say in all that is behind it.
 pub(crate) fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Option<File>> {
     let Place { path, flags, is_own } = Place::behind_links(path)?;
     // Looked at before, because opening a device has effects. Looked at again when it is open.
@@ -66,8 +68,8 @@ pub(crate) fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::R
     Ok(Some(file))
 }
 
-/// Where a path leads by links of this user and of root, as `fs.protected_symlinks` has it (proc_sys_fs(5)), but for the last name alone, in
-/// all directories.
+/// Where a path leads by links of this user and of root, as `fs.protected_symlinks` has it (proc_sys_fs(5)), but for
+/// the last name alone, in all directories.
 struct Place {
     path: PathBuf,
     /// With which to open it.
@@ -101,7 +103,8 @@ impl Place {
                     format!("it is a link of user {owner}, which is not followed: give the path that it leads to");
                 return Err(refused(message));
             }
-            // The kernel's own link to what a process has open, which may have no name: `/proc/self/fd/3`. Only the kernel can follow it.
+            // The kernel's own link to what a process has open, which may have no name: `/proc/self/fd/3`. Only the
+            // kernel can follow it.
             if fstatfs(&link)?.filesystem_type() == PROC_SUPER_MAGIC {
                 let is_own = is_of_this_process(&path);
                 return Ok(Self { path, flags: OFlag::empty(), is_own });

@@ -6,12 +6,13 @@ use std::{fmt, io};
 
 /// An error of reading or writing a recording.
 ///
-/// [`Error::kind`] says what a program can do about it, in the words of the core. The message says what was tried, then what the kernel
-/// answered, and in parentheses what helps. `Debug` prints the same, because Rust prints `Debug` if `main` returns the error.
-/// [`std::error::Error::source`] gives the error of the kernel as an [`io::Error`], if there is one.
+/// [`Error::kind`] says what a program can do about it, in the words of the core. The message says what was tried, then
+/// what the kernel answered, and in parentheses what helps. `Debug` prints the same, because Rust prints `Debug` if
+/// `main` returns the error. [`std::error::Error::source`] gives the error of the kernel as an [`io::Error`], if there
+/// is one.
 ///
-/// `io::Error::from(error)` has the nearest [`io::ErrorKind`] and holds this error. It prints the same, and [`io::Error::downcast`] returns
-/// this error.
+/// `io::Error::from(error)` has the nearest [`io::ErrorKind`] and holds this error. It prints the same, and
+/// [`io::Error::downcast`] returns this error.
 #[derive(thiserror::Error)]
 #[error(transparent)]
 pub struct Error(Box<Inner>);

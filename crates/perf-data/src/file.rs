@@ -1,5 +1,5 @@
-//! Reading a file that may contain anything. The crate reads no more than the file has, and keeps no more than the file's length and the
-//! available memory.
+//! Reading a file that may contain anything. The crate reads no more than the file has, and keeps no more than the
+//! file's length and the available memory.
 
 use crate::Error;
 use perfweave::{ErrorKind, Recording};
@@ -9,7 +9,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// How many bytes of memory a byte of the metadata takes at most: an id is kept, and indexed by its event and by its ring.
+/// How many bytes of memory a byte of the metadata takes at most: an id is kept, and indexed by its event and by its
+/// ring.
 const TIMES: u64 = 8;
 
 /// The file at a path.
@@ -112,7 +113,8 @@ impl Input {
         }
     }
 
-    /// The bytes of a section, to be kept. Sections of a forged file may overlap: all of them together are no longer than the file.
+    /// The bytes of a section, to be kept. Sections of a forged file may overlap: all of them together are no longer
+    /// than the file.
     pub(crate) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Error> {
         let end = at.saturating_add(size);
         if end > self.len {

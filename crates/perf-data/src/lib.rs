@@ -1,8 +1,9 @@
 //! Recordings of perf(1): `perf.data` files as rings of [`perfweave`], and its streams as `perf.data` files.
 //!
 //! [`open`] reads what `perf record` wrote, here or on another machine. The rings that it gives go into a
-//! [`Merge`](perfweave::Merge) or a [`Reader`](perfweave::Reader) like those of a kernel, so the same program reads live and recorded
-//! events. A [`Writer`] takes events as they are yielded. `perf script` and `perf report` read its file in the same order.
+//! [`Merge`](perfweave::Merge) or a [`Reader`](perfweave::Reader) like those of a kernel, so the same program reads
+//! live and recorded events. A [`Writer`] takes events as they are yielded. `perf script` and `perf report` read its
+//! file in the same order.
 //!
 //! ```
 //! use perfweave::{Ended, Merge, Order, Reader, sim};
@@ -37,20 +38,20 @@
 //! # Order
 //!
 //! A recording is complete: nothing is in flight. So no [`Hold`](perfweave::Hold) rule waits. Every event with a key is
-//! [`Certainty::Proven`](perfweave::Certainty::Proven) under any rule, and nothing is late. An event without a key shares the certainty of the
-//! event before it in its ring. If there is none, nothing orders it, and it is [`Certainty::Assumed`](perfweave::Certainty::Assumed). When all
-//! events were yielded, the stream has ended: a reader gives `None` ([`Ended::Recording`](perfweave::Ended::Recording)). Times are not compared
-//! with this machine's clocks.
+//! [`Certainty::Proven`](perfweave::Certainty::Proven) under any rule, and nothing is late. An event without a key
+//! shares the certainty of the event before it in its ring. If there is none, nothing orders it, and it is
+//! [`Certainty::Assumed`](perfweave::Certainty::Assumed). When all events were yielded, the stream has ended: a reader
+//! gives `None` ([`Ended::Recording`](perfweave::Ended::Recording)). Times are not compared with this machine's clocks.
 //!
-//! A merge indexes a long recording in parts, so that holding stays within its bound ([`WhenFull`](perfweave::WhenFull)). The order is still
-//! proven, unless a key is smaller than more records before it than fit into the bound. In that case [`EarlyRelease`](perfweave::EarlyRelease)
-//! comes first.
+//! A merge indexes a long recording in parts, so that holding stays within its bound
+//! ([`WhenFull`](perfweave::WhenFull)). The order is still proven, unless a key is smaller than more records before it
+//! than fit into the bound. In that case [`EarlyRelease`](perfweave::EarlyRelease) comes first.
 //!
 //! # Certificates
 //!
 //! A written recording has a chain of hashes among its records, and says in it what is proven and what is missing
-//! ([`Writer`](Writer#the-certificate)). [`verify`] computes all of that anew from the records, compares, and names the bytes and times that nothing
-//! vouches for.
+//! ([`Writer`](Writer#the-certificate)). [`verify`] computes all of that anew from the records, compares, and names the
+//! bytes and times that nothing vouches for.
 //!
 //! # Features
 //!
@@ -58,12 +59,14 @@
 //!
 //! # How it is made
 //!
-//! This package takes files and gives rings in memory, by [`perfweave::Recording`]. It also takes events and gives files. It knows the format
-//! of `perf.data` (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing about order. It uses the core by its public API alone.
-//! Begin with `open.rs` and `writer.rs`, and with `seal.rs` for certificates.
+//! This package takes files and gives rings in memory, by [`perfweave::Recording`]. It also takes events and gives
+//! files. It knows the format of `perf.data` (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing about
+//! order. It uses the core by its public API alone. Begin with `open.rs` and `writer.rs`, and with `seal.rs` for
+//! certificates.
 //!
-//! It parses the format itself, and checks bytes before it allocates memory for them. Tests compare it with the crate linux-perf-data. That
-//! crate sorts records itself, stops at the first bad record, and allocates memory by counts in the file.
+//! It parses the format itself, and checks bytes before it allocates memory for them. Tests compare it with the crate
+//! linux-perf-data. That crate sorts records itself, stops at the first bad record, and allocates memory by counts in
+//! the file.
 
 #![forbid(unsafe_code)]
 // docs.rs says at each item which feature brings it.

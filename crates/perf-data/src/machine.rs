@@ -44,7 +44,8 @@ fn count(path: &str) -> Option<u32> {
     Some(sum)
 }
 
-/// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a container.
+/// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a
+/// container.
 pub(crate) fn has_global_threads() -> bool {
     /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`, unchanged since Linux 3.8.
     const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -93,7 +94,8 @@ fn tracefs_of(line: &[u8]) -> Option<PathBuf> {
     (kind == b"tracefs").then(|| unescape(path).into())
 }
 
-/// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
+/// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`,
+/// `fs/seq_file.c`).
 fn unescape(mut field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     while let Some((&first, rest)) = field.split_first() {
@@ -108,7 +110,8 @@ fn unescape(mut field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Whether a path shows the whole tracefs: another file system may be mounted over it, or only one of its directories may be mounted.
+/// Whether a path shows the whole tracefs: another file system may be mounted over it, or only one of its directories
+/// may be mounted.
 fn is_tracefs(path: &Path) -> nix::Result<bool> {
     match statfs(&path.join("events")) {
         Ok(events) => Ok(events.filesystem_type() == TRACEFS_MAGIC),
@@ -119,8 +122,8 @@ fn is_tracefs(path: &Path) -> nix::Result<bool> {
     }
 }
 
-/// The content of a file of tracefs, from one read: `header_page` and others give nothing to the next one (`kernel/trace/trace_events.c`:
-/// `if (*ppos) return 0`).
+/// The content of a file of tracefs, from one read: `header_page` and others give nothing to the next one
+/// (`kernel/trace/trace_events.c`: `if (*ppos) return 0`).
 pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
     // More than such a file has: the kernel writes it into one page or two.
     let mut bytes = vec![0; 1 << 16];
@@ -129,7 +132,8 @@ pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The tracepoint with a number, by its folder: `category/name` below the folder `events`. Searches all of them, of which there are thousands.
+/// The tracepoint with a number, by its folder: `category/name` below the folder `events`. Searches all of them, of
+/// which there are thousands.
 pub(crate) fn tracepoint(events: &Path, number: u64) -> io::Result<Option<[String; 2]>> {
     for category in folders(events)? {
         for name in folders(&events.join(&category)).unwrap_or_default() {

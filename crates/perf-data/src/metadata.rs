@@ -26,8 +26,8 @@ pub(crate) const EVENT_DESC: u32 = 12;
 const DIR_FORMAT: u32 = 24;
 pub(crate) const CLOCK_DATA: u32 = 29;
 
-/// The sections that are kept: facts about the recorded machine that do not depend on which records are read. Besides those above: build
-/// ids, host name, version of perf, processor, memory, command line, topology, PMUs, clocks.
+/// The sections that are kept: facts about the recorded machine that do not depend on which records are read. Besides
+/// those above: build ids, host name, version of perf, processor, memory, command line, topology, PMUs, clocks.
 const KEPT: [u32; 16] =
     [TRACING_DATA, BUILD_ID, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16, CLOCK_DATA];
 
@@ -159,7 +159,8 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
         match kind {
             HEADER_ATTR => {
                 let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
-                // All events are there before their names. Later ones are more ids of one of them, or an event that was not known.
+                // All events are there before their names. Later ones are more ids of one of them, or an event that was
+                // not known.
                 let is_later = features.iter().any(|(feature, _)| *feature == EVENT_DESC);
                 let same = |known: &Described| known.attr == event.attr;
                 let all = || events.iter().enumerate().filter(|(_, known)| is_later && same(known));
@@ -251,7 +252,8 @@ fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features,
     Ok(features)
 }
 
-/// `HEADER_EVENT_DESC`: for each event an attribute, the number of its ids, a name, and the ids. Names up to the first malformed one.
+/// `HEADER_EVENT_DESC`: for each event an attribute, the number of its ids, a name, and the ids. Names up to the first
+/// malformed one.
 fn name_all(events: &mut [Described], words: &mut Words<'_>) -> Option<()> {
     let (_count, attr_size) = (words.u32()?, words.u32()?);
     for event in events {

@@ -24,7 +24,8 @@ impl Noted {
         let layout = attr.layout();
         let lacks = |bits: u64| adds && layout.sample_type() & bits == 0;
         let mut added = if lacks(CPU) { CPU } else { 0 };
-        // `perf script` does without these fields only for tracepoints (`perf_session__check_output_opt`, builtin-script.c).
+        // `perf script` does without these fields only for tracepoints (`perf_session__check_output_opt`,
+        // builtin-script.c).
         if lacks(IP | ADDR) && !attr.is_tracepoint() {
             added |= IP;
         }

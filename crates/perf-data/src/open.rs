@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 ///
 /// `perf record --threads` writes a directory: the function reads all files of it.
 ///
-/// The function reads the whole file and closes it before it returns. [`Rings::sources`] lists its events in the file's order, and
-/// [`Record::source`](perfweave::Record::source) is the index in that list. [`Rings::clock`] is the clock that stamped the records (`perf
-/// record -k`), or [`Clock::Perf`].
+/// The function reads the whole file and closes it before it returns. [`Rings::sources`] lists its events in the file's
+/// order, and [`Record::source`](perfweave::Record::source) is the index in that list. [`Rings::clock`] is the clock
+/// that stamped the records (`perf record -k`), or [`Clock::Perf`].
 ///
 /// ```no_run
 /// use perfweave::{Merge, Order};
@@ -42,10 +42,11 @@ use std::path::{Path, PathBuf};
 ///
 /// # Rings
 ///
-/// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each layout has a
-/// ring for each CPU. Records that name no CPU, such as those of `perf record --per-thread`, are in a ring for each event and thread (the
-/// event's id), and their [`Record::cpu`](perfweave::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
-/// [`Merge::new`](perfweave::Merge::new) then gives [`ErrorKind::InvalidInput`].
+/// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts,
+/// each layout has a ring for each CPU. Records that name no CPU, such as those of `perf record --per-thread`, are in a
+/// ring for each event and thread (the event's id), and their [`Record::cpu`](perfweave::Record::cpu) is `u32::MAX`. A
+/// file without records gives no rings, and [`Merge::new`](perfweave::Merge::new) then gives
+/// [`ErrorKind::InvalidInput`].
 ///
 /// Other programs may still write into rings that are added ([`Rings::add`]). The hold rule then applies to all rings.
 ///
@@ -71,16 +72,18 @@ use std::path::{Path, PathBuf};
 ///
 /// # Memory
 ///
-/// All records are in memory until the rings are dropped. The length of a ring is a power of two, so the rings take one to two times the
-/// length of the file's records. Each ring takes some 16 KiB more. If that exceeds the available memory, the error is [`ErrorKind::Limit`].
-/// Available is the least of `MemAvailable` of `/proc/meminfo` and what `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's
-/// control groups leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
-/// ([`Order::numbers`](perfweave::Order::numbers)) start again in each.
+/// All records are in memory until the rings are dropped. The length of a ring is a power of two, so the rings take one
+/// to two times the length of the file's records. Each ring takes some 16 KiB more. If that exceeds the available
+/// memory, the error is [`ErrorKind::Limit`]. Available is the least of `MemAvailable` of `/proc/meminfo` and what
+/// `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's control groups leave. A CPU with more than 1 GiB
+/// of records has several rings, and its own numbers ([`Order::numbers`](perfweave::Order::numbers)) start again in
+/// each.
 ///
-/// From the first refresh on, a merge takes 16 bytes for each indexed record, 40 if the record is out of order, and 64 for damage and for a
-/// loss. While a list of records out of order, or of damage and losses, grows, the old list and the new one both exist, so these take up to
-/// 80 and 140 bytes. The total stays within the bound of [`WhenFull::Copy`](perfweave::WhenFull::Copy), 64 MiB unless set, and within half of
-/// the memory that is available when the merge is made. A recording whose index could be larger is indexed in parts, in proven order: see
+/// From the first refresh on, a merge takes 16 bytes for each indexed record, 40 if the record is out of order, and 64
+/// for damage and for a loss. While a list of records out of order, or of damage and losses, grows, the old list and
+/// the new one both exist, so these take up to 80 and 140 bytes. The total stays within the bound of
+/// [`WhenFull::Copy`](perfweave::WhenFull::Copy), 64 MiB unless set, and within half of the memory that is available
+/// when the merge is made. A recording whose index could be larger is indexed in parts, in proven order: see
 /// [`WhenFull`](perfweave::WhenFull). That takes 4 bytes more for each KiB of records.
 ///
 /// # Errors
@@ -90,7 +93,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<Rings, Error> {
     read(path).map_err(|why| why.during(&format!("cannot read {}", path.display())))
 }
 
-/// The files of a recording: the one with the header, and in a directory those of perf's threads, which have records alone.
+/// The files of a recording: the one with the header, and in a directory those of perf's threads, which have records
+/// alone.
 struct Files {
     first: Input,
     data: Range<u64>,
@@ -181,9 +185,9 @@ fn read(path: &Path) -> Result<Rings, Error> {
     Ok(recording.build())
 }
 
-/// That these are the rings of a recording which its program did not finish, because it was killed: the [`ErrorKind::Recording`] says how
-/// much was written. What was not is missing at the end. A record that was written in part is [`Damage`](perfweave::Damage). `None` for all
-/// other rings.
+/// That these are the rings of a recording which its program did not finish, because it was killed: the
+/// [`ErrorKind::Recording`] says how much was written. What was not is missing at the end. A record that was written in
+/// part is [`Damage`](perfweave::Damage). `None` for all other rings.
 pub fn unfinished(rings: &Rings) -> Option<&Error> {
     rings.facts::<Facts>()?.unfinished.as_ref()
 }

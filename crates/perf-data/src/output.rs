@@ -15,7 +15,8 @@ use std::path::Path;
 /// How many bytes are written at once.
 const BUFFER: usize = 1 << 18;
 
-/// A file that is written from its start. It has no `Drop`: bytes still in the buffer belong to a file that was not finished.
+/// A file that is written from its start. It has no `Drop`: bytes still in the buffer belong to a file that was not
+/// finished.
 #[derive(Debug)]
 pub(crate) struct Output {
     file: File,
@@ -23,12 +24,14 @@ pub(crate) struct Output {
     buffer: Vec<u8>,
     /// Bytes in the file.
     len: u64,
-    /// What is hashed since the last seal, and how much of the buffer. Whole buffers are: for a record alone it is three times as slow.
+    /// What is hashed since the last seal, and how much of the buffer. Whole buffers are: for a record alone it is
+    /// three times as slow.
     hasher: Hasher,
     hashed: usize,
     /// Rings without a ring. They know the process that made them.
     here: Rings,
-    /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last writing.
+    /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last
+    /// writing.
     whole: u64,
     safe: [u64; 2],
     /// While the file is complete: the header to write before anything else.
@@ -129,7 +132,8 @@ impl Output {
         self.whole = self.len + self.buffer.len() as u64;
     }
 
-    /// Where the file can be cut, so that it ends with a whole record: after the last one in the file, and some before it.
+    /// Where the file can be cut, so that it ends with a whole record: after the last one in the file, and some before
+    /// it.
     pub(crate) fn safe(&self) -> [u64; 2] {
         self.safe
     }
@@ -150,7 +154,8 @@ impl Output {
         self.file.write_all_at(bytes, at).map_err(io)
     }
 
-    /// Cuts the file, writes what comes behind the records, and then its header. `open_again` is the header of a file that is not complete.
+    /// Cuts the file, writes what comes behind the records, and then its header. `open_again` is the header of a file
+    /// that is not complete.
     pub(crate) fn complete(&mut self, at: u64, behind: &[u8], header: &[u8], open_again: Vec<u8>) -> Result<(), Error> {
         let complete = || {
             self.file.set_len(at)?;
@@ -196,8 +201,8 @@ impl Output {
     }
 }
 
-/// Writes where a program may read meanwhile, and waits for it: somebody may have made the descriptor one that does not block, as shells and
-/// programs that read asynchronously do.
+/// Writes where a program may read meanwhile, and waits for it: somebody may have made the descriptor one that does not
+/// block, as shells and programs that read asynchronously do.
 fn write_all(mut file: &File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {

@@ -31,8 +31,8 @@ const COMPRESSED2: u32 = 83;
 /// How much of such bytes is shown.
 const REST: u64 = 1 << 20;
 
-/// Goes through all pieces, with the offset of each in the file. Those that are compressed come as late as the decompression gives them, with
-/// the offset of a later record.
+/// Goes through all pieces, with the offset of each in the file. Those that are compressed come as late as the
+/// decompression gives them, with the offset of a later record.
 pub(crate) fn walk(
     input: &Input,
     data: &Range<u64>,
@@ -141,7 +141,8 @@ impl<'a> Packed<'a> {
         Self { input, unpacker: Unpacker::new(input.available()), unpacked: Vec::new(), total: 0 }
     }
 
-    /// Gives the records that compressed bytes complete. `None` if the bytes make no sense: they were given as such, and nothing can follow.
+    /// Gives the records that compressed bytes complete. `None` if the bytes make no sense: they were given as such,
+    /// and nothing can follow.
     pub(crate) fn put(
         &mut self,
         at: u64,

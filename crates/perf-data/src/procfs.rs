@@ -1,5 +1,5 @@
-//! The processes and the kernel of this machine, as procfs and sysfs show them. Everything is read piece by piece: no file is in memory as a
-//! whole, and no line is longer than [`LINE`].
+//! The processes and the kernel of this machine, as procfs and sysfs show them. Everything is read piece by piece: no
+//! file is in memory as a whole, and no line is longer than [`LINE`].
 //!
 //! Processes and threads end meanwhile. Then their files are gone or empty, and they are left out.
 
@@ -8,7 +8,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest line that is read: a path of `PATH_MAX` bytes with each byte escaped, and the fields before it. Longer ones are cut.
+/// The longest line that is read: a path of `PATH_MAX` bytes with each byte escaped, and the fields before it. Longer
+/// ones are cut.
 const LINE: u64 = 4 * 4096 + 256;
 
 /// The file systems.
@@ -66,7 +67,8 @@ impl Machine {
         Self { proc: "/proc".into(), sys: "/sys".into(), modules }
     }
 
-    /// Whether procfs shows processes by the numbers that this process knows: not if it is that of another PID namespace.
+    /// Whether procfs shows processes by the numbers that this process knows: not if it is that of another PID
+    /// namespace.
     pub(crate) fn has_our_numbers(&self) -> io::Result<bool> {
         let own = fs::read_link(self.proc.join("self"))?;
         Ok(own.to_str() == Some(&std::process::id().to_string()))

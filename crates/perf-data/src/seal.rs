@@ -4,9 +4,10 @@
 //! file:  header | events, ids | facts | seal 0 | records | seal 1 | .. | records | last seal || facts, events, ids | seal of the file
 //! pipe:  header, events, facts        | seal 0 | records | seal 1 | .. | records | last seal
 //! ```
-//! A seal is a FINISHED_ROUND record with a body, which perf takes for one without. It has the BLAKE3 hash of all bytes since the seal before it,
-//! and of its own up to the hash. The hash of the seal before it is among those, so the seals are a chain. The seal of a file stands for the
-//! bytes that are in no block: the header, the events, and what lies behind the records.
+//! A seal is a FINISHED_ROUND record with a body, which perf takes for one without. It has the BLAKE3 hash of all bytes
+//! since the seal before it, and of its own up to the hash. The hash of the seal before it is among those, so the seals
+//! are a chain. The seal of a file stands for the bytes that are in no block: the header, the events, and what lies
+//! behind the records.
 
 use crate::file::Words;
 use blake3::Hasher;
@@ -82,13 +83,15 @@ impl Sums {
 /// Of which kind a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rows {
-    /// Of the block before the seal: records, the sum of LOST records, and the first and the last time in the order of the file.
+    /// Of the block before the seal: records, the sum of LOST records, and the first and the last time in the order of
+    /// the file.
     Block = 0,
     /// Of the ledger: yielded, held, lost, missing. All losses are counted.
     Exact = 1,
     /// The same, and losses may be more.
     AtLeast = 2,
-    /// The rest of an account, if there is any: damage, unexplained missing numbers, wraparounds, nanoseconds without tracing.
+    /// The rest of an account, if there is any: damage, unexplained missing numbers, wraparounds, nanoseconds without
+    /// tracing.
     Rest = 3,
 }
 
@@ -101,7 +104,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// An account as rows. That of the whole machine is one of [`NOBODY`], and has rows only if there is something to say.
+    /// An account as rows. That of the whole machine is one of [`NOBODY`], and has rows only if there is something to
+    /// say.
     pub(crate) fn of(account: &Account) -> impl Iterator<Item = Self> {
         let Account { yielded, held, lost, missing, exact, damaged, unexplained, wraparounds, untraced, .. } = *account;
         let untraced = u64::try_from(untraced.as_nanos()).unwrap_or(u64::MAX);
@@ -141,11 +145,13 @@ pub(crate) struct Seal {
     pub(crate) flags: u32,
     /// Counts from 0.
     pub(crate) number: u64,
-    /// Where its block begins and ends, in bytes. In the seal of a file: where the records and the facts before them begin and end.
+    /// Where its block begins and ends, in bytes. In the seal of a file: where the records and the facts before them
+    /// begin and end.
     pub(crate) begin: u64,
     pub(crate) end: u64,
     pub(crate) sums: Sums,
-    /// The hash of the file's bytes before the first block as they were then, with the header of a file that was not finished. 0 in a pipe.
+    /// The hash of the file's bytes before the first block as they were then, with the header of a file that was not
+    /// finished. 0 in a pipe.
     pub(crate) front: Hash,
     /// The hash of the seal before it; 0 in the first.
     pub(crate) before: Hash,
@@ -158,7 +164,8 @@ impl Seal {
         SHORTEST + ROW * rows
     }
 
-    /// The record. `hasher` has taken all bytes that the seal stands for. The second is the hash, which is the end of the record.
+    /// The record. `hasher` has taken all bytes that the seal stands for. The second is the hash, which is the end of
+    /// the record.
     pub(crate) fn bytes(&self, hasher: &mut Hasher) -> (Vec<u8>, Hash) {
         let len = Self::len(self.rows.len());
         let mut out = Vec::with_capacity(len);

@@ -4,7 +4,8 @@
 //! while it is written:  header | events, ids | facts, as records of perf's own | records
 //! when it is finished:  the same, and behind it: table of facts | other facts | events | ids
 //! ```
-//! So a file is readable at any time. When it is finished, the header says where the records begin and where the other parts lie.
+//! So a file is readable at any time. When it is finished, the header says where the records begin and where the other
+//! parts lie.
 
 use crate::attrs::{Attr, clock_id};
 use crate::file::Words;
@@ -89,7 +90,8 @@ pub(crate) fn described(event: &Noted, ids: &[u64]) -> Vec<u8> {
     out
 }
 
-/// The sections behind the records, and the header of the finished file. `data` is where the records begin, and how many bytes they have.
+/// The sections behind the records, and the header of the finished file. `data` is where the records begin, and how
+/// many bytes they have.
 pub(crate) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 2]) -> (Vec<u8>, Vec<u8>) {
     // perf treats unknown members of attributes as an error, even if they are 0.
     let used = size_of_all(events);
@@ -219,8 +221,8 @@ pub(crate) fn size_of_all(events: &[Noted]) -> usize {
     events.iter().map(|event| used(event.as_written().bytes())).max().unwrap_or(SMALLEST_ATTR)
 }
 
-/// The size of the oldest version of an attribute that has all members that this one sets (`PERF_ATTR_SIZE_VER0` and so on: 64, 72, 80, 96
-/// and so on, but not 88).
+/// The size of the oldest version of an attribute that has all members that this one sets (`PERF_ATTR_SIZE_VER0` and so
+/// on: 64, 72, 80, 96 and so on, but not 88).
 fn used(attr: &[u8]) -> usize {
     let len = attr.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(8));
     if len == 88 { 96 } else { len.max(SMALLEST_ATTR) }

@@ -62,7 +62,8 @@ impl Sorting {
         Ok(())
     }
 
-    /// The ring of a record, and the id and the event that it names. `None` if the record does not say, or is too short.
+    /// The ring of a record, and the id and the event that it names. `None` if the record does not say, or is too
+    /// short.
     pub(crate) fn place(&self, record: &[u8]) -> Option<(Place, Option<(u64, usize)>)> {
         let record = Bytes::from(record);
         let first = self.groups.first()?;

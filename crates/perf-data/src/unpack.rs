@@ -1,8 +1,8 @@
 //! Records that `perf record -z` has compressed.
 //!
-//! perf has one stream of zstd for a file, and flushes it for each COMPRESSED record (`zstd_compress_stream_to_records`,
-//! `tools/perf/util/zstd.c`). So a block may continue in the next record, a record of the kernel in the next block, and the last frame does
-//! not end.
+//! perf has one stream of zstd for a file, and flushes it for each COMPRESSED record
+//! (`zstd_compress_stream_to_records`, `tools/perf/util/zstd.c`). So a block may continue in the next record, a record
+//! of the kernel in the next block, and the last frame does not end.
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::io::Read;
@@ -40,7 +40,8 @@ impl Unpacker {
         self.pending.extend(bytes);
     }
 
-    /// Unpacks at most a block, and appends the bytes that it gives to `out`. Gives whether there was a whole block, or a frame's header.
+    /// Unpacks at most a block, and appends the bytes that it gives to `out`. Gives whether there was a whole block, or
+    /// a frame's header.
     pub(crate) fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, Corrupt> {
         let Some(has_checksum) = self.begun else { return self.begin() };
         let Some(&[a, b, c]) = self.pending.first_chunk() else { return Ok(false) };

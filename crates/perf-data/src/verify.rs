@@ -10,8 +10,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// Checks the [certificate](crate::Writer#the-certificate) of a recording: computes from its records the hashes, the order, the losses
-/// and the ledger, and compares them with what it says of itself.
+/// Checks the [certificate](crate::Writer#the-certificate) of a recording: computes from its records the hashes, the
+/// order, the losses and the ledger, and compares them with what it says of itself.
 ///
 /// ```no_run
 /// let verdict = perfweave_perf_data::verify("perf.data")?;
@@ -22,25 +22,28 @@ use std::path::Path;
 /// # Ok::<(), perfweave_perf_data::Error>(())
 /// ```
 ///
-/// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB, some 200 bytes for each CPU, the
-/// events with their ids (16 MiB of the file at most), and the first 1000 doubts. If a seal does not fit the bytes before it, it reads the block of
-/// that seal a second time. For records that perf compressed it also holds their window, of 128 MiB at most
-/// (`perf record -z22`). If that is more than a quarter of the available memory, they cannot be unpacked, and are [damage](DoubtKind::Damage).
+/// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB,
+/// some 200 bytes for each CPU, the events with their ids (16 MiB of the file at most), and the first 1000 doubts. If a
+/// seal does not fit the bytes before it, it reads the block of that seal a second time. For records that perf
+/// compressed it also holds their window, of 128 MiB at most (`perf record -z22`). If that is more than a quarter of
+/// the available memory, they cannot be unpacked, and are [damage](DoubtKind::Damage).
 ///
-/// A recording of perf itself has no certificate. Then order and losses are counted, and [`Verdict::hash`] is `None`: nothing vouches for its
-/// bytes. The same is true of one whose seals were all cut out.
+/// A recording of perf itself has no certificate. Then order and losses are counted, and [`Verdict::hash`] is `None`:
+/// nothing vouches for its bytes. The same is true of one whose seals were all cut out.
 ///
 /// # Errors
-/// [`ErrorKind::Recording`](perfweave::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither the header of a recording nor a seal at its end;
-/// and, of a recording without seals, if its events make no sense or there are none. [`ErrorKind::Limit`](perfweave::ErrorKind::Limit) if they take
-/// more than 16 MiB there. Of a recording with seals, that is a [doubt](DoubtKind::Uncounted).
+/// [`ErrorKind::Recording`](perfweave::ErrorKind::Recording) if the file cannot be read, is a directory, or has neither
+/// the header of a recording nor a seal at its end; and, of a recording without seals, if its events make no sense or
+/// there are none. [`ErrorKind::Limit`](perfweave::ErrorKind::Limit) if they take more than 16 MiB there. Of a
+/// recording with seals, that is a [doubt](DoubtKind::Uncounted).
 pub fn verify(path: impl AsRef<Path>) -> Result<Verdict, Error> {
     all(path.as_ref(), None)
 }
 
-/// [`verify`], which also counts the numbers that programs wrote into their records, each CPU by itself ([`Order::numbers`](perfweave::Order::numbers)), and
-/// compares how many are missing with what the gaps of the stream told ([`Found::missing`], [`Claims::missing`]), if the recorder's order had numbers
-/// ([`Claims::numbers`]): they must be the same. Otherwise it counts what is missing, and nothing more. It takes some 50 bytes more for each CPU.
+/// [`verify`], which also counts the numbers that programs wrote into their records, each CPU by itself
+/// ([`Order::numbers`](perfweave::Order::numbers)), and compares how many are missing with what the gaps of the stream
+/// told ([`Found::missing`], [`Claims::missing`]), if the recorder's order had numbers ([`Claims::numbers`]): they must
+/// be the same. Otherwise it counts what is missing, and nothing more. It takes some 50 bytes more for each CPU.
 ///
 /// # Errors
 /// As for [`verify`].
@@ -56,7 +59,8 @@ fn all(path: &Path, numbers: Option<&Sequence>) -> Result<Verdict, Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// The hash in the last seal: [`Written::hash`](crate::Written::hash) of the recording, if nothing is in doubt. `None` if there is no seal.
+    /// The hash in the last seal: [`Written::hash`](crate::Written::hash) of the recording, if nothing is in doubt.
+    /// `None` if there is no seal.
     pub hash: Option<[u8; 32]>,
     /// How many seals there are.
     pub seals: u64,
@@ -76,7 +80,8 @@ pub struct Verdict {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found {
-    /// The CPU that the records name. `None` for all together, and for records that name none or have the time 0, as names of what ran before.
+    /// The CPU that the records name. `None` for all together, and for records that name none or have the time 0, as
+    /// names of what ran before.
     pub cpu: Option<u32>,
     /// Records, without LOST records.
     pub records: u64,
@@ -89,9 +94,10 @@ pub struct Found {
     /// The smallest and the largest time, in the recording's unit. `None` if no record has a time but 0.
     pub times: Option<[u64; 2]>,
     /// What the ledger says: of the CPU, or of all together ([`Status::total`](perfweave::Status::total)). It has what
-    /// was yielded, held, lost, missing, damaged, unexplained and not traced, how often numbers wrapped around, and whether that is exact; all
-    /// else is as in an account of nothing. `None` if the recorder gave no ledger ([`Writer::untold`](crate::Writer::untold)). It is what the recorder knew, and
-    /// vouched for only if the recording [holds](Verdict::holds).
+    /// was yielded, held, lost, missing, damaged, unexplained and not traced, how often numbers wrapped around, and
+    /// whether that is exact; all else is as in an account of nothing. `None` if the recorder gave no ledger
+    /// ([`Writer::untold`](crate::Writer::untold)). It is what the recorder knew, and vouched for only if the recording
+    /// [holds](Verdict::holds).
     pub account: Option<Account>,
 }
 
@@ -113,8 +119,9 @@ pub struct Claims {
     pub frontier: Option<u64>,
     /// Whether the keys are the times of the records. If not, the order cannot be compared.
     pub by_time: bool,
-    /// Whether the stream had the numbers of each CPU ([`Order::numbers`](perfweave::Order::numbers)), so that gaps told which are missing. False if neither a
-    /// gap nor a ledger said so, and if gaps of the whole machine's numbers are among those that are missing.
+    /// Whether the stream had the numbers of each CPU ([`Order::numbers`](perfweave::Order::numbers)), so that gaps
+    /// told which are missing. False if neither a gap nor a ledger said so, and if gaps of the whole machine's numbers
+    /// are among those that are missing.
     pub numbers: bool,
 }
 
@@ -128,7 +135,8 @@ pub struct Doubt {
     pub bytes: Range<u64>,
     /// The times of the records that may be missing, added, moved or changed. `None` if there may be any, or none.
     pub times: Option<[u64; 2]>,
-    /// The CPUs that have more or fewer records or losses than the seal says. Empty if their number is right, or unknown.
+    /// The CPUs that have more or fewer records or losses than the seal says. Empty if their number is right, or
+    /// unknown.
     pub cpus: Vec<u32>,
 }
 
@@ -144,15 +152,15 @@ pub enum DoubtKind {
     Unsealed,
     /// The header, the events, or what lies behind the records has other bytes than those that were sealed, or no seal.
     Head,
-    /// The bytes are those that were sealed, and the records are not those that the seal counts. The recorder was wrong, or the seal is
-    /// not its own.
+    /// The bytes are those that were sealed, and the records are not those that the seal counts. The recorder was
+    /// wrong, or the seal is not its own.
     Counts,
     /// The recording has no end: the recorder did not end it, or the end was cut off. Later records may be missing.
     Unfinished,
     /// Bytes that can be no record, or that cannot be unpacked.
     Damage,
-    /// The events make no sense, or take more than 16 MiB. So the records, or those behind the event, were not counted, and nothing but their bytes
-    /// was compared.
+    /// The events make no sense, or take more than 16 MiB. So the records, or those behind the event, were not counted,
+    /// and nothing but their bytes was compared.
     Uncounted,
 }
 

@@ -42,63 +42,73 @@ use std::path::{Path, PathBuf};
 ///
 /// # Order
 ///
-/// perf sorts records by the kernel's time, and leaves records with equal times in the order of the file. So it shows the events in the
-/// order in which they were written, if the key is the kernel's time ([`Key::Time`](perfweave::Key::Time)) and no event was late. It moves a
-/// late event back to the place of its time, as far as it still holds the later events.
+/// perf sorts records by the kernel's time, and leaves records with equal times in the order of the file. So it shows
+/// the events in the order in which they were written, if the key is the kernel's time
+/// ([`Key::Time`](perfweave::Key::Time)) and no event was late. It moves a late event back to the place of its time, as
+/// far as it still holds the later events.
 ///
 /// # What is written
 ///
-/// - Records, byte by byte. Two fields are added if the rings do not record them. One is the CPU (`PERF_SAMPLE_CPU`), because a file has no
-///   rings that show it. The other is, in samples of events that are no tracepoints, the instruction pointer (`PERF_SAMPLE_IP`), with value
-///   0: `perf script` insists on it. Records of a recording are not changed.
-/// - [`Lost`](perfweave::Lost) as a LOST record, before the next record of its CPU and with that record's time, as the kernel writes it. Losses of one CPU
-///   with no record between them become one LOST record with the sum of their counts.
-/// - Not gaps, anomalies, damage, [`EarlyRelease`](perfweave::EarlyRelease) and [`Untraced`](perfweave::Untraced), for which perf has no record.
-///   Not records of kinds from 64 on either: the kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of
-///   these.
-/// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
-///   recording, from there; the kernel's release, the architecture and the number of CPUs.
+/// - Records, byte by byte. Two fields are added if the rings do not record them. One is the CPU (`PERF_SAMPLE_CPU`),
+///   because a file has no rings that show it. The other is, in samples of events that are no tracepoints, the
+///   instruction pointer (`PERF_SAMPLE_IP`), with value 0: `perf script` insists on it. Records of a recording are not
+///   changed.
+/// - [`Lost`](perfweave::Lost) as a LOST record, before the next record of its CPU and with that record's time, as the
+///   kernel writes it. Losses of one CPU with no record between them become one LOST record with the sum of their
+///   counts.
+/// - Not gaps, anomalies, damage, [`EarlyRelease`](perfweave::EarlyRelease) and [`Untraced`](perfweave::Untraced), for
+///   which perf has no record. Not records of kinds from 64 on either: the kernel writes none, and in a file they are
+///   perf's own. [`Written::left_out`] counts all of these.
+/// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are
+///   those of a recording, from there; the kernel's release, the architecture and the number of CPUs.
 ///
 /// # Names
 ///
-/// perf finds the name of a process by a COMM record, and the names of functions by MMAP records. The kernel writes these only when a
-/// process starts, is renamed or maps a file. So [`Writer::create`] writes them, as perf(1) does at the start of a recording, for the
-/// processes that there are (all of them, or the one process that the rings were opened for), for the kernel and for its modules, with
-/// their build ids. It reads procfs for that: some milliseconds for each hundred processes. The records have the time 0.
+/// perf finds the name of a process by a COMM record, and the names of functions by MMAP records. The kernel writes
+/// these only when a process starts, is renamed or maps a file. So [`Writer::create`] writes them, as perf(1) does at
+/// the start of a recording, for the processes that there are (all of them, or the one process that the rings were
+/// opened for), for the kernel and for its modules, with their build ids. It reads procfs for that: some milliseconds
+/// for each hundred processes. The records have the time 0.
 ///
 /// - For what starts later, ask the rings for [`Kind::COMM`], [`Kind::MMAP2`] and [`Kind::FORK`]
 ///   ([`RingOptions::records`](perfweave::RingOptions::records)). Open the rings first, so that no process is missed.
-/// - Samples name their process only with [`Sample::Tid`](perfweave::Sample::Tid). Without it, processes are not written.
+/// - Samples name their process only with [`Sample::Tid`](perfweave::Sample::Tid). Without it, processes are not
+///   written.
 /// - A process that ended before the writer was created has no name, as in the file of a flight recorder.
 /// - BPF programs that were loaded before have no names.
 /// - Names that this process may not read are missing: [`Writer::unnamed`] says which, and what would help.
 /// - Nothing is added to the records of a recording, which has its names, or of simulated rings.
 ///
-/// [`Writer::create_unnamed`] leaves them out: for a file that must be there at once, or that must not tell of other processes.
+/// [`Writer::create_unnamed`] leaves them out: for a file that must be there at once, or that must not tell of other
+/// processes.
 ///
 /// # The end
 ///
-/// [`Writer::finish`] completes the file, and so does [`Writer::flush`], until more is written. If a disk is full or a file may not grow, the
-/// writer completes the file with what is in it, and every later call gives the first error again. So perf and
-/// [`open`](crate::open) read the file. For lack of room the last 256 KiB of records may be missing besides those that the writer
-/// still held.
+/// [`Writer::finish`] completes the file, and so does [`Writer::flush`], until more is written. If a disk is full or a
+/// file may not grow, the writer completes the file with what is in it, and every later call gives the first error
+/// again. So perf and [`open`](crate::open) read the file. For lack of room the last 256 KiB of records may be missing
+/// besides those that the writer still held.
 ///
-/// A file that was not completed, as that of a program that was killed, is read by [`open`](crate::open) as far as it was written.
-/// The writer holds up to 256 KiB of records back. perf complains of such a file, as of its own, and shows nothing.
+/// A file that was not completed, as that of a program that was killed, is read by [`open`](crate::open) as far as it
+/// was written. The writer holds up to 256 KiB of records back. perf complains of such a file, as of its own, and shows
+/// nothing.
 ///
 /// A forked child can only drop its parent's writer, and that writes nothing.
 ///
 /// # The certificate
 ///
-/// A recording says in itself what is proven, in a seal after each MiB of the stream's records, at each [`Writer::flush`] and at the end: a record that perf
-/// takes for a FINISHED_ROUND. [Names](Self#names) of what ran before have no seal of their own, however many they are: the next one has them too. A
-/// seal counts the records and losses, by CPU since the seal before it; the records whose order was proven, those that
-/// left early and those that were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one has
-/// the ledger of [`Writer::untold`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's hash, and of its own
-/// claims. So a byte that is changed, added, removed or moved breaks the chain, and [`verify`](crate::verify) says where. Behind all
-/// parts of a file, a last seal stands for those that are no records. [`Written::hash`] is the end of the chain.
+/// A recording says in itself what is proven, in a seal after each MiB of the stream's records, at each
+/// [`Writer::flush`] and at the end: a record that perf takes for a FINISHED_ROUND. [Names](Self#names) of what ran
+/// before have no seal of their own, however many they are: the next one has them too. A seal counts the records and
+/// losses, by CPU since the seal before it; the records whose order was proven, those that left early and those that
+/// were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one
+/// has the ledger of [`Writer::untold`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's
+/// hash, and of its own claims. So a byte that is changed, added, removed or moved breaks the chain, and
+/// [`verify`](crate::verify) says where. Behind all parts of a file, a last seal stands for those that are no records.
+/// [`Written::hash`] is the end of the chain.
 ///
-/// Who writes the chain anew, from what is changed to the end, is not found, unless that hash was kept elsewhere. A file that was completed on a full disk has no last seal.
+/// Who writes the chain anew, from what is changed to the end, is not found, unless that hash was kept elsewhere. A
+/// file that was completed on a full disk has no last seal.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -147,7 +157,8 @@ pub struct Written {
     pub records: u64,
     /// The sum of the LOST records that were written.
     pub lost: u64,
-    /// Events for which perf has no record: gaps, anomalies, damage, notices, records of kinds from 64 on, and those of BPF ring buffers.
+    /// Events for which perf has no record: gaps, anomalies, damage, notices, records of kinds from 64 on, and those of
+    /// BPF ring buffers.
     pub left_out: u64,
     /// The hash at the end of the [certificate](Writer#the-certificate). It stands for all bytes of the recording.
     pub hash: [u8; 32],
@@ -159,18 +170,20 @@ const ROUND: u64 = 1 << 20;
 const FACT: usize = u16::MAX as usize - 32;
 
 impl Writer {
-    /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
-    /// return their rings: [`Reader::rings`](perfweave::Reader::rings). It blocks while it reads procfs and writes.
+    /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now.
+    /// Readers and merges return their rings: [`Reader::rings`](perfweave::Reader::rings). It blocks while it reads
+    /// procfs and writes.
     ///
-    /// Only this user may read the file. One that others could open until now is removed first: who has it open sees nothing. If the last
-    /// name in the path is a link, it is followed only if it is of this user or of root. Of the folders and links before it nothing is
-    /// checked. A descriptor of this process, `/proc/self/fd/3`, may be anybody's file.
+    /// Only this user may read the file. One that others could open until now is removed first: who has it open sees
+    /// nothing. If the last name in the path is a link, it is followed only if it is of this user or of root. Of the
+    /// folders and links before it nothing is checked. A descriptor of this process, `/proc/self/fd/3`, may be
+    /// anybody's file.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is reached by a link of
-    /// another user; [`ErrorKind::InvalidInput`] if events with records of different
-    /// layouts do not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a tracepoint's
-    /// format cannot be read. A missing name is no error: see [`Writer::unnamed`].
+    /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is
+    /// reached by a link of another user; [`ErrorKind::InvalidInput`] if events with records of different layouts do
+    /// not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a
+    /// tracepoint's format cannot be read. A missing name is no error: see [`Writer::unnamed`].
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
         let mut writer = Self::create_unnamed(path, rings)?;
         let named = writer.name(rings);
@@ -325,20 +338,22 @@ impl Writer {
         self.names
     }
 
-    /// Why names are missing: the kernel hides its addresses, mappings of other users cannot be read, `/proc` is not mounted or is that of
-    /// another PID namespace. At most one error of each; [`Error::hint`] says what would help. Processes that ended meanwhile are none.
+    /// Why names are missing: the kernel hides its addresses, mappings of other users cannot be read, `/proc` is not
+    /// mounted or is that of another PID namespace. At most one error of each; [`Error::hint`] says what would help.
+    /// Processes that ended meanwhile are none.
     pub fn unnamed(&self) -> &[Error] {
         &self.unnamed
     }
 
-    /// Writes an event after those before it. The time and the memory that this takes do not grow with earlier events. It allocates memory
-    /// for the first event of each id, some 40 bytes, and for the first loss of each CPU, some 100 bytes. It blocks as writing to a file
-    /// does, once for 256 KiB of records.
+    /// Writes an event after those before it. The time and the memory that this takes do not grow with earlier events.
+    /// It allocates memory for the first event of each id, some 40 bytes, and for the first loss of each CPU, some 100
+    /// bytes. It blocks as writing to a file does, once for 256 KiB of records.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be written. What was written before [can be read](Self#the-end). [`ErrorKind::InvalidInput`] if the record is too long to
-    /// have its CPU added, or if its layout differs from that of the others and it does not name its event. It is then not written, and the
-    /// writer can go on. [`ErrorKind::Forked`].
+    /// [`ErrorKind::Output`] if the file cannot be written. What was written before [can be read](Self#the-end).
+    /// [`ErrorKind::InvalidInput`] if the record is too long to have its CPU added, or if its layout differs from that
+    /// of the others and it does not name its event. It is then not written, and the writer can go on.
+    /// [`ErrorKind::Forked`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
         self.check()?;
         let wrote = match event.item() {
@@ -363,9 +378,9 @@ impl Writer {
         wrote.map_err(|why| self.give_up(why))
     }
 
-    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](perfweave::Account::untold)): what the kernel dropped after
-    /// the last event that was yielded. Call it once, with [`Reader::ledger`](perfweave::Reader::ledger) of the
-    /// reader whose stream has ended, before [`Writer::finish`].
+    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](perfweave::Account::untold)):
+    /// what the kernel dropped after the last event that was yielded. Call it once, with
+    /// [`Reader::ledger`](perfweave::Reader::ledger) of the reader whose stream has ended, before [`Writer::finish`].
     pub fn untold(&mut self, ledger: &Status) {
         for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
             let Some(cpu) = account.cpu else { continue };
@@ -376,9 +391,9 @@ impl Writer {
         self.certificate.take_ledger(ledger);
     }
 
-    /// Completes the file with all records until now, for perf and [`open`](crate::open), and goes on. As soon as more is
-    /// written, the file is one that was not finished, until the next flush. Losses that wait for the next record of their CPU are not among them. Blocks as writing to a file does. Does not wait
-    /// until the file is on a disk.
+    /// Completes the file with all records until now, for perf and [`open`](crate::open), and goes on. As soon as more
+    /// is written, the file is one that was not finished, until the next flush. Losses that wait for the next record of
+    /// their CPU are not among them. Blocks as writing to a file does. Does not wait until the file is on a disk.
     ///
     /// # Errors
     /// As for [`Writer::finish`].
@@ -391,7 +406,8 @@ impl Writer {
     /// Completes the file and closes it. Blocks as writing to a file does. Does not wait until the file is on a disk.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be written, or could not be written before: the first error. [`ErrorKind::Forked`].
+    /// [`ErrorKind::Output`] if the file cannot be written, or could not be written before: the first error.
+    /// [`ErrorKind::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
         self.check()?;
         let finished = self.last_losses().and_then(|()| self.last_seals()).and_then(|()| self.complete());
@@ -423,8 +439,8 @@ impl Writer {
         self.file.complete(end, &behind, &header, self.front.header())
     }
 
-    /// Names the file in an error. If the file cannot be written, makes a complete file of what is in it. If there is no room for that either,
-    /// it gives up the last records.
+    /// Names the file in an error. If the file cannot be written, makes a complete file of what is in it. If there is
+    /// no room for that either, it gives up the last records.
     fn give_up(&mut self, why: Error) -> Error {
         if self.file.check().is_err() && !self.file.is_pipe() {
             let begin = self.front.end + self.facts;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 /// Why a function or a static probe was not found.
 ///
-/// The message names the file, and ends with what helps, in parentheses. `Debug` prints the same, because Rust prints `Debug` if `main`
-/// returns the error.
+/// The message names the file, and ends with what helps, in parentheses. `Debug` prints the same, because Rust prints
+/// `Debug` if `main` returns the error.
 #[derive(thiserror::Error)]
 #[error("{message}{}", hinted(hint))]
 pub struct Error {
@@ -55,7 +55,8 @@ fn hinted(hint: &str) -> String {
     if hint.is_empty() { String::new() } else { format!(" ({hint})") }
 }
 
-/// The longest name that a hint compares, in bytes, and how many pairs of letters it compares. A file may have any number of names.
+/// The longest name that a hint compares, in bytes, and how many pairs of letters it compares. A file may have any
+/// number of names.
 const LONGEST_COMPARED: usize = 256;
 const MOST_COMPARED: usize = 1 << 28;
 

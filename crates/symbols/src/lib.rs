@@ -1,8 +1,8 @@
 //! Where functions and static probes (USDT) lie in an ELF file, for uprobes by name.
 //!
-//! A uprobe takes an offset from the start of a file. [`function`] gives it for a function by its name, and [`usdt`] for the places of a
-//! static probe, with their semaphores. `RingOptions::uprobe` and `uretprobe` of perfweave take them, and so does whatever else sets
-//! uprobes.
+//! A uprobe takes an offset from the start of a file. [`function`] gives it for a function by its name, and [`usdt`]
+//! for the places of a static probe, with their semaphores. `RingOptions::uprobe` and `uretprobe` of perfweave take
+//! them, and so does whatever else sets uprobes.
 //!
 //! ```no_run
 //! use perfweave::Rings;
@@ -18,7 +18,8 @@
 //! ```
 //!
 //! # Hostile files
-//! Any bytes may be in a file: it is searched or refused. It is read whole, up to 1 GiB. Opening it waits for nobody and changes no device.
+//! Any bytes may be in a file: it is searched or refused. It is read whole, up to 1 GiB. Opening it waits for nobody
+//! and changes no device.
 #![forbid(unsafe_code)]
 
 mod error;

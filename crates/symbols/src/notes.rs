@@ -10,7 +10,8 @@ pub(crate) struct Note<'a> {
     pub(crate) name: &'a str,
 }
 
-/// The static probes in a section of notes: SystemTap's format of `sys/sdt.h`. Notes of others are passed over. It ends where bytes are no note.
+/// The static probes in a section of notes: SystemTap's format of `sys/sdt.h`. Notes of others are passed over. It ends
+/// where bytes are no note.
 pub(crate) struct Notes<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) is_little: bool,

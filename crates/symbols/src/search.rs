@@ -15,17 +15,18 @@ const MOST_PLACES: usize = 1024;
 pub struct Place {
     /// Of its instruction, in bytes from the start of the file.
     pub offset: u64,
-    /// Of its semaphore, the word in which the kernel counts those who trace the probe, in bytes from the start of the file. 0 if it has
-    /// none.
+    /// Of its semaphore, the word in which the kernel counts those who trace the probe, in bytes from the start of the
+    /// file. 0 if it has none.
     pub semaphore: u64,
 }
 
-/// Where a function of a program or library begins, in bytes from the start of the file, by its name in the symbol tables of the ELF file
-/// (`.symtab`, `.dynsym`).
+/// Where a function of a program or library begins, in bytes from the start of the file, by its name in the symbol
+/// tables of the ELF file (`.symtab`, `.dynsym`).
 ///
 /// # Errors
-/// [`Error::kind`] is [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, or if the file has no such function: the hint
-/// has the nearest name. Others if the file cannot be read, is longer than 1 GiB, or is no program or library.
+/// [`Error::kind`] is [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, or if the file has no such
+/// function: the hint has the nearest name. Others if the file cannot be read, is longer than 1 GiB, or is no program
+/// or library.
 pub fn function(path: impl AsRef<Path>, name: &str) -> Result<u64, Error> {
     let path = path.as_ref();
     let bytes = file::read(path)?;
@@ -45,15 +46,15 @@ pub fn function(path: impl AsRef<Path>, name: &str) -> Result<u64, Error> {
     place_of(&file, found.address()).ok_or_else(|| outside(path, name))
 }
 
-/// The places of a static probe (USDT) of a program or library, in ascending order, by its provider and name in the notes of the ELF file
-/// (`.note.stapsdt`, as `sys/sdt.h` of SystemTap writes them). readelf(1) with `-n` lists them.
+/// The places of a static probe (USDT) of a program or library, in ascending order, by its provider and name in the
+/// notes of the ELF file (`.note.stapsdt`, as `sys/sdt.h` of SystemTap writes them). readelf(1) with `-n` lists them.
 ///
-/// A probe can have several places in a file: add a uprobe for each. The probe's arguments are in the registers and the memory that its
-/// note names.
+/// A probe can have several places in a file: add a uprobe for each. The probe's arguments are in the registers and the
+/// memory that its note names.
 ///
 /// # Errors
-/// As [`function`]: [`NotFound`](std::io::ErrorKind::NotFound) if the file has no such probe. A probe with more than 1024 places is
-/// [`InvalidData`](std::io::ErrorKind::InvalidData).
+/// As [`function`]: [`NotFound`](std::io::ErrorKind::NotFound) if the file has no such probe. A probe with more than
+/// 1024 places is [`InvalidData`](std::io::ErrorKind::InvalidData).
 pub fn usdt(path: impl AsRef<Path>, provider: &str, name: &str) -> Result<Vec<Place>, Error> {
     let (path, probe) = (path.as_ref(), format!("{provider}:{name}"));
     let bytes = file::read(path)?;
@@ -89,7 +90,8 @@ fn parse<'a>(bytes: &'a [u8], path: &Path) -> Result<File<'a>, Error> {
     File::parse(bytes).map_err(|error| Error::invalid(path, error.to_string()))
 }
 
-/// The offset of an address from the start of an ELF file: the address, less `p_vaddr` and plus `p_offset` of its segment (elf(5)).
+/// The offset of an address from the start of an ELF file: the address, less `p_vaddr` and plus `p_offset` of its
+/// segment (elf(5)).
 fn place_of(file: &File<'_>, address: u64) -> Option<u64> {
     file.segments().find_map(|segment| {
         let behind = address.checked_sub(segment.address()).filter(|behind| *behind < segment.size())?;

@@ -1,4 +1,5 @@
-//! [`Hold::Dense`](crate::Hold::Dense): the next number leaves by itself, and a gap once a proof has shown that it is one.
+//! [`Hold::Dense`](crate::Hold::Dense): the next number leaves by itself, and a gap once a proof has shown that it is
+//! one.
 
 use super::{Awaits, Look, Rule};
 

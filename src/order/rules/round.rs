@@ -1,4 +1,5 @@
-//! [`Hold::Round`](crate::Hold::Round): what an earlier refresh has found. A record in flight during that one has probably been found since.
+//! [`Hold::Round`](crate::Hold::Round): what an earlier refresh has found. A record in flight during that one has
+//! probably been found since.
 
 use super::{Awaits, Look, Rule};
 

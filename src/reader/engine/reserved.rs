@@ -4,11 +4,12 @@ use super::{COMMIT_NAP, Engine};
 use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
-/// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most programs take.
+/// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most
+/// programs take.
 const SPINS: u32 = 256;
 
-/// A flush or a deadline waits for a reservation this many times as long as an event waits for a refresh at most; but longer than a fence
-/// takes, and no longer than somebody waits who has pressed Ctrl-C.
+/// A flush or a deadline waits for a reservation this many times as long as an event waits for a refresh at most; but
+/// longer than a fence takes, and no longer than somebody waits who has pressed Ctrl-C.
 const PATIENCE: u32 = 10;
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(10);
@@ -76,14 +77,15 @@ impl Engine {
         (self.pace.longest() * PATIENCE).clamp(LEAST, MOST)
     }
 
-    /// How much longer the report that is due waits for the oldest reservation. One that was found later was found while it waited.
+    /// How much longer the report that is due waits for the oldest reservation. One that was found later was found
+    /// while it waited.
     fn patience_left(&self, now: Instant) -> Duration {
         let since = self.awaited.oldest().map_or(self.reported, |oldest| oldest.max(self.reported));
         self.patience().saturating_sub(now.saturating_duration_since(since))
     }
 
-    /// If a report has waited long enough for programs to commit what they have reserved, it waits no longer for those: what is held before
-    /// it leaves early. A program may never commit.
+    /// If a report has waited long enough for programs to commit what they have reserved, it waits no longer for those:
+    /// what is held before it leaves early. A program may never commit.
     pub(super) fn forgo_reserved(&mut self, now: Instant) {
         if self.report.is_none() || self.report_is_due() {
             return;

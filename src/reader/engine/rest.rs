@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 /// A reader rests only while it holds less than this part of the events it found since it slept.
 const PART_HELD: usize = 4;
 
-/// A program that does nothing but write, 256 bytes a microsecond, fills a sixteenth of a BPF ring buffer in a microsecond for each of these
-/// bytes of the ring. The rest of the ring is for the time in which the reader waits for a CPU.
+/// A program that does nothing but write, 256 bytes a microsecond, fills a sixteenth of a BPF ring buffer in a
+/// microsecond for each of these bytes of the ring. The rest of the ring is for the time in which the reader waits for
+/// a CPU.
 const SIXTEENTH: u64 = 4096;
 
 /// The same for a quarter, if programs have written so slowly that the smallest ring would be full after [`SLOW`].
@@ -44,14 +45,17 @@ impl Filling {
 }
 
 impl Engine {
-    /// How long to sleep before the next refresh, although more may have been written since the last. Zero: refresh at once.
+    /// How long to sleep before the next refresh, although more may have been written since the last. Zero: refresh at
+    /// once.
     ///
-    /// The kernel writes more while a reader takes the events it has found. A refresh at once would find few, in cache lines that the
-    /// kernel is still writing. So a reader that has found many events since it slept, and has taken them, sleeps for the rest of the tick.
-    /// It does not rest if rings cannot wake it, if a ring is full already, or if a caller waits.
+    /// The kernel writes more while a reader takes the events it has found. A refresh at once would find few, in cache
+    /// lines that the kernel is still writing. So a reader that has found many events since it slept, and has taken
+    /// them, sleeps for the rest of the tick. It does not rest if rings cannot wake it, if a ring is full already, or
+    /// if a caller waits.
     ///
-    /// A BPF ring buffer wakes a reader for each record with which the reader has caught up. So if events come fast, the reader rests
-    /// however few it has found, and does not catch up: it keeps the last bytes of each BPF ring buffer, so nothing wakes it.
+    /// A BPF ring buffer wakes a reader for each record with which the reader has caught up. So if events come fast,
+    /// the reader rests however few it has found, and does not catch up: it keeps the last bytes of each BPF ring
+    /// buffer, so nothing wakes it.
     pub(crate) fn rest(&mut self) -> Duration {
         let have_buffers = self.merge.rings().have(|ring| ring.wakes_when_drained);
         let found = self.since_sleep >= if have_buffers && self.pace.is_busy() { 1 } else { WORTH_A_REFRESH };
@@ -77,15 +81,15 @@ impl Engine {
         Duration::ZERO
     }
 
-    /// The longest sleep while rings fill up and none wakes the reader. A writer that does nothing else fills a sixteenth of the smallest BPF
-    /// ring buffer in it, or a quarter if writers have been slow.
+    /// The longest sleep while rings fill up and none wakes the reader. A writer that does nothing else fills a
+    /// sixteenth of the smallest BPF ring buffer in it, or a quarter if writers have been slow.
     pub(super) fn unwatched(&self) -> Duration {
         let part = if self.filling.is_slow { QUARTER } else { SIXTEENTH };
         self.merge.smallest_buffer().map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / part)))
     }
 
-    /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader that has given all
-    /// earlier records back.
+    /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader
+    /// that has given all earlier records back.
     pub(super) fn do_rings_wake(&self) -> bool {
         self.have_events() && !self.merge.rings().have(|ring| ring.wakes_when_drained)
     }

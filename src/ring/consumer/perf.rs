@@ -55,8 +55,8 @@ impl Framing for Perf {
 }
 
 impl Ring {
-    /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data. `backward`: the kernel writes backwards, over
-    /// the oldest records.
+    /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data. `backward`: the kernel
+    /// writes backwards, over the oldest records.
     pub(crate) fn map(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
         let error = |errno: nix::Error| Error::system("map a ring", errno.into());
         let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
@@ -68,12 +68,13 @@ impl Ring {
 
     /// Adopts a ring that is already mapped, from its present tail on.
     ///
-    /// `base` is the header page and `size` the bytes of data after it, as libbpf's `perf_buffer__buffer()` gives them: its size excludes
-    /// the header page, although its comment says otherwise. `event` becomes readable when the ring was written to
-    /// (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the reader refreshes the ring at its own ticks.
+    /// `base` is the header page and `size` the bytes of data after it, as libbpf's `perf_buffer__buffer()` gives them:
+    /// its size excludes the header page, although its comment says otherwise. `event` becomes readable when the ring
+    /// was written to (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the reader refreshes the ring at its
+    /// own ticks.
     ///
-    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0: see
-    /// [`Rings::add`](crate::Rings::add).
+    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0:
+    /// see [`Rings::add`](crate::Rings::add).
     ///
     /// # Safety
     /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
@@ -81,7 +82,8 @@ impl Ring {
     /// and its first mapping was not read-only, which would have made the ring overwritable for good.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the header page disagrees with `size`; [`ErrorKind::System`] if `event` cannot be duplicated.
+    /// [`ErrorKind::InvalidInput`] if the header page disagrees with `size`; [`ErrorKind::System`] if `event` cannot be
+    /// duplicated.
     pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
         let fd = event.map(duplicate).transpose()?;
         let page = machine::page_size();
@@ -89,14 +91,16 @@ impl Ring {
         unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
     }
 
-    /// Maps the ring of an open perf event, and adopts it from its present tail on. If another program has mapped it, `size` is the bytes
-    /// of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor is duplicated.
+    /// Maps the ring of an open perf event, and adopts it from its present tail on. If another program has mapped it,
+    /// `size` is the bytes of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor
+    /// is duplicated.
     ///
-    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0: see
-    /// [`Rings::add`](crate::Rings::add).
+    /// The order of its events is proven only if the event has `inherit_stat` 0 and, on the perf clock, `precise_ip` 0:
+    /// see [`Rings::add`](crate::Rings::add).
     ///
-    /// This is also the way to read an event that a program has opened itself with perf_event_open(2), with settings for which
-    /// [`RingOptions`](crate::RingOptions) has no option. The program opens the event for one CPU and starts it:
+    /// This is also the way to read an event that a program has opened itself with perf_event_open(2), with settings
+    /// for which [`RingOptions`](crate::RingOptions) has no option. The program opens the event for one CPU and starts
+    /// it:
     ///
     /// ```no_run
     /// use perf_event_open_sys::bindings;
@@ -121,8 +125,8 @@ impl Ring {
     /// overwritable for good, whatever later mappings are.
     ///
     /// # Errors
-    /// [`ErrorKind::System`] if the event cannot be mapped with that size; [`ErrorKind::InvalidInput`] if its header page
-    /// disagrees.
+    /// [`ErrorKind::System`] if the event cannot be mapped with that size; [`ErrorKind::InvalidInput`] if its header
+    /// page disagrees.
     pub unsafe fn adopt_event(event: impl AsFd, size: usize) -> Result<Self, Error> {
         Self::map(duplicate(event.as_fd())?, machine::page_size(), size, false)
     }
@@ -208,8 +212,8 @@ impl Ring {
         })
     }
 
-    /// Whether the kernel says in the header page that its perf clock is the time stamp counter (`cap_user_time`). `None` where no kernel
-    /// writes perf records: simulated rings, and BPF ring buffers.
+    /// Whether the kernel says in the header page that its perf clock is the time stamp counter (`cap_user_time`).
+    /// `None` where no kernel writes perf records: simulated rings, and BPF ring buffers.
     pub(crate) fn has_user_time(&self) -> Option<bool> {
         /// Bit-fields begin at the other end of a big-endian word.
         const CAP_USER_TIME: u64 = if cfg!(target_endian = "big") { 1 << 60 } else { 1 << 3 };
@@ -224,8 +228,9 @@ impl Ring {
         Some(capabilities & CAP_USER_TIME != 0)
     }
 
-    /// Loads the head of a ring written backwards and makes everything in it readable: position 0 is the newest record, and older ones
-    /// follow. The last one may be cut. Returns whether anything was overwritten. The caller ensures (I9).
+    /// Loads the head of a ring written backwards and makes everything in it readable: position 0 is the newest record,
+    /// and older ones follow. The last one may be cut. Returns whether anything was overwritten. The caller ensures
+    /// (I9).
     pub(crate) fn refresh_backward(&mut self) -> bool {
         debug_assert!(self.is_backward);
         let head = self.load_head();

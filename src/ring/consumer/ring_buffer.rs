@@ -1,8 +1,8 @@
 //! BPF ring buffers (`BPF_MAP_TYPE_RINGBUF`): where programs have reserved bytes, and which of them are committed.
 //!
-//! The kernel gives each reservation a header of 8 bytes. While a program fills its reservation, the header is *busy*. The head of such a
-//! ring is the first busy reservation: everything before it is committed and never changes. What lies after it is read once it is
-//! committed too. (Nothing after it could leave earlier with proof: docs/PROOF.md.)
+//! The kernel gives each reservation a header of 8 bytes. While a program fills its reservation, the header is *busy*.
+//! The head of such a ring is the first busy reservation: everything before it is committed and never changes. What
+//! lies after it is read once it is committed too. (Nothing after it could leave earlier with proof: docs/PROOF.md.)
 
 use super::{Ring, duplicate};
 use crate::error::{Error, ErrorKind};
@@ -102,18 +102,18 @@ impl Reservation {
 }
 
 impl Ring {
-    /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on. The map's file
-    /// descriptor is duplicated.
+    /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on.
+    /// The map's file descriptor is duplicated.
     ///
     /// Give the ring to [`Rings::add`](crate::Rings::add) with [`Layout::RING_BUFFER`](crate::Layout::RING_BUFFER).
     ///
     /// # Safety
-    /// Nobody else may read the map: a second reader would give bytes back to the kernel that this one lends. The crate notices a second
-    /// reader at its next refresh ([`Fault::Consumer`]), which may be too late.
+    /// Nobody else may read the map: a second reader would give bytes back to the kernel that this one lends. The crate
+    /// notices a second reader at its next refresh ([`Fault::Consumer`]), which may be too late.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the map is none, or if the kernel overwrites its oldest records (`BPF_F_RB_OVERWRITE`);
-    /// [`ErrorKind::System`] if it cannot be mapped.
+    /// [`ErrorKind::InvalidInput`] if the map is none, or if the kernel overwrites its oldest records
+    /// (`BPF_F_RB_OVERWRITE`); [`ErrorKind::System`] if it cannot be mapped.
     pub unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
         let map = map.as_fd();
         let info = info_of(map)?;
@@ -142,8 +142,8 @@ impl Ring {
             let mapping = len.and_then(|len| Mapping::new(map, len, writable, offset));
             mapping.map_err(|errno| Error::system("map a BPF ring buffer", errno.into()))
         };
-        // `ringbuf_map_mmap_kern` and `struct bpf_ringbuf` (kernel/bpf/ringbuf.c): the page of the consumer position, which may be written;
-        // the page of the producer position; and the data, twice.
+        // `ringbuf_map_mmap_kern` and `struct bpf_ringbuf` (kernel/bpf/ringbuf.c): the page of the consumer position,
+        // which may be written; the page of the producer position; and the data, twice.
         let consumer = map_pages(page, true, 0)?;
         let producer = map_pages(page + 2 * size, false, page)?;
         let (tail_word, base) = (consumer.base().cast(), producer.base());
@@ -175,8 +175,9 @@ impl Ring {
         })
     }
 
-    /// [`Ring::adopt_ring_buffer`] for each BPF ring buffer of a map, with its CPU: the map itself, for [`ANY_CPU`], or the ring buffers of a
-    /// `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of CPUs. Empty elements are left out.
+    /// [`Ring::adopt_ring_buffer`] for each BPF ring buffer of a map, with its CPU: the map itself, for [`ANY_CPU`], or
+    /// the ring buffers of a `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of
+    /// CPUs. Empty elements are left out.
     ///
     /// ```no_run
     /// use perfweave::{Clock, Error, Hold, Key, Layout, Order, Reader, Ring, Rings};
@@ -198,9 +199,9 @@ impl Ring {
     /// As [`Ring::adopt_ring_buffer`], of each.
     ///
     /// # Errors
-    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::InvalidInput`] if the keys of a map of maps are not of 4 bytes, or if two elements are the
-    /// same map;
-    /// [`ErrorKind::Permission`] if this process may not open a map by its id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
+    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::InvalidInput`] if the keys of a map of maps are not of 4
+    /// bytes, or if two elements are the same map; [`ErrorKind::Permission`] if this process may not open a map by its
+    /// id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
     pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
         let map = map.as_fd();
         let info = info_of(map)?;
@@ -237,7 +238,8 @@ impl Ring {
     /// As [`Ring::adopt_ring_buffer`], of each.
     ///
     /// # Errors
-    /// As [`Ring::adopt_ring_buffers`]; [`ErrorKind::NotFound`] or [`ErrorKind::Permission`] if the map cannot be opened.
+    /// As [`Ring::adopt_ring_buffers`]; [`ErrorKind::NotFound`] or [`ErrorKind::Permission`] if the map cannot be
+    /// opened.
     pub unsafe fn adopt_pinned_ring_buffers(path: impl AsRef<Path>) -> Result<Vec<(u32, Self)>, Error> {
         let path = path.as_ref();
         let map = bpf::pinned(path).map_err(Error::pinned(path))?;
@@ -270,8 +272,8 @@ impl Ring {
         self.head < self.reserved && !self.reservation(self.head).is_busy()
     }
 
-    /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most` bytes or more after
-    /// the head. Where programs do not reserve, the head is already there.
+    /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most`
+    /// bytes or more after the head. Where programs do not reserve, the head is already there.
     #[inline]
     pub(crate) fn pass_committed(&mut self, most: u64) -> Result<(), Fault> {
         if self.head == self.reserved {
@@ -319,8 +321,8 @@ fn info_of(map: BorrowedFd<'_>) -> Result<bpf::MapInfo, Error> {
 }
 
 impl KernelHalf {
-    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space, or for 2^30 bytes or
-    /// more, which the kernel refuses (`RINGBUF_MAX_RECORD_SZ`, `kernel/bpf/ringbuf.c`).
+    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space,
+    /// or for 2^30 bytes or more, which the kernel refuses (`RINGBUF_MAX_RECORD_SZ`, `kernel/bpf/ringbuf.c`).
     pub(crate) fn reserve(&mut self, len: u32) -> Option<u64> {
         // A forced head may have any value. The kernel's are aligned.
         let head = self.next() & !7;

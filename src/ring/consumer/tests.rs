@@ -164,8 +164,8 @@ fn a_header_page_that_cannot_be_right_is_refused() {
     assert_eq!(unsafe { Ring::adopt_mapping(ring.page(), 4096, None) }.unwrap().size(), 4096);
 }
 
-/// Rings of 8 and 16 bytes at every place, everywhere near where the kernel's words wrap: a head is taken if and only if it
-/// is no further from the tail than the ring is long, and no nearer than the one before.
+/// Rings of 8 and 16 bytes at every place, everywhere near where the kernel's words wrap: a head is taken if and only
+/// if it is no further from the tail than the ring is long, and no nearer than the one before.
 #[test]
 fn every_head_is_taken_or_refused_as_it_must_be() {
     for size in [8u64, 16] {
@@ -203,13 +203,15 @@ fn a_ring_written_backwards_gives_no_bytes_once_it_is_written_again() {
     ring.bytes(0, 8);
 }
 
-/// Everything that the hot loops take by [`Framing::split`] is what [`Framing::record`] says of the same bytes, in every kind of ring.
+/// Everything that the hot loops take by [`Framing::split`] is what [`Framing::record`] says of the same bytes, in
+/// every kind of ring.
 #[test]
 fn what_is_plain_is_what_the_general_way_says_in_every_kind_of_ring() {
     const ROOM: u64 = 96;
     for kind in RingKind::ALL {
         let (mut plain, mut all) = (0, 0);
-        // A header of perf's, with any size and several kinds, and its halves the other way round: the length of a reservation, with any flags.
+        // A header of perf's, with any size and several kinds, and its halves the other way round: the length of a
+        // reservation, with any flags.
         let words = (0..=ROOM + 8).flat_map(|size| {
             let perf = |kind: u64| if cfg!(target_endian = "little") { size << 48 | kind } else { kind << 32 | size };
             let flags = (0..4u32).map(move |flags| size as u32 | flags << 30);

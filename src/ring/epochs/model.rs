@@ -60,7 +60,8 @@ impl Machine {
         (heads, seen.map(|(cpu, at)| self.keys[cpu][at].load(Ordering::Relaxed)).max().unwrap_or(0))
     }
 
-    /// Refreshes, waits for the words as long as a model can, and refreshes again: then everything up to the largest key is there.
+    /// Refreshes, waits for the words as long as a model can, and refreshes again: then everything up to the largest
+    /// key is there.
     fn read(&self) -> Option<([u64; 2], u64)> {
         let (_, largest) = self.refresh();
         let before = [self.words.load(0), self.words.load(1)];
@@ -73,9 +74,10 @@ impl Machine {
     }
 }
 
-/// Dies (seen once each) when a word is loaded Relaxed, when a program leaves Relaxed or before it publishes, enters behind its key, or
-/// begins a generation whenever it leaves. It does not die when `enter` is Relaxed: here the counter orders what came before it. Where
-/// the key is a time, nothing but the barrier of `enter` does, and no model knows clocks.
+/// Dies (seen once each) when a word is loaded Relaxed, when a program leaves Relaxed or before it publishes, enters
+/// behind its key, or begins a generation whenever it leaves. It does not die when `enter` is Relaxed: here the counter
+/// orders what came before it. Where the key is a time, nothing but the barrier of `enter` does, and no model knows
+/// clocks.
 #[test]
 fn what_is_smaller_is_there_once_everybody_has_left_who_was_inside() {
     // Three changes of thread that nobody asked for are enough for each of the mistakes; all of them take hours.
@@ -105,8 +107,8 @@ fn what_is_smaller_is_there_once_everybody_has_left_who_was_inside() {
     });
 }
 
-/// Two programs on one CPU that are preempted, and do not nest. When a word has passed, the program that was inside has left.
-/// Dies (seen) when the generation is added by a fetch-and-add that an earlier reading of the depth decides.
+/// Two programs on one CPU that are preempted, and do not nest. When a word has passed, the program that was inside has
+/// left. Dies (seen) when the generation is added by a fetch-and-add that an earlier reading of the depth decides.
 #[test]
 fn a_generation_ends_only_when_nobody_is_inside() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! The model: two CPUs with a ring each, writers that interrupt each other, a fence thread, a reader. Keys are 1, 2, 3 and so on, in the order in
-//! which they are drawn; 0 stands for none.
+//! The model: two CPUs with a ring each, writers that interrupt each other, a fence thread, a reader. Keys are 1, 2, 3
+//! and so on, in the order in which they are drawn; 0 stands for none.
 
 /// One thing of the machine that may be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,8 @@ pub(crate) struct Broken {
     pub(crate) order: bool,
     /// An event was late although no event left early.
     pub(crate) late: bool,
-    /// Events were to leave early up to a key, and what was published when a key as large was first found was not indexed.
+    /// Events were to leave early up to a key, and what was published when a key as large was first found was not
+    /// indexed.
     pub(crate) settled: bool,
     /// A report came before an event that was there when it was asked for.
     pub(crate) report: bool,
@@ -133,7 +134,8 @@ pub(crate) struct State {
     held: Vec<u8>,
     /// The next ring to load, and the largest key that this refresh has found, while one is under way.
     looking: Option<(u8, u8)>,
-    /// Where events may leave early: the keys by which the last refresh found a larger one than any before, and what was published then.
+    /// Where events may leave early: the keys by which the last refresh found a larger one than any before, and what
+    /// was published then.
     raised: Vec<(u8, [usize; 2])>,
     seen: u8,
     edge: u8,

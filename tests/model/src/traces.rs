@@ -1,5 +1,5 @@
-//! What the crate does on simulated rings, against the model: each trace of a merge step by step, and each trace of a reader, whose refreshes and
-//! fences nobody sees, against all that the model could have done meanwhile.
+//! What the crate does on simulated rings, against the model: each trace of a merge step by step, and each trace of a
+//! reader, whose refreshes and fences nobody sees, against all that the model could have done meanwhile.
 
 use crate::machine::{Action, Certainty, Machine, Seen, State};
 use perfweave::{Event, Fence, Hold, Item, Layout, Merge, Order, Reader, WhenFull, sim};
@@ -43,8 +43,8 @@ impl Arbitrary for Step {
     }
 }
 
-/// Schedules of this many steps, the same in each run of a test. Before them, one that fills a ring while a writer on the other CPU holds up
-/// all proofs.
+/// Schedules of this many steps, the same in each run of a test. Before them, one that fills a ring while a writer on
+/// the other CPU holds up all proofs.
 fn schedules(steps: usize, many: usize) -> impl Iterator<Item = Vec<Step>> {
     let mut g = Gen::from_size_and_seed(steps, 7);
     let writes = [Step::Begin(0), Step::Write(0), Step::End(0)].repeat(8);

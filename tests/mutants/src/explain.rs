@@ -10,8 +10,8 @@ use std::path::Path;
 /// Between fields. In no operator that is replaced.
 const SEPARATOR: &str = " ~ ";
 
-/// What `survivors.txt` says: a line for each, `module ~ function ~ what ~ text`, where `*` at a field's end stands for anything,
-/// below lines that say why.
+/// What `survivors.txt` says: a line for each, `module ~ function ~ what ~ text`, where `*` at a field's end stands for
+/// anything, below lines that say why.
 pub struct Explained(BTreeSet<String>);
 
 impl Explained {

@@ -1,5 +1,6 @@
-//! Mutation testing: makes one build of the crate that holds all mutants, and runs the tests once for each, with the environment
-//! variable `MUTANT` naming it. Mutants that no test notices are printed, unless `survivors.txt` explains them.
+//! Mutation testing: makes one build of the crate that holds all mutants, and runs the tests once for each, with the
+//! environment variable `MUTANT` naming it. Mutants that no test notices are printed, unless `survivors.txt` explains
+//! them.
 //!
 //! ```text
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml                  # all
@@ -10,14 +11,15 @@
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --list        # which there are
 //! ```
 //!
-//! Operators are those of cargo-mutants (a function that does nothing, or gives a plain value; another operator; a negation
-//! less; a match guard that is always or never true; a match arm less) and, besides, a statement less.
+//! Operators are those of cargo-mutants (a function that does nothing, or gives a plain value; another operator; a
+//! negation less; a match guard that is always or never true; a match arm less) and, besides, a statement less.
 //!
-//! A mutant is caught if a test fails, dies, or takes far longer than without it. It gets only the tests that reach it: each
-//! test is run once by itself to see which those are. As root the live tests take part; others are skipped and reach nothing.
+//! A mutant is caught if a test fails, dies, or takes far longer than without it. It gets only the tests that reach it:
+//! each test is run once by itself to see which those are. As root the live tests take part; others are skipped and
+//! reach nothing.
 //!
-//! All files are planted whatever is asked for, so that one build, in `target/mutants`, serves one room after the other. What is
-//! known of it is kept beside it: which mutants do not compile, and what each test reaches.
+//! All files are planted whatever is asked for, so that one build, in `target/mutants`, serves one room after the
+//! other. What is known of it is kept beside it: which mutants do not compile, and what each test reaches.
 
 mod explain;
 mod plant;
@@ -30,8 +32,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Files and folders that are not mutated: system calls, which a kernel must answer; the simulator, which is a test's own half;
-/// words of errors; what is only declared; models and tests.
+/// Files and folders that are not mutated: system calls, which a kernel must answer; the simulator, which is a test's
+/// own half; words of errors; what is only declared; models and tests.
 const LEFT_OUT: &[&str] = &["sys", "sim", "error", "hint", "lib", "instrument", "steps", "model", "tests"];
 
 fn main() -> ExitCode {

@@ -45,7 +45,8 @@ struct File {
     path: PathBuf,
     source: String,
     places: Vec<Place>,
-    /// Where each alternative ended up: its mutant and its bytes in the file as it was written last, and those of its place.
+    /// Where each alternative ended up: its mutant and its bytes in the file as it was written last, and those of its
+    /// place.
     written: Vec<(usize, Range<usize>, Range<usize>)>,
 }
 
@@ -148,8 +149,8 @@ impl Planted {
     }
 }
 
-/// Copies a file, or a folder and what is in it, but for `without`. What is the same already is not touched, so that it is not
-/// built again.
+/// Copies a file, or a folder and what is in it, but for `without`. What is the same already is not touched, so that it
+/// is not built again.
 fn copy(from: &Path, to: &Path, without: &BTreeSet<PathBuf>) -> Result<(), Box<dyn Error>> {
     if without.contains(from) {
         return Ok(());
@@ -225,8 +226,8 @@ pub(crate) mod mutant {
         active
     }
 
-    /// Maps the file that tells what is reached: the same in all processes of a test, also in those that are killed, or leave
-    /// without running anything more.
+    /// Maps the file that tells what is reached: the same in all processes of a test, also in those that are killed, or
+    /// leave without running anything more.
     fn map() -> Option<()> {
         use std::os::fd::AsRawFd;
         let path = std::env::var_os("MUTANT_REACHED")?;

@@ -12,23 +12,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Binaries of tests, and tests, that take no part, and why: `rooms` reads the sources; the others take CPUs offline, mount, or change
-/// settings of the machine, which a mutant might leave so, or take long.
+/// Binaries of tests, and tests, that take no part, and why: `rooms` reads the sources; the others take CPUs offline,
+/// mount, or change settings of the machine, which a mutant might leave so, or take long.
 const LEFT_OUT: &[&str] = &["hotplug", "mounts", "faults", "rooms::", "leaks::", "limits::"];
 
 /// Tests of one binary that take less than this are run together.
 const QUICK: Duration = Duration::from_millis(200);
 
-/// How long a mutant may take beyond what its tests take without it: of the processors' time, which others on the machine do not
-/// use up, and in all.
+/// How long a mutant may take beyond what its tests take without it: of the processors' time, which others on the
+/// machine do not use up, and in all.
 const BUSY: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A test that takes longer takes no part.
 const SLOWEST: Duration = Duration::from_secs(60);
 
-/// A mutant gets tests that take no longer than this together if nothing else is asked for, those first that catch most for their
-/// time.
+/// A mutant gets tests that take no longer than this together if nothing else is asked for, those first that catch most
+/// for their time.
 pub const BUDGET: Duration = Duration::from_secs(30);
 
 /// The most memory that a test may map, in bytes: a mutant may ask for any.
@@ -190,7 +190,8 @@ fn executables(directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     Ok(messages.iter().filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect())
 }
 
-/// Runs each test by itself, and notes which mutants it reaches. What is known of a binary that has not been built again is kept.
+/// Runs each test by itself, and notes which mutants it reaches. What is known of a binary that has not been built
+/// again is kept.
 fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<dyn Error>> {
     let kept = planted.directory.join("reached");
     fs::create_dir_all(&kept)?;
@@ -295,7 +296,8 @@ type Known = Mutex<BTreeMap<(PathBuf, Option<String>), Past>>;
 struct Past {
     /// How many mutants they have caught.
     caught: u32,
-    /// The longest that they took for one that they did not catch: less than one by one, since a process is started once.
+    /// The longest that they took for one that they did not catch: less than one by one, since a process is started
+    /// once.
     took: Duration,
 }
 

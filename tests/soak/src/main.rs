@@ -1,12 +1,13 @@
 //! The adversary for any time.
 //!
-//! One process reads live rings, round after round, each with another hold rule, policy for full rings, key, size and so on, while
-//! a thread of its own pauses, flushes and sets deadlines. Another process writes through BPF programs that count what they
-//! do, and disturbs the reader: it stops it, takes its CPUs, takes CPUs away, steers the clock. Each round is checked against what
-//! the programs counted: the order, each number, what a flush must bring, the ledger. Between rounds nothing may have grown:
-//! descriptors, mappings, threads, memory.
+//! One process reads live rings, round after round, each with another hold rule, policy for full rings, key, size and
+//! so on, while a thread of its own pauses, flushes and sets deadlines. Another process writes through BPF programs
+//! that count what they do, and disturbs the reader: it stops it, takes its CPUs, takes CPUs away, steers the clock.
+//! Each round is checked against what the programs counted: the order, each number, what a flush must bring, the
+//! ledger. Between rounds nothing may have grown: descriptors, mappings, threads, memory.
 //!
-//! Everything is chosen by a seed, which is printed. `--seed S --first N --rounds 1` runs round N again, with other disturbances.
+//! Everything is chosen by a seed, which is printed. `--seed S --first N --rounds 1` runs round N again, with other
+//! disturbances.
 
 mod plan;
 mod random;

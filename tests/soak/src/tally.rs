@@ -46,8 +46,8 @@ impl Seen {
         self.gaps.insert(gap.first, gap.last);
     }
 
-    /// Whether this is all there is to tell of a counter from which so many numbers were drawn, of which so many were not
-    /// written. What is missing behind the last that was written shows no gap.
+    /// Whether this is all there is to tell of a counter from which so many numbers were drawn, of which so many were
+    /// not written. What is missing behind the last that was written shows no gap.
     fn is_all_of(&self, drawn: u64, gone: u64) -> bool {
         let next = u128::from(self.next);
         self.yielded + self.missing == self.next
@@ -121,7 +121,8 @@ impl Tally {
             Item::Anomaly(SequenceAnomaly { kind: AnomalyKind::Late, .. }) => {}
             Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
             Item::EarlyRelease(_) => {}
-            // CPUs are taken away here. One that comes back is traced once the reader has noticed it; the ledger below knows what it missed.
+            // CPUs are taken away here. One that comes back is traced once the reader has noticed it; the ledger below
+            // knows what it missed.
             Item::Untraced(untraced) if untraced.lasted.is_some() => {}
             _ => self.wrong(format!("unexpected: {event:?}")),
         }

@@ -151,8 +151,8 @@ fn real_time() -> io::Result<()> {
     }
 }
 
-/// Takes the last CPU away and brings it back, a few times: a process of its own, for it waits until no other test needs its
-/// CPUs, and keeps others waiting until it ends.
+/// Takes the last CPU away and brings it back, a few times: a process of its own, for it waits until no other test
+/// needs its CPUs, and keeps others waiting until it ends.
 pub fn unplug() -> Result<(), Box<dyn std::error::Error>> {
     let cpu = *perfweave_support::cpus::possible().last().expect("a CPU");
     if load::online().len() < 2 {

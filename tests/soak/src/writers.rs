@@ -108,9 +108,8 @@ impl Writers {
     }
 }
 
-/// Enters its epoch, draws a number of the whole machine, the next of its CPU and the time, works, outputs `u64 machine, u64 own, u64
-/// time`, and
-/// counts what the helper returned. Leaves last.
+/// Enters its epoch, draws a number of the whole machine, the next of its CPU and the time, works, outputs `u64
+/// machine, u64 own, u64 time`, and counts what the helper returned. Leaves last.
 fn program(
     kind: bpf::Kind,
     process: u32,
@@ -141,8 +140,9 @@ fn program(
     bpf::Program::load(kind, &asm)
 }
 
-/// Reserves in the BPF ring buffer of its CPU, draws there the next number of its CPU, the time and a number of the whole machine, works,
-/// submits the same three numbers as [`program`], and counts. Where there is no room, a number of both is drawn and gone.
+/// Reserves in the BPF ring buffer of its CPU, draws there the next number of its CPU, the time and a number of the
+/// whole machine, works, submits the same three numbers as [`program`], and counts. Where there is no room, a number of
+/// both is drawn and gone.
 fn reserving(
     kind: bpf::Kind,
     process: u32,

@@ -4,8 +4,8 @@ use crate::cpus;
 use std::io::Write;
 use std::process::Command;
 
-/// Runs the rest of a test in a process of its own, which runs no other test: for a test that counts or changes what a whole process
-/// has, or that forks. Returns from the test when that process has passed.
+/// Runs the rest of a test in a process of its own, which runs no other test: for a test that counts or changes what a
+/// whole process has, or that forks. Returns from the test when that process has passed.
 ///
 /// # Panics
 /// If the test fails there.

@@ -266,7 +266,8 @@ impl Asm {
         self.when(R0, 0, |asm| asm.exit())
     }
 
-    /// R9 = the ring buffer that a program on this CPU writes into: the map, or its element for this CPU. If there is none, returns
+    /// R9 = the ring buffer that a program on this CPU writes into: the map, or its element for this CPU. If there is
+    /// none, returns
     /// 0. Uses the four bytes at R10 - 28.
     pub fn ring(&mut self, rings: &Map) -> &mut Self {
         if rings.kind == RINGBUF {
@@ -306,7 +307,8 @@ impl Asm {
         self.mov(R3, from).mov(R1, R10).add_i(R1, offset).mov_i(R2, size as i32).call(COPY_FROM_USER)
     }
 
-    /// Counts one more in this CPU's element of a per-CPU array. If there is none, returns 0. Uses the four bytes at R10 - 28.
+    /// Counts one more in this CPU's element of a per-CPU array. If there is none, returns 0. Uses the four bytes at
+    /// R10 - 28.
     pub fn count(&mut self, counts: &Map) -> &mut Self {
         self.mov_i(R1, 0).store_u32(R10, -28, R1).element(counts, -28).mov_i(R1, 1).fetch_add(R0, 0, R1)
     }
@@ -547,7 +549,8 @@ impl Map {
         Ok(value.chunks_exact(8).map(|count| u64::from_ne_bytes(count.try_into().expect("eight bytes"))).sum())
     }
 
-    /// A `BPF_MAP_TYPE_ARRAY` that can be mapped, with an element of 64 bytes for each CPU: the words of writers' epochs.
+    /// A `BPF_MAP_TYPE_ARRAY` that can be mapped, with an element of 64 bytes for each CPU: the words of writers'
+    /// epochs.
     pub fn epochs(cpus: u32) -> io::Result<Self> {
         Self::create(ARRAY, 64, cpus, 1 << 10)
     }
@@ -670,7 +673,8 @@ impl Program {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Runs a raw tracepoint program on a CPU (`BPF_PROG_TEST_RUN`, `BPF_F_TEST_RUN_ON_CPU`) and gives what it returned.
+    /// Runs a raw tracepoint program on a CPU (`BPF_PROG_TEST_RUN`, `BPF_F_TEST_RUN_ON_CPU`) and gives what it
+    /// returned.
     pub fn run_on(&self, cpu: u32) -> io::Result<i32> {
         self.run_with(cpu, &[])
     }
@@ -690,7 +694,8 @@ impl Program {
         Ok(attr.retval as i32)
     }
 
-    /// Runs a program of [`Kind::Syscall`] in the calling thread, with these arguments as the context, and gives what it returned.
+    /// Runs a program of [`Kind::Syscall`] in the calling thread, with these arguments as the context, and gives what
+    /// it returned.
     pub fn run_here(&self, context: &[u64]) -> io::Result<i32> {
         // The kernel writes it back.
         let mut context = context.to_vec();
@@ -877,8 +882,8 @@ pub fn on_clock(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
     Stamps { events, counter, epochs: None }.on_clock(kind)
 }
 
-/// A raw tracepoint program for `sys_enter` that counts system calls of this process in an array of one number: all, or those of
-/// one thread, and only one system call, if that is asked for.
+/// A raw tracepoint program for `sys_enter` that counts system calls of this process in an array of one number: all, or
+/// those of one thread, and only one system call, if that is asked for.
 pub fn count_syscalls(count: &Map, thread: Option<i32>, number: Option<libc::c_long>) -> io::Result<Program> {
     let mut asm = Asm::new();
     if let Some(number) = number {

@@ -1,4 +1,5 @@
-//! The machine's clock `CLOCK_TAI`, whose offset from the wall clock a test may set. No program takes notice, and the wall clock goes on.
+//! The machine's clock `CLOCK_TAI`, whose offset from the wall clock a test may set. No program takes notice, and the
+//! wall clock goes on.
 
 use crate::lock;
 use nix::fcntl::Flock;

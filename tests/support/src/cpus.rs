@@ -1,12 +1,13 @@
 //! Which CPUs there are, and keeping them as they are while tests run.
 //!
-//! A test that takes a CPU offline takes it from every process. So each process of this suite that needs CPUs to stay holds a lock, and one
-//! that takes them away waits until nobody does. The locks are on the kernel's own lists of CPUs, which every process can open and which
-//! need no clean-up.
+//! A test that takes a CPU offline takes it from every process. So each process of this suite that needs CPUs to stay
+//! holds a lock, and one that takes them away waits until nobody does. The locks are on the kernel's own lists of CPUs,
+//! which every process can open and which need no clean-up.
 //!
-//! Each process takes the lock once, by way of the gate, and holds it until it ends. A process that waits to be alone holds the gate, so that
-//! later processes do not make it wait for ever. So nobody who holds the lock may wait for a process that comes to the gate: a child for
-//! which its parent waits has its parent's lock ([`SHARED`]). That also holds for other suites on the same machine.
+//! Each process takes the lock once, by way of the gate, and holds it until it ends. A process that waits to be alone
+//! holds the gate, so that later processes do not make it wait for ever. So nobody who holds the lock may wait for a
+//! process that comes to the gate: a child for which its parent waits has its parent's lock ([`SHARED`]). That also
+//! holds for other suites on the same machine.
 
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
@@ -27,8 +28,8 @@ pub(crate) const SHARED: &str = "PERFWEAVE_TEST_CPUS_ARE_KEPT";
 /// What this process holds until it ends: the locks, if it could have them.
 static HELD: OnceLock<Vec<Flock<File>>> = OnceLock::new();
 
-/// Keeps other processes of this suite from taking CPUs away until this one ends. Does nothing in a process that may do so
-/// itself, and in a child whose parent does it.
+/// Keeps other processes of this suite from taking CPUs away until this one ends. Does nothing in a process that may do
+/// so itself, and in a child whose parent does it.
 pub fn keep() {
     HELD.get_or_init(|| {
         if std::env::var_os(SHARED).is_some() {
@@ -96,7 +97,8 @@ pub fn is_gate_held() -> bool {
     !holders(GATE).is_empty()
 }
 
-/// The processes that have locked a list, by proc_locks(5): `1: FLOCK ADVISORY READ 4711 00:15:123 0 EOF`. Waiting ones have an arrow.
+/// The processes that have locked a list, by proc_locks(5): `1: FLOCK ADVISORY READ 4711 00:15:123 0 EOF`. Waiting ones
+/// have an arrow.
 fn holders(name: &str) -> Vec<u32> {
     let Ok(list) = fs::metadata(format!("{FOLDER}/{name}")) else { return Vec::new() };
     let (inode, locks) = (list.ino().to_string(), fs::read_to_string("/proc/locks").unwrap_or_default());

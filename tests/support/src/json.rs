@@ -1,4 +1,5 @@
-//! What examples say with `--json`: one object in one line. A crate for JSON would be a fifth of what an example compiles.
+//! What examples say with `--json`: one object in one line. A crate for JSON would be a fifth of what an example
+//! compiles.
 
 use std::fmt::{Display, Formatter, Result};
 

@@ -29,8 +29,8 @@ pub mod tracefs;
 pub use futures_util;
 pub use linux_perf_data;
 
-/// The result of something that a test needs from the kernel. If the kernel refuses, the test skips and says so, or fails under
-/// `PERFWEAVE_REQUIRE_KERNEL=1`, which allows no skips. The end of the process lists what was skipped.
+/// The result of something that a test needs from the kernel. If the kernel refuses, the test skips and says so, or
+/// fails under `PERFWEAVE_REQUIRE_KERNEL=1`, which allows no skips. The end of the process lists what was skipped.
 ///
 /// Keeps CPUs as they are from now on ([`cpus::keep`]).
 ///
@@ -61,8 +61,8 @@ pub fn needs(what: &str, is_there: bool) -> Option<()> {
     is_there.then_some(())
 }
 
-/// Whether perf(1) is installed, which some tests compare with. Where it is not, that is listed with what was skipped, and is
-/// never a failure: CI installs it.
+/// Whether perf(1) is installed, which some tests compare with. Where it is not, that is listed with what was skipped,
+/// and is never a failure: CI installs it.
 #[track_caller]
 pub fn perf() -> Option<()> {
     cpus::keep();
@@ -74,8 +74,8 @@ pub fn perf() -> Option<()> {
     is_there.then_some(())
 }
 
-/// Whether a program runs that only some checks need: it says its version. Where it does not, that is listed with what was skipped, and is
-/// never a failure.
+/// Whether a program runs that only some checks need: it says its version. Where it does not, that is listed with what
+/// was skipped, and is never a failure.
 #[track_caller]
 pub fn runs(program: &[&str], from: &str) -> Option<()> {
     let (name, args) = program.split_first()?;
@@ -87,8 +87,8 @@ pub fn runs(program: &[&str], from: &str) -> Option<()> {
     is_there.then_some(())
 }
 
-/// Notes what could not be tested because this kernel was built without it. It is listed with the skips, and is never a failure, because it
-/// takes another kernel.
+/// Notes what could not be tested because this kernel was built without it. It is listed with the skips, and is never a
+/// failure, because it takes another kernel.
 #[track_caller]
 pub fn lacks(what: &str) {
     skip::note(&format!("this kernel does not have {what}"));
@@ -106,8 +106,8 @@ pub fn membarrier() -> bool {
     waits
 }
 
-/// A perf event array for this machine's CPUs, and a program that outputs the number it is given into it. `None` where the
-/// kernel refuses either.
+/// A perf event array for this machine's CPUs, and a program that outputs the number it is given into it. `None` where
+/// the kernel refuses either.
 #[track_caller]
 pub fn echo() -> Option<(bpf::Map, bpf::Program)> {
     let events = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()))?;
@@ -115,7 +115,8 @@ pub fn echo() -> Option<(bpf::Map, bpf::Program)> {
     Some((events, program))
 }
 
-/// Checks an error's kind and what its message says: `assert_error!(error, NotFound, "CPU 3 has no ring")`. Texts may be formatted values.
+/// Checks an error's kind and what its message says: `assert_error!(error, NotFound, "CPU 3 has no ring")`. Texts may
+/// be formatted values.
 #[macro_export]
 macro_rules! assert_error {
     ($error:expr, $kind:ident $(, $text:expr)* $(,)?) => {{

@@ -1,5 +1,5 @@
-//! Locks of tests of all processes over things that a machine has once. They are on files that every process can open and that need no
-//! clean-up. `cpus` has that of the CPUs.
+//! Locks of tests of all processes over things that a machine has once. They are on files that every process can open
+//! and that need no clean-up. `cpus` has that of the CPUs.
 
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
@@ -14,7 +14,8 @@ pub const PROGRAMS: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 /// How fast grace periods are: this file and `rcu_normal` beside it.
 pub const RCU: &str = "/sys/kernel/rcu_expedited";
 
-/// Waits until no test changes it, and keeps it as it is until the answer is dropped. `None` where there is no such lock.
+/// Waits until no test changes it, and keeps it as it is until the answer is dropped. `None` where there is no such
+/// lock.
 pub fn keep(what: &str) -> Option<Flock<File>> {
     lock(what, FlockArg::LockShared).ok()
 }

@@ -1,4 +1,5 @@
-//! perf(1), run so that its complaints are seen: of a file that it understands in part it complains on stderr, and exits with 0.
+//! perf(1), run so that its complaints are seen: of a file that it understands in part it complains on stderr, and
+//! exits with 0.
 
 use std::io;
 use std::process::{Command, Output, Stdio};
@@ -11,8 +12,8 @@ const USUAL: [(&str, &str, &str); 10] = [
     ("Events enabled", "", "it was told to begin by `--control`"),
     ("'trace' not valid for ", " events. Ignoring.", "`-F trace` asks for it of all events, and tracepoints have it"),
     ("Samples do not have callchains.", "", "`perf sched timehist` shows them where there are some"),
-    // `perf_session__warn_about_errors`, tools/perf/util/session.c. A busy machine loses records in any recording; what a test
-    // expects of losses it counts itself.
+    // `perf_session__warn_about_errors`, tools/perf/util/session.c. A busy machine loses records in any recording; what
+    // a test expects of losses it counts itself.
     ("Warning:", "", "in front of each of the next three"),
     ("Processed ", " chunks!", "LOST records"),
     ("Check IO/CPU overload!", "", "LOST records"),

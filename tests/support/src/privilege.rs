@@ -51,7 +51,8 @@ pub fn become_nobody() -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the calling thread a user who owns nothing, with these capabilities only, for good. What it executes has them too.
+/// Makes the calling thread a user who owns nothing, with these capabilities only, for good. What it executes has them
+/// too.
 pub fn become_nobody_with(capabilities: &[u32]) -> io::Result<()> {
     control(libc::PR_SET_KEEPCAPS, 1, 0)?;
     become_nobody()?;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// The name of [`probed`] in the symbols of its file.
 pub const SYMBOL: &str = "perfweave_support_probed";
 
-/// Gives three times the number. It has no counter of coverage in front: that is an instruction with a LOCK prefix, which the
-/// kernel does not probe.
+/// Gives three times the number. It has no counter of coverage in front: that is an instruction with a LOCK prefix,
+/// which the kernel does not probe.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: no other function has that name, and the number comes in rdi and goes in rax.
 #[unsafe(export_name = "perfweave_support_probed")]
@@ -31,13 +31,14 @@ core::arch::global_asm!(
     ".pushsection .text",
     ".globl perfweave_support_operand",
     "perfweave_support_operand:",
-    // movabs of a number to rax, and a return. As instructions, the number's bytes are none, and one that 64-bit programs lack.
+    // movabs of a number to rax, and a return. As instructions, the number's bytes are none, and one that 64-bit
+    // programs lack.
     ".byte 0x48, 0xb8, 0x62, 0xcf, 0x1a, 0x00, 0x06, 0xff, 0xff, 0xff, 0xc3",
     ".popsection",
 );
 
-/// An instruction whose number lies from its third byte on: the file, and how far behind that file's begin the instruction is. A
-/// decoder finds nothing at the third byte, and what no program may do at the seventh.
+/// An instruction whose number lies from its third byte on: the file, and how far behind that file's begin the
+/// instruction is. A decoder finds nothing at the third byte, and what no program may do at the seventh.
 #[cfg(target_arch = "x86_64")]
 pub fn operand() -> io::Result<(PathBuf, u64)> {
     unsafe extern "C" {

@@ -10,13 +10,14 @@ pub const NO_WAKEUP: i32 = 1;
 /// `BPF_RB_FORCE_WAKEUP`
 pub const FORCE_WAKEUP: i32 = 2;
 
-/// Where and how programs write records of [`STAMPED`] bytes: `u64 time` by `bpf_ktime_get_ns()`, `u64 number` of a counter of the
-/// machine, `u32 kind`, `u32 cpu`.
+/// Where and how programs write records of [`STAMPED`] bytes: `u64 time` by `bpf_ktime_get_ns()`, `u64 number` of a
+/// counter of the machine, `u32 kind`, `u32 cpu`.
 #[derive(Debug, Clone, Copy)]
 pub struct Reserving<'a> {
     /// A ring buffer, or an array of maps with one for each CPU.
     pub rings: &'a Map,
-    /// [`counter`]; or [`Map::counts`], and each CPU has numbers of its own, drawn where the key is, or where a reservation is refused.
+    /// [`counter`]; or [`Map::counts`], and each CPU has numbers of its own, drawn where the key is, or where a
+    /// reservation is refused.
     pub counter: &'a Map,
     /// [`Map::counts`]: reservations that were refused.
     pub failures: &'a Map,
@@ -39,7 +40,8 @@ pub enum Way {
     Output,
 }
 
-/// Turns of work: between reservation and key, and between key and submitting. Where the key comes first, both lie behind it.
+/// Turns of work: between reservation and key, and between key and submitting. Where the key comes first, both lie
+/// behind it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Turns {
@@ -157,8 +159,8 @@ fn draw(asm: &mut Asm) {
     asm.mov_i(R1, 1).load(R2, R10, -56).fetch_add(R2, 0, R1).store(R10, -16, R1);
 }
 
-/// A program for [`Program::run_with`] that writes a record of `size` bytes with its first argument in the first eight and in the last
-/// eight, and returns 0; or 1 where the reservation is refused.
+/// A program for [`Program::run_with`] that writes a record of `size` bytes with its first argument in the first eight
+/// and in the last eight, and returns 0; or 1 where the reservation is refused.
 pub fn echo(rings: &Map, size: u32, flags: i32) -> io::Result<Program> {
     let mut asm = Asm::new();
     asm.load(R6, R1, 0).ring(rings).reserve(size, |asm| asm.mov_i(R0, 1).exit());
@@ -177,8 +179,8 @@ pub fn discarding(rings: &Map, size: u32, flags: i32) -> io::Result<Program> {
 }
 
 /// A sleepable program for [`Program::run_here`] that reserves eight bytes, reads the memory at its first argument
-/// ([`Sleeper::address`](crate::sleeper::Sleeper::address)), and submits its second argument, or the time if that is zero. Returns 0;
-/// or 1 where the reservation is refused.
+/// ([`Sleeper::address`](crate::sleeper::Sleeper::address)), and submits its second argument, or the time if that is
+/// zero. Returns 0; or 1 where the reservation is refused.
 pub fn sleeping(rings: &Map) -> io::Result<Program> {
     let mut asm = Asm::new();
     asm.load(R6, R1, 0).load(R7, R1, 8).ring(rings).reserve(8, |asm| asm.mov_i(R0, 1).exit());
@@ -188,8 +190,8 @@ pub fn sleeping(rings: &Map) -> io::Result<Program> {
     Program::load(Kind::Syscall, &asm)
 }
 
-/// As [`sleeping`], but it draws the time before all, sleeps, and then outputs the time (`bpf_ringbuf_output()`). All of that is inside
-/// writers' epochs.
+/// As [`sleeping`], but it draws the time before all, sleeps, and then outputs the time (`bpf_ringbuf_output()`). All
+/// of that is inside writers' epochs.
 pub fn sleeping_inside(rings: &Map, epochs: &Map) -> io::Result<Program> {
     let mut asm = Asm::new();
     asm.load(R6, R1, 0).enter(epochs).ktime().store(R10, -8, R0);

@@ -1,5 +1,5 @@
-//! System calls of a thread, shown to a judge before they are made. The judge lets each call through or answers instead of the kernel:
-//! seccomp's user notification (`Documentation/userspace-api/seccomp_filter.rst`).
+//! System calls of a thread, shown to a judge before they are made. The judge lets each call through or answers instead
+//! of the kernel: seccomp's user notification (`Documentation/userspace-api/seccomp_filter.rst`).
 
 use crate::privilege::{self, Filter, JUMP_IF_EQUAL, LOAD_WORD, NUMBER, RETURN};
 use std::io;
@@ -33,8 +33,8 @@ pub enum Answer {
 /// Calls that no judge sees. Otherwise a thread could wait for the judge with a lock that the judge needs.
 const UNSEEN: [libc::c_long; 4] = [libc::SYS_futex, libc::SYS_brk, libc::SYS_sched_yield, libc::SYS_rt_sigreturn];
 
-/// Runs something on a thread of its own. All system calls of that thread, and of those it starts, are shown to the judge, but for
-/// `futex`, `brk`, `sched_yield` and `rt_sigreturn`. Returns when all these threads have ended.
+/// Runs something on a thread of its own. All system calls of that thread, and of those it starts, are shown to the
+/// judge, but for `futex`, `brk`, `sched_yield` and `rt_sigreturn`. Returns when all these threads have ended.
 ///
 /// The judge runs in this process beside them, and sees its memory as they do.
 ///

@@ -77,7 +77,8 @@ fn sleeps(thread: i32) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).expect("a count of switches")
 }
 
-/// Does something when it is dropped, also where a test fails: what ends the threads that the test would wait for otherwise.
+/// Does something when it is dropped, also where a test fails: what ends the threads that the test would wait for
+/// otherwise.
 #[derive(Debug)]
 pub struct AtEnd<F: FnMut()>(pub F);
 

@@ -111,7 +111,8 @@ fn what_is_missing_in_silence_is_counted() {
     assert_eq!(counts(&too_few), [0, 0, 1, 0, 0, 0]);
 }
 
-/// A call that another line interrupts has a line for its entry, and one where it goes on. Here the second call has no second line.
+/// A call that another line interrupts has a line for its entry, and one where it goes on. Here the second call has no
+/// second line.
 #[test]
 fn a_call_of_which_only_the_entry_is_printed_has_that_as_witness() {
     let text = "\
@@ -254,7 +255,8 @@ fn a_tree_has_its_order() {
 fn who_runs_before_it_is_woken_is_impossible() {
     let wakes = history("wakes", &[8]);
     let found = |text: &str| counts(&verdict("bpftrace.toml", 2, &wakes, text));
-    // Woken while asleep; while it goes to sleep; not at all, because it was late for its sleep; after it was interrupted.
+    // Woken while asleep; while it goes to sleep; not at all, because it was late for its sleep; after it was
+    // interrupted.
     assert_eq!(found("out w1 1\nin x\n1 waking w1\nout x 1\nin w1\n"), RIGHT);
     assert_eq!(found("1 waking w1\nout w1 1\nin x\nout x 1\nin w1\n"), RIGHT);
     assert_eq!(found("out w1 0\nin x\nout x 1\nin w1\nout w2 1\nin x\n5 waking w2\n"), RIGHT);

@@ -197,7 +197,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// Reports that everything is open, and begins to count. Calls a function on another thread when the load has ended.
+    /// Reports that everything is open, and begins to count. Calls a function on another thread when the load has
+    /// ended.
     pub fn ready(&self, ended: impl FnOnce() + Send + 'static) -> Tally {
         let stop = Arc::clone(&self.stop);
         thread::spawn(move || {

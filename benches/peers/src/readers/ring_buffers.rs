@@ -1,7 +1,7 @@
 //! BPF ring buffers, read by all.
 //!
-//! The kernel wakes a reader that has caught up with the record, and no other. Those that poll here sleep until they are woken, at most
-//! [`POLL`]; the others sleep for a fixed time.
+//! The kernel wakes a reader that has caught up with the record, and no other. Those that poll here sleep until they
+//! are woken, at most [`POLL`]; the others sleep for a fixed time.
 
 use super::libbpf::{self, Each, Sorted};
 use super::perfweave::{begin_with, by_next, drained};

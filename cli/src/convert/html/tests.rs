@@ -188,7 +188,8 @@ fn the_page_finds_and_shows_records() {
 
 #[test]
 fn a_click_shows_what_is_there() {
-    // CPU 0's lane is the first: 24 pixels of ruler, 22 of a heading. The canvas has 1400 - 340 pixels, 180 of them for names.
+    // CPU 0's lane is the first: 24 pixels of ruler, 22 of a heading. The canvas has 1400 - 340 pixels, 180 of them for
+    // names.
     let Some(page) = answers("click", "from=8000&to=8880&click=560,56") else { return };
     assert!(page.contains("<h2>worker-108 108</h2>") || page.contains("<h2>sched:sched_switch</h2>"), "{page:.3000}");
 }

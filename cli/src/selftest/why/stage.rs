@@ -24,8 +24,9 @@ use std::time::Duration;
 const LINKS: usize = 8;
 /// How often the token is handed on in one turn.
 pub const HANDS: u64 = LINKS as u64 + 1;
-/// The most nanoseconds of a switch that the clock of a thread counts, and that lie outside of what `sched_switch` says it ran: the kernel reads that
-/// clock before and after the tracepoint. On a virtual machine with two hogs some 24 µs were seen.
+/// The most nanoseconds of a switch that the clock of a thread counts, and that lie outside of what `sched_switch` says
+/// it ran: the kernel reads that clock before and after the tracepoint. On a virtual machine with two hogs some 24 µs
+/// were seen.
 const SWITCH: u64 = 50_000;
 /// How long a delay is.
 const DELAY: Duration = Duration::from_millis(1);
@@ -244,8 +245,8 @@ fn policy(arguments: [&str; 3]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
 
-/// How long this thread has run, how long it could run and did not, and how often it began to run: `/proc/PID/schedstat`
-/// (Documentation/scheduler/sched-stats.rst).
+/// How long this thread has run, how long it could run and did not, and how often it began to run:
+/// `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst).
 fn ran() -> io::Result<[u64; 3]> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
     let mut numbers = text.split(' ').map_while(|number| number.trim().parse().ok());
@@ -586,7 +587,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Computes where another waits for the CPU, until that one has it or the delay is over. Gives how long this thread had it, and until when.
+    /// Computes where another waits for the CPU, until that one has it or the delay is over. Gives how long this thread
+    /// had it, and until when.
     fn hog(&self, turn: u64) -> (u64, u64) {
         let (began, had) = (now(), clock(ClockId::CLOCK_THREAD_CPUTIME_ID));
         let (mut now_had, mut time) = (had, began);
@@ -661,7 +663,8 @@ impl Group {
         fs::write(self.folder.join(self.threads), tid().to_string())
     }
 
-    /// Computes until its quota has held it back, and gives how long. `None` if it has not, though many quotas are used up.
+    /// Computes until its quota has held it back, and gives how long. `None` if it has not, though many quotas are used
+    /// up.
     fn use_up(&self) -> io::Result<Option<u64>> {
         let held = || {
             let text = fs::read_to_string(self.folder.join("cpu.stat"))?;

@@ -61,7 +61,8 @@ pub(super) struct Check<'a> {
     block: u64,
     /// Whether all bytes of the block were records.
     is_sound: bool,
-    /// What was counted. Behind a seal, it compares times with the newest one that the seal says, whether that holds or not.
+    /// What was counted. Behind a seal, it compares times with the newest one that the seal says, whether that holds or
+    /// not.
     tally: Tally,
     /// What was counted before this block.
     before: Sums,
@@ -136,7 +137,8 @@ impl<'a> Check<'a> {
             (None, None) if parts.is_pipe => 0..input.len,
             (None, None) => parts.data.clone(),
         };
-        // If bytes were added or removed, the events behind them are not where the header has them. The first bytes have them too.
+        // If bytes were added or removed, the events behind them are not where the header has them. The first bytes
+        // have them too.
         let unsure = of_file.as_ref().filter(|whole| !whole.is_intact()).map(|whole| &whole.seal).or(first.as_ref());
         let known = unsure.map(|seal| front(&input, data.start, &seal.front)).transpose()?;
         let (sorting, unreadable) = match known.unwrap_or(parts.attrs) {
@@ -356,7 +358,8 @@ impl<'a> Check<'a> {
         rows
     }
 
-    /// Whether a seal is the next in the chain. A seal whose hash alone was changed has a next one that knows the right hash.
+    /// Whether a seal is the next in the chain. A seal whose hash alone was changed has a next one that knows the right
+    /// hash.
     fn follows(&self, this: &Sealed) -> bool {
         match &self.last {
             None => this.seal.number == 0 && this.seal.before == [0; 32],
@@ -364,7 +367,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Whether the block has as many records as its seal says, in that order. Unknown, and so true, behind a seal that may be wrong.
+    /// Whether the block has as many records as its seal says, in that order. Unknown, and so true, behind a seal that
+    /// may be wrong.
     fn fits(&self, Seal { flags, sums, .. }: &Seal) -> bool {
         let (start, since) = match &self.last {
             None => (true, Sums::default()),

@@ -24,17 +24,17 @@ const EVENT_UPDATE: u32 = 78;
 const UPDATE_NAME: u64 = 2;
 
 impl Writer {
-    /// Writes for another program to read meanwhile, as `perf record -o -` does: into a pipe, a socket or a file, from where it stands.
-    /// `perf script -i -` and [`open`](crate::open) read it, the latter from a file. [`Writer::flush`] hands over what is held.
-    /// Writing blocks until there is room, also where the descriptor is one that does not block (`O_NONBLOCK`).
-    /// Otherwise as [`Writer::create`]; the file is not closed before the writer is dropped.
+    /// Writes for another program to read meanwhile, as `perf record -o -` does: into a pipe, a socket or a file, from
+    /// where it stands. `perf script -i -` and [`open`](crate::open) read it, the latter from a file. [`Writer::flush`]
+    /// hands over what is held. Writing blocks until there is room, also where the descriptor is one that does not
+    /// block (`O_NONBLOCK`). Otherwise as [`Writer::create`]; the file is not closed before the writer is dropped.
     ///
-    /// A CPU that comes online later has events of its own, which are described where they come. `perf script` of Linux 6.1 ends there with a
-    /// segmentation fault if they are tracepoints; `perf report` reads them.
+    /// A CPU that comes online later has events of its own, which are described where they come. `perf script` of Linux
+    /// 6.1 ends there with a segmentation fault if they are tracepoints; `perf report` reads them.
     ///
     /// # Errors
-    /// As for [`Writer::create`]. [`ErrorKind::Output`](perfweave::ErrorKind::Output) with `EPIPE` if nobody reads any more: Rust programs ignore
-    /// the signal.
+    /// As for [`Writer::create`]. [`ErrorKind::Output`](perfweave::ErrorKind::Output) with `EPIPE` if nobody reads any
+    /// more: Rust programs ignore the signal.
     pub fn pipe(to: impl Into<OwnedFd>, rings: &Rings) -> Result<Self, Error> {
         let to = to.into();
         let path = machine::what_is(to.as_fd()).unwrap_or_else(|| PathBuf::from("a pipe"));
@@ -64,7 +64,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Names an event, by an id of its (`struct perf_record_event_update`): a perf that knows one event takes no name from the facts.
+    /// Names an event, by an id of its (`struct perf_record_event_update`): a perf that knows one event takes no name
+    /// from the facts.
     fn call(&mut self, at: usize, id: u64) -> Result<(), Error> {
         let mut name = self.events[at].name.clone().into_bytes();
         name.truncate(FACT);

@@ -4,12 +4,13 @@
 //! perfweave-interop-bcc opensnoop.bpf.o filelife.bpf.o mountsnoop.bpf.o
 //! ```
 //!
-//! Each argument is an object that clang has compiled from one of bcc's libbpf-tools, whose ring buffer is the map `events`
-//! (`compat.bpf.h`). It is loaded twice, with maps of its own each time. libbpf reads one of them, and perfweave the other.
+//! Each argument is an object that clang has compiled from one of bcc's libbpf-tools, whose ring buffer is the map
+//! `events` (`compat.bpf.h`). It is loaded twice, with maps of its own each time. libbpf reads one of them, and
+//! perfweave the other.
 //!
-//! The load opens, mounts in vain and deletes a file with a number in its name, now on one CPU, now on another. Both readers have to find
-//! each number once, and perfweave has to yield them in the order of the numbers: these tools submit no time, so the number is the key. It
-//! is drawn before the reservation, so a kernel fence proves the order.
+//! The load opens, mounts in vain and deletes a file with a number in its name, now on one CPU, now on another. Both
+//! readers have to find each number once, and perfweave has to yield them in the order of the numbers: these tools
+//! submit no time, so the number is the key. It is drawn before the reservation, so a kernel fence proves the order.
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, RingBufferBuilder};
 use perfweave::{Clock, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
@@ -122,8 +123,8 @@ fn take(reader: &mut Reader, at: usize, time: Duration, into: &mut Vec<(u64, usi
     Ok(!matches!(event.item(), Item::Flushed))
 }
 
-/// The number in the name of a file that this process touched, if this is the string at an offset of a record. Behind strings the kernel
-/// leaves bytes of older records.
+/// The number in the name of a file that this process touched, if this is the string at an offset of a record. Behind
+/// strings the kernel leaves bytes of older records.
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
     let name = CStr::from_bytes_until_nul(bytes.get(at..)?).ok()?.to_str().ok()?;
     name.rsplit('/').next()?.strip_prefix(NAME)?.parse().ok()

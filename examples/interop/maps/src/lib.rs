@@ -1,5 +1,5 @@
-//! The lines that hand a map over to perfweave, for each library. They are compiled and not run: the other two folders run them.
-//! `bpf_output` takes `impl AsFd`. It duplicates the file descriptor, so the map may be dropped afterwards.
+//! The lines that hand a map over to perfweave, for each library. They are compiled and not run: the other two folders
+//! run them. `bpf_output` takes `impl AsFd`. It duplicates the file descriptor, so the map may be dropped afterwards.
 
 use libbpf_rs::MapCore;
 use perfweave::{Ring, RingOptions, Rings};
@@ -34,7 +34,8 @@ pub fn from_path() -> RingOptions {
     Rings::options().bpf_output_pinned("/sys/fs/bpf/events")
 }
 
-/// A BPF ring buffer of aya 0.14, in place of its `RingBuf`. With the CPU and [`perfweave::Layout::RING_BUFFER`], each ring is for `Rings::add`.
+/// A BPF ring buffer of aya 0.14, in place of its `RingBuf`. With the CPU and [`perfweave::Layout::RING_BUFFER`], each
+/// ring is for `Rings::add`.
 ///
 /// # Safety
 /// Nobody else reads the map.

@@ -1,7 +1,8 @@
-//! Writers and readers between which nothing synchronises but the two words of each ring, for ThreadSanitizer (`.ci/tsan`).
+//! Writers and readers between which nothing synchronises but the two words of each ring, for ThreadSanitizer
+//! (`.ci/tsan`).
 //!
-//! The simulator's writer waits for room by the tail, so that nothing is lost: after a loss the reader would take a lock that the writer
-//! shares, and that would hide a race.
+//! The simulator's writer waits for room by the tail, so that nothing is lost: after a loss the reader would take a
+//! lock that the writer shares, and that would hide a race.
 
 use perfweave::{Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 
