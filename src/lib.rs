@@ -110,9 +110,8 @@
 //!
 //! A child opens its own rings. A daemon forks first and then opens rings.
 //!
-//! The crate recognizes a child by a page with `MADV_WIPEONFORK` (madvise(2), Linux 4.14). If a seccomp filter refuses
-//! that, the crate compares process IDs. Dropping, handles and [`Order::without_self`] still work then, but reading the
-//! parent's rings in a child can be a SIGSEGV.
+//! The crate recognizes a child by pthread_atfork(3). A child that clone(2) makes without the C library's fork is taken
+//! for its parent: reading the parent's rings there is a SIGSEGV.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

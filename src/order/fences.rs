@@ -9,7 +9,7 @@ use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::cpu_visits::CpuVisits;
 use crate::order::fence::Fence;
 use crate::order::proof::{Course, Proves};
-use crate::sys::fork::ForkWord;
+use crate::sys::fork::Owner;
 use crate::sys::grace::Grace;
 use crate::sys::machine;
 use crate::sys::status::Status;
@@ -30,8 +30,8 @@ pub(crate) struct Fences {
     thread: Option<JoinHandle<()>>,
     /// The thread's number.
     number: u32,
-    /// 0 in a forked child, which does not have the thread.
-    alive: ForkWord,
+    /// A forked child does not have the thread.
+    owner: Owner,
     pub(super) name: &'static str,
     /// Grace periods begun. The last of them is under way, or its end was noticed.
     begun: u64,
@@ -140,9 +140,9 @@ impl Fences {
         number: u32,
         every: Duration,
     ) -> Self {
-        let alive = ForkWord::new(1);
+        let owner = Owner::new();
         let (begun, course, retry) = Default::default();
-        Self { shared, thread, number, alive, name, begun, course, every, retry, visits: None }
+        Self { shared, thread, number, owner, name, begun, course, every, retry, visits: None }
     }
 
     /// The numbers of its threads.
@@ -154,7 +154,7 @@ impl Fences {
 
     /// Whether this is the process that has the thread, and no forked child.
     pub(crate) fn is_here(&self) -> bool {
-        self.alive.is_here()
+        self.owner.is_here()
     }
 
     /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times

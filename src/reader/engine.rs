@@ -158,7 +158,7 @@ impl Engine {
         wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
     }
 
-    #[cfg(feature = "tokio")]
+    #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
         self.control.is_forked()
     }
@@ -170,8 +170,8 @@ impl Engine {
     /// Whether there is an event to lend and no signal to act on first.
     #[inline(always)]
     pub(crate) fn is_at_hand(&mut self) -> bool {
-        // An unchanged word also means that this is no forked child.
         self.control.signals() == self.noticed
+            && !self.is_forked()
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
             && self.merge.pick()
             && !self.merge.is_rushed()
@@ -181,7 +181,7 @@ impl Engine {
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
         // They never are equal once the stream has ended.
-        if self.control.signals() != self.noticed && !self.notice_signals()? {
+        if (self.control.signals() != self.noticed || self.is_forked()) && !self.notice_signals()? {
             return Ok(false);
         }
         if self.merge.is_rushed() {
@@ -189,11 +189,11 @@ impl Engine {
             self.attend()?;
         }
         // Some proofs end at once, and each event would bring the refresh that follows. So proven events come first.
-        if self.proof.as_ref().is_some_and(Proof::ends_at_once) && self.merge.is_ready() {
+        if self.proof.as_ref().is_some_and(Proof::ends_at_once) && self.merge.pick() {
             return Ok(true);
         }
         self.notice_fence()?;
-        Ok(self.merge.is_ready())
+        Ok(self.merge.pick())
     }
 
     /// Refreshes the rings. Says whether there is an event to lend, or how long to sleep.
@@ -284,8 +284,9 @@ impl Engine {
     /// Acts on flushes, closings and forks. Says whether the stream goes on.
     #[cold]
     fn notice_signals(&mut self) -> Result<bool, Error> {
+        self.control.check()?;
         let signals = self.control.signals();
-        if signals.is_closed()? && self.ended.is_none_or(|ended| ended == Ended::Deadline) {
+        if signals.is_closed() && self.ended.is_none_or(|ended| ended == Ended::Deadline) {
             self.end(Ended::Closed);
         }
         self.forget_deadline();
@@ -525,9 +526,7 @@ impl Engine {
 
     /// The status with an account of everything that was written. Refreshes first.
     pub(crate) fn ledger(&mut self) -> Result<Status, Error> {
-        if self.control.is_forked() {
-            return Err(Error::forked());
-        }
+        self.control.check()?;
         self.refresh();
         let mut status = Status::default();
         self.fill_status(&mut status, true);

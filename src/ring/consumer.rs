@@ -227,7 +227,7 @@ impl Ring {
     fn store_tail(&mut self) {
         debug_assert!(!self.is_backward, "mapped read-only");
         // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
-        if !self.owner.is_surely_here() {
+        if !self.owner.is_here() {
             return;
         }
         // SAFETY: (I1)

@@ -55,7 +55,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if !self.owner.is_surely_here() {
+        if !self.owner.is_here() {
             return;
         }
         // SAFETY: (I1) the mapping is ours and whole, and the ring that pointed into it is going away with it.

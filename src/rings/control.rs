@@ -9,12 +9,9 @@ use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::ring::ANY_CPU;
-#[cfg(not(all(test, loom)))]
-use crate::sys::fork::ForkWord;
+use crate::sys::fork::Owner;
 use crate::sys::wake::Wake;
 use crate::sys::{bpf, perf};
-#[cfg(all(test, loom))]
-use model::ForkWord;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::fmt;
 use std::io;
@@ -62,7 +59,7 @@ impl Handle {
         self.0.check()?;
         // Release pairs with the Acquire load in `Control::signals`: the refresh that follows finds all records written
         // before the flush.
-        self.0.word.get().fetch_add(FLUSH, Ordering::Release);
+        self.0.word.fetch_add(FLUSH, Ordering::Release);
         self.0.wake();
         Ok(())
     }
@@ -150,19 +147,17 @@ impl Handle {
 }
 
 /// Bits of the word that a reader checks before each event.
-///
-/// It is 0 only in a forked child.
-const ALIVE: u64 = 1;
-const CLOSED: u64 = 2;
+const CLOSED: u64 = 1;
 /// Flushes are counted from here on.
-const FLUSH: u64 = 4;
+const FLUSH: u64 = 2;
 /// Never set in the word: no program makes so many flushes.
 const NEVER: u64 = 1 << 63;
 
 /// Shared by rings, their reader and its handles.
 #[derive(Debug)]
 pub(crate) struct Control {
-    word: ForkWord,
+    word: AtomicU64,
+    owner: Owner,
     /// Wakes the reader, so that it reads the word.
     wake: OnceLock<Wake>,
     /// Nanoseconds from `begun` on; `u64::MAX` is never.
@@ -192,7 +187,8 @@ impl Control {
         let mut status = Status::default();
         status.is_not_exact();
         Arc::new(Self {
-            word: ForkWord::new(ALIVE),
+            word: AtomicU64::new(0),
+            owner: Owner::new(),
             wake: OnceLock::new(),
             deadline: AtomicU64::new(u64::MAX),
             begun: Instant::now(),
@@ -238,18 +234,19 @@ impl Control {
     #[inline]
     pub(crate) fn signals(&self) -> Signals {
         // Acquire pairs with the Release stores of flush and close.
-        Signals(self.word.get().load(Ordering::Acquire))
+        Signals(self.word.load(Ordering::Acquire))
     }
 
-    /// Whether this is a child of the process that made it. Not for each event: see [`ForkWord::is_here`].
+    /// Whether this is a child of the process that made it.
+    #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
-        !self.word.is_here()
+        !self.owner.is_here()
     }
 
     /// For calls that cannot return an error.
     #[inline]
     pub(crate) fn assert_not_forked(&self) {
-        assert!(self.signals().0 != 0, "rings are used in a child of the process that opened them");
+        assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -322,7 +319,7 @@ impl Control {
     /// Ends the stream and stops all output for good. Returns the events, to be closed after their rings are unmapped.
     pub(crate) fn retire(&self) -> Vec<Producer> {
         // Release pairs with the Acquire load in `Control::signals`.
-        self.word.get().fetch_or(CLOSED, Ordering::Release);
+        self.word.fetch_or(CLOSED, Ordering::Release);
         self.wake();
         self.producers().retire()
     }
@@ -330,14 +327,11 @@ impl Control {
 
 impl Signals {
     /// No flush and no close yet.
-    pub(crate) const QUIET: Self = Self(ALIVE);
+    pub(crate) const QUIET: Self = Self(0);
 
     /// Whether the reader was closed.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
-    pub(crate) fn is_closed(self) -> Result<bool, Error> {
-        if self.0 == 0 { Err(Error::forked()) } else { Ok(self.0 & CLOSED != 0) }
+    pub(crate) fn is_closed(self) -> bool {
+        self.0 & CLOSED != 0
     }
 
     /// A value that the word never has. [`Signals::again`] undoes it.

@@ -222,8 +222,7 @@ impl Rings {
     }
 
     /// Whether this process was forked from the one that made the rings. It does not have their memory, and calls give
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked). Costs a load from memory; or a system call, if the kernel
-    /// refuses the pages by which children are told apart ([forked children](crate#forked-children)).
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.control.is_forked()

@@ -28,7 +28,7 @@ pub(crate) fn thread() -> u32 {
         static THREAD: Cell<Option<(Owner, u32)>> = const { Cell::new(None) };
     }
     THREAD.with(|kept| match kept.get() {
-        Some((owner, number)) if owner.is_surely_here() => number,
+        Some((owner, number)) if owner.is_here() => number,
         _ => {
             let number = nix::unistd::gettid().as_raw().cast_unsigned();
             kept.set(Some((Owner::new(), number)));

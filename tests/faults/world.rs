@@ -22,14 +22,11 @@ fn buffer() -> u64 {
     4 * foreign::page_size() as u64
 }
 
-/// Whether a mapping of this length is one of the crate's: a word, a perf ring, or one of the two of a BPF ring buffer.
+/// Whether a mapping of this length is one of the crate's: a perf ring, or one of the two of a BPF ring buffer.
 fn is_mapped_by_us(len: u64) -> bool {
     let page = foreign::page_size() as u64;
-    [WORD, ring(), page, page + 2 * buffer()].contains(&len)
+    [ring(), page, page + 2 * buffer()].contains(&len)
 }
-
-/// The mmap(2) arguments of a page that is wiped in forked children.
-const WORD: u64 = 8;
 
 /// Requests of bpf(2) and ioctl(2).
 pub(crate) const MAP_UPDATE_ELEM: u64 = 2;
@@ -126,11 +123,11 @@ pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
         libc::SYS_nanosleep | libc::SYS_clock_nanosleep => true,
         // A failed mapping of a thread's stack is covered by the failed creation of the thread.
         libc::SYS_mmap => {
-            let is_memory = args[1] != WORD && args[3] & libc::MAP_ANONYMOUS as u64 != 0;
+            let is_memory = args[3] & libc::MAP_ANONYMOUS as u64 != 0;
             (is_memory || !is_mapped_by_us(args[1])) && (beside || args[3] & libc::MAP_STACK as u64 == 0)
         }
         libc::SYS_munmap => !is_mapped_by_us(args[1]),
-        libc::SYS_madvise => args[2] != libc::MADV_WIPEONFORK as u64,
+        libc::SYS_madvise => true,
         // A new thread sets its own.
         libc::SYS_rt_sigprocmask => beside,
         _ => false,
@@ -324,12 +321,11 @@ impl World {
     }
 }
 
-/// The open things of this process: descriptors, rings, pages that are wiped in forked children, threads of fences.
+/// The open things of this process: descriptors, rings, threads of fences.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     fds: Vec<String>,
     rings: usize,
-    wiped: u64,
 }
 
 impl Open {
@@ -345,19 +341,11 @@ impl Open {
             })
             .collect();
         fds.sort();
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let is_ring =
             |line: &&str| ["anon_inode:[perf_event]", "anon_inode:bpf-map"].iter().any(|file| line.contains(file));
         let rings = maps.lines().filter(is_ring).count();
-        let (mut size, mut wiped) = (0, 0);
-        for line in maps.lines() {
-            if let Some(kib) = line.strip_prefix("Size:") {
-                size = kib.trim().trim_end_matches(" kB").parse().unwrap();
-            } else if line.starts_with("VmFlags:") && line.contains(" wf") {
-                wiped += size;
-            }
-        }
-        Self { fds, rings, wiped }
+        Self { fds, rings }
     }
 }
 

@@ -3,13 +3,12 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Bytes, Error, ErrorKind, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings,
-    Sequence, Wakeup, sim,
+    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence,
+    Wakeup, sim,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{apart, cpus, echo, foreign, kernel, threads};
+use perfweave_support::{cpus, echo, foreign, kernel};
 use std::ffi::CStr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -346,110 +345,4 @@ fn a_runtime_that_is_gone_is_an_error() {
     drop(gone);
     let error = other.block_on(async { reader.next().await.map(|_| ()).unwrap_err() });
     perfweave_support::assert_error!(error, Degraded, "cannot wait: ", "shutdown");
-}
-
-/// Checks a child of fork(2) on a kernel that wipes no pages. Gives the condition that does not hold.
-fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Option<&'static str> {
-    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("anon_inode:[perf_event]").count();
-    // The parent's rings are not here: the mappings in their place are the child's own.
-    let own: Vec<_> = rings
-        .iter()
-        .map(|ring| {
-            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: nothing is mapped there, or the kernel refuses.
-            let at = unsafe {
-                libc::mmap(
-                    ring.base.as_ptr().cast(),
-                    ring.size + foreign::page_size(),
-                    protection,
-                    flags | libc::MAP_FIXED_NOREPLACE,
-                    -1,
-                    0,
-                )
-            };
-            at.cast::<u8>()
-        })
-        .collect();
-    if own.iter().zip(rings).any(|(own, ring)| *own != ring.base.as_ptr()) {
-        return Some("the child has its parent's rings");
-    }
-    let handle = reader.handle();
-    handle.close();
-    drop(reader);
-    for (at, ring) in own.iter().zip(rings) {
-        for page in (0..=ring.size).step_by(foreign::page_size()) {
-            // SAFETY: mapped above, and ours alone. If it was taken away, this is SIGSEGV, and the test says so.
-            unsafe { at.wrapping_add(page).write_volatile(1) };
-        }
-    }
-    if !matches!(handle.flush(), Err(ref error) if error.kind() == ErrorKind::Forked) {
-        return Some("the child is not told");
-    }
-    // It opens its own rings, which are unmapped when they are dropped.
-    let before = mapped();
-    let rings = Rings::options().records([Kind::COMM]).pages(1).open();
-    let Ok(mut reader) = rings.and_then(|rings| Reader::new(rings, Order::new().hold(Hold::None))) else {
-        return Some("the child cannot open rings of its own");
-    };
-    if reader.next_timeout(Duration::ZERO).is_err() || mapped() == before {
-        return Some("the child's own reader does not read");
-    }
-    if reader.threads().collect::<Vec<_>>() != [threads::own() as u32] {
-        return Some("the child's own reader takes another thread for its own");
-    }
-    drop(reader);
-    (mapped() != before).then_some("the child's own rings stay mapped")
-}
-
-/// If a filter prevents the wiping of pages, a forked child that drops inherited readers does no harm: its own mappings
-/// in the place of its parent's rings stay, and so do its parent's slots.
-#[test]
-fn without_wiped_pages_a_forked_child_takes_nothing_away() {
-    // A process makes the word that recognizes children once.
-    apart!();
-    let Some((events, echo)) = echo() else { return };
-    let mut refused = 0;
-    let judge = |call: &Call| match call.number {
-        libc::SYS_madvise if call.args[2] == libc::MADV_WIPEONFORK as u64 => {
-            refused += 1;
-            Answer::Fail(libc::EINVAL)
-        }
-        _ => Answer::Make,
-    };
-    // With a fence thread, which the child does not have, and without.
-    let holds = [Hold::None, Hold::FENCE];
-    let done = judged(judge, || {
-        for hold in holds {
-            let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-            let raw: Vec<_> = rings.cpus().map(|cpu| rings.raw(cpu).unwrap()).collect();
-            let mut reader = Some(Reader::new(rings, Order::new().hold(hold)).unwrap());
-            // SAFETY: the child takes no lock but the allocator's, which glibc sees to, and leaves.
-            match unsafe { libc::fork() } {
-                0 => {
-                    // SAFETY: SIGALRM ends a child that hangs.
-                    unsafe { libc::alarm(threads::GUARD.as_secs() as u32) };
-                    let reader = reader.take().unwrap();
-                    let wrong = catch_unwind(AssertUnwindSafe(|| child_without_wiped_pages(reader, &raw)));
-                    let wrong = wrong.unwrap_or(Some("it panics"));
-                    if let Some(wrong) = wrong {
-                        eprintln!("{wrong}");
-                    }
-                    // SAFETY: leaves without running anything of ours.
-                    unsafe { libc::_exit(i32::from(wrong.is_some())) }
-                }
-                child => {
-                    let mut status = 0;
-                    // SAFETY: the kernel writes one number.
-                    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-                    assert_eq!(status, 0, "a signal, or an exit code in the upper byte");
-                }
-            }
-            // The parent's rings are unchanged.
-            let mut reader = reader.take().unwrap();
-            assert_eq!(echo.run_with(0, &[7]).unwrap(), 0, "its slot is set");
-            let event = reader.next_timeout(threads::GUARD).unwrap().expect("it comes");
-            assert_eq!(event.record().unwrap().payload().unwrap().u64(0), Some(7));
-        }
-    });
-    assert!(done.is_some() && refused > 0, "{refused}");
 }
