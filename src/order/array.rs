@@ -189,7 +189,6 @@ impl Array {
         {
             indexes[place.ring_index()].put_back(*place, far);
         }
-        self.out.clear();
         (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         out
     }
@@ -257,7 +256,6 @@ impl Array {
                 heap.push(*place);
             }
         }
-        self.far.clear();
     }
 }
 

@@ -363,10 +363,11 @@ fn is_caught(
     runs.sort_by_key(|run| (!run.near, run.takes() / (run.past.caught + 1)));
     let mut spent = Duration::ZERO;
     for run in runs {
-        spent += run.takes();
-        if spent > budget {
-            return false;
+        // Others may still fit.
+        if spent + run.takes() > budget {
+            continue;
         }
+        spent += run.takes();
         let begin = Instant::now();
         let child = start(run.binary, &run.names, directory, &mutant.to_string(), run.time * 3 + BUSY, None);
         // One that hangs is noticed too.
