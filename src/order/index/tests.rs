@@ -473,3 +473,38 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
     let expected: Vec<_> = (1..=10).flat_map(|n| [(2 * n, false), (2 * n, true)]).collect();
     assert_eq!(taken, expected, "each record, and the damage after it");
 }
+
+/// A loss that lies in no ring: a report that waits for it keeps it as it is, whatever comes; it moves with its ring;
+/// and a record beside it has a key of its own.
+#[test]
+fn a_loss_in_no_ring_stays_moves_and_is_no_record() {
+    let mut index = Index::new(0, 0, None);
+    index.dropped(5, 0, true);
+    index.dropped(7, 0, false);
+    let loose = index.loose.unwrap();
+    assert!(loose.stays && loose.count == 7, "{loose:?}");
+    assert_eq!(index.keyed(loose.place), Keyed::Never);
+    assert_eq!(index.keyed(Place::new(1, 0, 0, 8, Tag::SAMPLE)), Keyed::Own);
+    index.move_ring_index();
+    assert_eq!(index.loose().unwrap().ring_index(), 1);
+}
+
+/// Nothing is unread once all is yielded, damage included, whose length lies in its note.
+#[test]
+fn damage_is_read_once_it_is_yielded() {
+    let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
+    let mut rings = kernel.take_rings();
+    let mut keys = Keys::new(Key::Time, None, None, None);
+    let mut alone = Alone::new(None);
+    assert!(kernel.emit(0, 1, b"a record of 40 bytes"));
+    let len = kernel.head(0);
+    // A record that would be longer than what was written.
+    assert!(kernel.emit(0, 2, b"") && kernel.emit(0, 3, b""));
+    kernel.scribble(0, len + 6, &u16::MAX.to_ne_bytes());
+    assert!(alone.refresh(&mut rings.cpu_rings[0], &mut keys, usize::MAX));
+    assert_eq!(alone.index.longest(), len);
+    assert_eq!(alone.index.unread(), kernel.head(0));
+    alone.drain();
+    assert_eq!(alone.index.unread(), 0);
+    assert_eq!(alone.index.counts().corrupt, 0, "counted where it is yielded");
+}
