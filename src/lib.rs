@@ -110,8 +110,12 @@
 //!
 //! A child opens its own rings. A daemon forks first and then opens rings.
 //!
-//! The crate recognizes a child by pthread_atfork(3). A child that clone(2) makes without the C library's fork is taken
-//! for its parent: reading the parent's rings there is a SIGSEGV.
+//! The crate recognizes a child by a handler of pthread_atfork(3), which opening the first rings registers.
+//!
+//! - A child that is made without such handlers (clone(2), `_Fork(3)`) is taken for its parent. Use nothing of the
+//!   parent's there: reading is a SIGSEGV; closing or dropping stops the parent's output, which nothing counts, or
+//!   hangs.
+//! - A child handler that a program registered before runs earlier. Do the same in it.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

@@ -7,6 +7,7 @@
  * Functions return 0 or a count, or a negative error number; those that return a pointer return NULL and set errno.
  * pw_last_error() has the text, and what helps. Pointers that are NULL or not aligned are -EINVAL.
  * No function is for signal handlers. Fork before buffers are made: in a child, calls return -ECHILD, and lent bytes are not there.
+ * In a child of clone(2) or _Fork(3), use nothing of a buffer, and do not free it.
  */
 
 #ifndef PERFWEAVE_H
@@ -48,14 +49,14 @@ enum pw_kind {
    */
   PW_DAMAGE = 4,
   /*
-   From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last. If count
-   is not 0, since a flush or a deadline has waited long enough for a program that has not committed what it reserved in a ring buffer
-   for count nanoseconds.
+   From here on records leave before their order is proven, since holding them takes too much memory: first bytes
+   of at most last. If count is not 0, since a flush or a deadline has waited long enough for a program that has
+   not committed what it reserved in a ring buffer for count nanoseconds.
    */
   PW_EARLY = 5,
   /*
-   A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while it goes on. A CPU that
-   comes online is not traced until the buffer has noticed it.
+   A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while
+   it goes on. A CPU that comes online is not traced until the buffer has noticed it.
    */
   PW_UNTRACED = 6,
   /*
@@ -91,7 +92,8 @@ enum pw_certainty {
  */
 enum pw_key {
   /*
-   Perf buffers: the kernel's own time of each record. Ring buffers: none, so events keep the order in which programs reserved them.
+   Perf buffers: the kernel's own time of each record. Ring buffers: none, so events keep the order in which
+   programs reserved them.
    */
   PW_KEY_DEFAULT = 0,
   /*
@@ -105,12 +107,13 @@ enum pw_key {
  */
 enum pw_hold {
   /*
-   Wait for a grace period of the kernel, some 10 ms. Proves the order of every program that does not sleep. The default.
+   Wait for a grace period of the kernel, some 10 ms. Proves the order of every program that does not sleep. The
+   default.
    */
   PW_HOLD_FENCE = 0,
   /*
-   Ring buffers: wait for what programs have reserved. Only for programs that draw their key between reserving and submitting. Proves
-   in microseconds, and interrupts every CPU before each proof.
+   Ring buffers: wait for what programs have reserved. Only for programs that draw their key between reserving and
+   submitting. Proves in microseconds, and interrupts every CPU before each proof.
    */
   PW_HOLD_RESERVED = 1,
   /*
@@ -118,7 +121,8 @@ enum pw_hold {
    */
   PW_HOLD_RESERVED_BY_PROGRAMS = 2,
   /*
-   Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there. epochs_fd is their map.
+   Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there.
+   epochs_fd is their map.
    */
   PW_HOLD_EPOCHS = 3,
   /*
@@ -144,7 +148,8 @@ enum pw_hold {
  */
 enum pw_full {
   /*
-   They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven. The default.
+   They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven.
+   The default.
    */
   PW_FULL_COPY = 0,
   /*
@@ -174,14 +179,14 @@ enum pw_pause {
 /*
  The perf buffers of one map, or ring buffers, as one stream in order.
 
- One thread at a time may be in a call on a buffer, callbacks included: another call returns -EBUSY. Different threads may take turns.
- pw_handle controls a buffer from other threads.
+ One thread at a time may be in a call on a buffer, callbacks included: another call returns -EBUSY. Different
+ threads may take turns. pw_handle controls a buffer from other threads.
  */
 struct pw_buffer;
 
 /*
- Controls a buffer from any thread, and from its callbacks, also while a call on it waits. It may outlive the buffer: its functions do
- nothing then.
+ Controls a buffer from any thread, and from its callbacks, also while a call on it waits. It may outlive the buffer:
+ its functions do nothing then.
  */
 struct pw_handle;
 
@@ -191,7 +196,8 @@ struct pw_handle;
 struct pw_ring_buffer;
 
 /*
- Called for each record, as libbpf's perf_buffer_sample_fn. The bytes are valid until the callback returns, and must not be written to.
+ Called for each record, as libbpf's perf_buffer_sample_fn. The bytes are valid until the callback returns, and must
+ not be written to.
  */
 typedef void (*pw_sample_fn)(void *ctx, int cpu, void *data, uint32_t size);
 
@@ -227,7 +233,8 @@ struct pw_event {
    */
   uint32_t certainty;
   /*
-   The number that ordered the event, if has_key is not 0: for perf buffers unless chosen otherwise, CLOCK_MONOTONIC in nanoseconds.
+   The number that ordered the event, if has_key is not 0: for perf buffers unless chosen otherwise,
+   CLOCK_MONOTONIC in nanoseconds.
    */
   uint64_t key;
   /*
@@ -239,7 +246,8 @@ struct pw_event {
    */
   int cpu;
   /*
-   Ring buffers: the number of the map of a record, in the order of pw_ring_buffer__new and pw_ring_buffer__add, from 0 on.
+   Ring buffers: the number of the map of a record, in the order of pw_ring_buffer__new and pw_ring_buffer__add,
+   from 0 on.
    */
   uint32_t map;
   /*
@@ -269,14 +277,14 @@ struct pw_event {
 };
 
 /*
- Called for each event that is no record. ctx is that of the buffer, for ring buffers that of the first map. The event is valid until the
- callback returns.
+ Called for each event that is no record. ctx is that of the buffer, for ring buffers that of the first map. The
+ event is valid until the callback returns.
  */
 typedef void (*pw_notice_fn)(void *ctx, const struct pw_event *event);
 
 /*
- Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes the others as
- zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
+ Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes
+ the others as zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
  */
 struct pw_opts {
   /*
@@ -308,7 +316,8 @@ struct pw_opts {
    */
   uint32_t count_failures;
   /*
-   The map in which programs count refused reservations: a BPF_MAP_TYPE_PERCPU_ARRAY of 8 bytes. The kernel does not count them.
+   The map in which programs count refused reservations: a BPF_MAP_TYPE_PERCPU_ARRAY of 8 bytes. The kernel does
+   not count them.
    */
   int failures_fd;
   /*
@@ -336,14 +345,15 @@ struct pw_opts {
    */
   uint64_t latency_ns;
   /*
-   Called with each event that is no record, at its place in the order: gaps, damage, early releases and others, and losses if there
-   is no lost_cb. pw_print_notice is one.
+   Called with each event that is no record, at its place in the order: gaps, damage, early releases and others,
+   and losses if there is no lost_cb. pw_print_notice is one.
    */
   pw_notice_fn notice_cb;
 };
 
 /*
- Called for each record of a ring buffer, as libbpf's ring_buffer_sample_fn. A negative number ends the call, which returns it.
+ Called for each record of a ring buffer, as libbpf's ring_buffer_sample_fn. A negative number ends the call, which
+ returns it.
  */
 typedef int (*pw_ring_buffer_sample_fn)(void *ctx, void *data, size_t size);
 
@@ -372,7 +382,8 @@ struct pw_stats {
    */
   uint64_t lost;
   /*
-   Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still bring.
+   Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still
+   bring.
    */
   uint64_t missing;
   /*
@@ -452,8 +463,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The text of the last error that a call of this thread returned, and behind "hint: " what helps. Empty if there was none. It is valid
- until the thread's next call into this library. Never NULL. Never blocks.
+ The text of the last error that a call of this thread returned, and behind "hint: " what helps. Empty if there was
+ none. It is valid until the thread's next call into this library. Never NULL. Never blocks.
  */
 const char *pw_last_error(void);
 
@@ -463,17 +474,17 @@ const char *pw_last_error(void);
 const char *pw_version(void);
 
 /*
- Opens the perf buffers of a BPF_MAP_TYPE_PERF_EVENT_ARRAY, one for each CPU, as perf_buffer__new of libbpf does. Events come in proven
- order: earlier ones of other CPUs first.
+ Opens the perf buffers of a BPF_MAP_TYPE_PERF_EVENT_ARRAY, one for each CPU, as perf_buffer__new of libbpf does.
+ Events come in proven order: earlier ones of other CPUs first.
 
- bytes: the size of each CPU's buffer. It is rounded up to a power of two pages. libbpf counts pages instead. Held events stay in it, so
- it needs room for what a CPU writes in some 50 ms. 0: 512 KiB.
- sample_cb, lost_cb: called by pw_buffer__poll and pw_buffer__consume with ctx. Either may be NULL.
- opts: NULL for the defaults.
- The map is duplicated. The kernel gives each slot of a map to one reader: free libbpf's before.
+ bytes: the size of each CPU's buffer. It is rounded up to a power of two pages. libbpf counts pages instead. Held
+ events stay in it, so it needs room for what a CPU writes in some 50 ms. 0: 512 KiB. sample_cb, lost_cb: called by
+ pw_buffer__poll and pw_buffer__consume with ctx. Either may be NULL. opts: NULL for the defaults. The map is
+ duplicated. The kernel gives each slot of a map to one reader: free libbpf's before.
 
- Returns NULL with errno set: EPERM; EBADF, EINVAL for a descriptor that is no such map or a wrong option; EBUSY if another reader has the
- map; EMFILE, ENOMEM for limits; EOPNOTSUPP if no fence is possible here. pw_last_error says more. Blocks for system calls only, some for each CPU.
+ Returns NULL with errno set: EPERM; EBADF, EINVAL for a descriptor that is no such map or a wrong option; EBUSY if
+ another reader has the map; EMFILE, ENOMEM for limits; EOPNOTSUPP if no fence is possible here. pw_last_error says
+ more. Blocks for system calls only, some for each CPU.
  */
 struct pw_buffer *pw_buffer__new(int map_fd,
                                  size_t bytes,
@@ -483,20 +494,22 @@ struct pw_buffer *pw_buffer__new(int map_fd,
                                  const struct pw_opts *opts);
 
 /*
- Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer then. NULL is
- allowed. Events that are held or unread are dropped: pw_buffer__flush and pw_buffer__poll give them before. May block for a grace
- period that is under way, some 10 ms.
+ Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer
+ then. NULL is allowed. Events that are held or unread are dropped: pw_buffer__flush and pw_buffer__poll give them
+ before. May block for a grace period that is under way, some 10 ms.
  */
 void pw_buffer__free(struct pw_buffer *buffer);
 
 /*
- Opens a ring buffer, as ring_buffer__new of libbpf does: a BPF_MAP_TYPE_RINGBUF, or an array or hash of them whose keys are CPUs.
+ Opens a ring buffer, as ring_buffer__new of libbpf does: a BPF_MAP_TYPE_RINGBUF, or an array or hash of them whose
+ keys are CPUs.
 
- The kernel puts no time into these records. Set opts.key to where your programs put one; then choose opts.hold by where they draw it.
- Without a key, one BPF_MAP_TYPE_RINGBUF has the order in which programs have reserved, and several have none.
- Nobody else may read the map. It is duplicated.
+ The kernel puts no time into these records. Set opts.key to where your programs put one; then choose opts.hold by
+ where they draw it. Without a key, one BPF_MAP_TYPE_RINGBUF has the order in which programs have reserved, and
+ several have none. Nobody else may read the map. It is duplicated.
 
- Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; ENOMEM. Blocks for system calls only.
+ Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; ENOMEM.
+ Blocks for system calls only.
  */
 struct pw_ring_buffer *pw_ring_buffer__new(int map_fd,
                                            pw_ring_buffer_sample_fn sample_cb,
@@ -504,9 +517,9 @@ struct pw_ring_buffer *pw_ring_buffer__new(int map_fd,
                                            const struct pw_opts *opts);
 
 /*
- Adds another ring buffer with its own callback, as ring_buffer__add of libbpf does. Their events are one stream, so opts.key is needed.
- Returns 0, or -EBUSY once the first call has read from the buffer, or as pw_ring_buffer__new. Blocks for
- system calls only.
+ Adds another ring buffer with its own callback, as ring_buffer__add of libbpf does. Their events are one stream, so
+ opts.key is needed. Returns 0, or -EBUSY once the first call has read from the buffer, or as pw_ring_buffer__new.
+ Blocks for system calls only.
  */
 int pw_ring_buffer__add(struct pw_ring_buffer *rb,
                         int map_fd,
@@ -530,8 +543,9 @@ struct pw_buffer *pw_ring_buffer__buffer(struct pw_ring_buffer *rb);
 struct pw_handle *pw_buffer__handle(const struct pw_buffer *buffer);
 
 /*
- Asks the buffer for everything that is in the rings now: pw_buffer__poll or pw_buffer__next give it, then a PW_FLUSHED, then newer
- events. Returns 0 or as pw_buffer__poll. May be called in a callback and on any thread. Does not block.
+ Asks the buffer for everything that is in the rings now: pw_buffer__poll or pw_buffer__next give it, then a
+ PW_FLUSHED, then newer events. Returns 0 or as pw_buffer__poll. May be called in a callback and on any thread. Does
+ not block.
  */
 int pw_buffer__flush(const struct pw_buffer *buffer);
 
@@ -541,14 +555,14 @@ int pw_buffer__flush(const struct pw_buffer *buffer);
 int pw_handle__flush(const struct pw_handle *handle);
 
 /*
- Ends the stream: a call that waits returns -ECANCELED at once, and so does each later one. Events that are held are dropped. Returns 0.
- Does not block.
+ Ends the stream: a call that waits returns -ECANCELED at once, and so does each later one. Events that are held are
+ dropped. Returns 0. Does not block.
  */
 int pw_handle__close(const struct pw_handle *handle);
 
 /*
- Keeps output from the rings. how: enum pw_pause. Returns 0, -EINVAL, -EOPNOTSUPP for ring buffers, or the kernel's error. Blocks for
- system calls only, one for each CPU.
+ Keeps output from the rings. how: enum pw_pause. Returns 0, -EINVAL, -EOPNOTSUPP for ring buffers, or the kernel's
+ error. Blocks for system calls only, one for each CPU.
  */
 int pw_handle__pause(const struct pw_handle *handle,
                      uint32_t how);
@@ -559,8 +573,8 @@ int pw_handle__pause(const struct pw_handle *handle,
 int pw_handle__resume(const struct pw_handle *handle);
 
 /*
- Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME. Negative: never, and a stream
- that has ended so goes on. Returns 0. Does not block.
+ Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME. Negative:
+ never, and a stream that has ended so goes on. Returns 0. Does not block.
  */
 int pw_handle__set_deadline(const struct pw_handle *handle,
                             long long timeout_ms);
@@ -573,28 +587,28 @@ void pw_handle__free(struct pw_handle *handle);
 /*
  Waits for events and calls back with all that can be yielded, in order. As perf_buffer__poll of libbpf.
 
- timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a second at most, so that a
- program sees its own flags: 0 is no error.
- Returns how many records there were; 0 when the time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME
- once the buffer is closed or its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD
- in a child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it. For an error
- after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
- It blocks until then, and as long as callbacks take.
- A callback must return: longjmp and exceptions out of it are undefined behaviour.
+ timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a
+ second at most, so that a program sees its own flags: 0 is no error. Returns how many records there were; 0 when the
+ time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME once the buffer is closed or
+ its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD in a
+ child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it.
+ For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
+ It blocks until then, and as long as callbacks take. A callback must return: longjmp and exceptions out of it are
+ undefined behaviour.
  */
 int pw_buffer__poll(struct pw_buffer *buffer,
                     int timeout_ms);
 
 /*
- The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay: pw_buffer__flush asks for them. Blocks
- as long as callbacks take.
+ The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay:
+ pw_buffer__flush asks for them. Blocks as long as callbacks take.
  */
 int pw_buffer__consume(struct pw_buffer *buffer);
 
 /*
- A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says, then call
- pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close it. Returns a negative number as
- pw_buffer__poll. Does not block.
+ A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says,
+ then call pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close
+ it. Returns a negative number as pw_buffer__poll. Does not block.
  */
 int pw_buffer__epoll_fd(const struct pw_buffer *buffer);
 
@@ -620,11 +634,11 @@ int pw_ring_buffer__consume(struct pw_ring_buffer *rb);
 int pw_ring_buffer__epoll_fd(const struct pw_ring_buffer *rb);
 
 /*
- Lends the next event, of any kind, in place: its bytes lie in the ring, and are valid until the next call on this buffer. It waits as
- pw_buffer__poll. The callbacks are not called.
+ Lends the next event, of any kind, in place: its bytes lie in the ring, and are valid until the next call on this
+ buffer. It waits as pw_buffer__poll. The callbacks are not called.
 
- event_size: sizeof(struct pw_event).
- Returns 1, 0 when the time is over, or a negative number as pw_buffer__poll. Errors after which reading goes on are events (PW_PROBLEM).
+ event_size: sizeof(struct pw_event). Returns 1, 0 when the time is over, or a negative number as pw_buffer__poll.
+ Errors after which reading goes on are events (PW_PROBLEM).
  */
 int pw_buffer__next(struct pw_buffer *buffer,
                     int timeout_ms,
@@ -644,19 +658,20 @@ int pw_buffer__batch(struct pw_buffer *buffer,
                      int most);
 
 /*
- Copies the statistics. stats_size: sizeof(struct pw_stats). Returns 0 or a negative number as pw_buffer__poll. Does not block.
+ Copies the statistics. stats_size: sizeof(struct pw_stats). Returns 0 or a negative number as pw_buffer__poll. Does
+ not block.
  */
 int pw_buffer__stats(struct pw_buffer *buffer,
                      struct pw_stats *stats,
                      size_t stats_size);
 
 /*
- Copies the ledger: what was written until now, and what came of it. First the account of all CPUs together, then that of each.
+ Copies the ledger: what was written until now, and what came of it. First the account of all CPUs together, then
+ that of each.
 
- accounts: an array of most elements of account_size bytes, which is sizeof(struct pw_account).
- Returns how many accounts there are, which can be more than most, or a negative number as pw_buffer__poll. Asks the kernel for its counts
- of losses, which interrupts every CPU. Events lent before are no longer valid. Blocks for system calls
- only.
+ accounts: an array of most elements of account_size bytes, which is sizeof(struct pw_account). Returns how many
+ accounts there are, which can be more than most, or a negative number as pw_buffer__poll. Asks the kernel for its
+ counts of losses, which interrupts every CPU. Events lent before are no longer valid. Blocks for system calls only.
  */
 int pw_buffer__ledger(struct pw_buffer *buffer,
                       struct pw_account *accounts,
@@ -664,8 +679,8 @@ int pw_buffer__ledger(struct pw_buffer *buffer,
                       int most);
 
 /*
- For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and PW_FLUSHED. ctx is
- not used. Blocks as write(2) does.
+ For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and
+ PW_FLUSHED. ctx is not used. Blocks as write(2) does.
  */
 void pw_print_notice(void *ctx,
                      const struct pw_event *event);
