@@ -696,4 +696,50 @@ mod tests {
         assert_eq!(reported, [(3, None), (4, None)]);
         assert!(!merge.follow_cpus_up_to(3).unwrap(), "once");
     }
+
+    /// What waits in the heap, far out of order, is there still when a CPU with a smaller number comes online.
+    #[test]
+    fn what_is_far_out_of_order_outlives_a_new_cpu() {
+        let kernel = sim::Kernel::new(&[1, 2]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
+        let times: Vec<u64> = (0..100).map(|n| 1000 - n).chain(2000..2010).collect();
+        for cpu in [1, 2] {
+            times.iter().for_each(|time| assert!(kernel.emit(cpu, time + u64::from(cpu), b"")));
+        }
+        merge.refresh(0);
+        assert!(!merge.stream.far.is_empty());
+        kernel.plug(0);
+        assert!(merge.follow_cpus().unwrap() && kernel.emit(0, 950, b""));
+        merge.refresh(0);
+        assert!(merge.begin_fence());
+        merge.end_fence();
+        merge.refresh(0);
+        let mut expected: Vec<_> = times.iter().flat_map(|time| [(time + 1, 1), (time + 2, 2)]).collect();
+        expected.push((950, 0));
+        expected.sort_unstable();
+        let next = |merge: &mut Merge| merge.next().map(|event| (event.key().unwrap(), event.cpu().unwrap()));
+        let mut yielded: Vec<_> = std::iter::from_fn(|| next(&mut merge)).collect();
+        assert!(yielded.is_sorted_by_key(|event| event.0), "{yielded:?}");
+        yielded.sort_unstable();
+        expected.truncate(yielded.len());
+        assert!(yielded.len() > 200 && yielded == expected, "{yielded:?}");
+        assert_eq!(merge.held(), 221 - yielded.len());
+    }
+
+    /// The kernel is not asked, so no account is exact: neither that of a ring, nor that of the machine.
+    #[test]
+    fn a_status_is_never_exact() {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+        merge.refresh(0);
+        let status = merge.status();
+        assert!(!status.machine.exact && !status.accounts[0].exact && !status.is_complete());
+        assert!(merge.ledger().is_complete());
+    }
+
+    #[test]
+    #[should_panic(expected = "101 percent")]
+    fn a_mark_beyond_the_ring_is_refused() {
+        let _ = Order::new().fill_mark(101);
+    }
 }
