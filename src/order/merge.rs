@@ -673,6 +673,7 @@ impl fmt::Debug for Merge {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::record::Layout;
     use crate::sim;
     use crate::{Hold, Item};
 
@@ -735,6 +736,46 @@ mod tests {
         let status = merge.status();
         assert!(!status.machine.exact && !status.accounts[0].exact && !status.is_complete());
         assert!(merge.ledger().is_complete());
+    }
+
+    /// A report that has waited long enough for a reservation waits no longer for that one, and on for all others: for
+    /// another place, another ring, and rings in which nothing is reserved.
+    #[test]
+    fn a_report_forgoes_the_old_reservations_alone() {
+        let kernel = sim::Kernel::new(&[2]);
+        let mut rings = kernel.rings();
+        let (buffers, in_memory): (Vec<_>, Vec<_>) = (0..2).map(|_| sim::RingBuffer::new(4096)).unzip();
+        for (cpu, ring) in (0..).zip(in_memory) {
+            rings.add(cpu, ring, Layout::RING_BUFFER);
+        }
+        let order = Order::new().key(Key::with(|record| record.payload()?.u64(0))).hold(Hold::None);
+        let mut merge = Merge::new(rings, order).unwrap();
+        for buffer in &buffers {
+            assert!(buffer.output(&1u64.to_ne_bytes()) && buffer.reserve(8).is_some());
+        }
+        assert!(kernel.emit(2, 1, &1u64.to_ne_bytes()));
+        merge.refresh(0);
+        merge.mark_heads();
+        let age = Duration::from_secs(1);
+        let places: Vec<_> = merge.awaited_places().collect();
+        assert_eq!(places.iter().map(|place| place.0).collect::<Vec<_>>(), [0, 1]);
+        let old = places[0];
+        assert!(!merge.forgo_reserved(&[((old.0, old.1 + 8), age), ((3, old.1), age)], true));
+        assert!(merge.forgo_reserved(&[(old, age)], false) && merge.stream.early_notice.is_some());
+        assert_eq!(merge.awaited_places().collect::<Vec<_>>(), places[1..]);
+        // It is forgone already, and no proof waits for it.
+        assert!(!merge.forgo_reserved(&[(old, age)], true));
+        let index_of = |merge: &Merge, cpu| merge.rings.cpu_rings.iter().position(|one| one.origin.cpu == cpu).unwrap();
+        let at = index_of(&merge, old.0);
+        merge.stream.indexes[at].sighted = old.1;
+        assert!(!merge.forgo_reserved(&[(old, age)], true));
+        merge.stream.indexes[at].sighted = old.1 + 8;
+        assert!(!merge.forgo_reserved(&[(old, age)], false) && merge.forgo_reserved(&[(old, age)], true));
+        // In a perf ring nothing is reserved.
+        let at = index_of(&merge, 2);
+        let head = merge.rings.cpu_rings[at].ring.head();
+        merge.stream.indexes[at].sighted = head + 8;
+        assert!(!merge.forgo_reserved(&[((2, head), age)], true));
     }
 
     #[test]
