@@ -399,6 +399,22 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    /// Readings narrow what is known of an offset, so that a smaller set is noticed. The very step is none.
+    #[test]
+    fn an_offset_is_known_as_narrowly_as_readings_say() {
+        let known = |offset: Offset| (offset.least, offset.most);
+        let mut offset = Offset { least: 0, most: 20 * STEP };
+        assert_eq!(offset.follow(Offset { least: 5 * STEP, most: 6 * STEP }), None);
+        assert_eq!(known(offset), (5 * STEP, 6 * STEP));
+        assert_eq!(offset.follow(Offset { least: 6 * STEP, most: 7 * STEP }), None, "no step yet");
+        assert_eq!(known(offset), (6 * STEP, 6 * STEP));
+        assert_eq!(offset.follow(Offset { least: 4 * STEP, most: 5 * STEP }), None, "the very step");
+        assert_eq!(offset.follow(Offset { least: 4 * STEP, most: 5 * STEP - 1 }), Some(6 * STEP), "set back");
+        assert_eq!(known(offset), (4 * STEP, 5 * STEP - 1));
+        assert_eq!(offset.follow(Offset { least: 5 * STEP, most: 6 * STEP }), None, "set forward");
+        assert_eq!(known(offset), (5 * STEP, 6 * STEP));
+    }
+
     /// By the way of the plainest records or by the general one: the same records are whole, and have the same keys.
     #[test]
     fn the_plainest_records_are_what_the_general_way_says() {
