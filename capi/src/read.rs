@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-/// The longest time that a call waits, whatever its time-out. A signal that comes between two waits ends no wait, so a
-/// program that looks at a flag of its handler has to be back from time to time.
+/// No call waits longer, also if its time-out is longer. A signal that comes between two waits ends none of them. So a
+/// program that looks at a flag of its handler must be back from time to time.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// How long a reader may sleep by itself, which no signal ends: as long as it rests between two looks if there are many
