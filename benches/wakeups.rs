@@ -175,7 +175,7 @@ fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
         waits.extend(stamp.zip(clock.now()).map(|(stamp, now)| now.saturating_sub(stamp) as f64 / 1e6));
     }
     // So that there is room.
-    reader.publish();
+    reader.advance_tails();
     Ok(waits)
 }
 

@@ -8,7 +8,8 @@
 //! A command is traced from its first system call on; its input is empty. Without `--seconds` it is traced until the
 //! process ends. `latency` exits with the status of a command.
 
-use perfweave::{Account, Item, Kind, Order, Reader, Rings};
+use perf_event_open_sys::bindings;
+use perfweave::{Account, Item, Order, Reader, Rings};
 use perfweave_decode::Format;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -75,7 +76,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     shell.args(["-c", "read end; exec \"$@\"", "sh"]).args(command).stdin(Stdio::piped());
     let mut child = if pid.is_none() { Some(shell.spawn()?) } else { None };
     let pid = pid.or(child.as_ref().map(|child| child.id())).unwrap_or(0);
-    let options = Rings::options().tracepoint("raw_syscalls:sys_*").records([Kind::EXIT]).pid(pid);
+    let options = Rings::options().tracepoint("raw_syscalls:sys_*").records([bindings::PERF_RECORD_EXIT]).pid(pid);
     let rings = options.bytes(4 << 20).open()?;
     // The pattern stands for sys_enter and sys_exit, in this order.
     let (thread, number) = (Format::of(&rings, 0)?.field("common_pid")?, Format::of(&rings, 0)?.field("id")?);
@@ -108,7 +109,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
             inside.insert(thread.uint(&record), (number.int(&record), time));
         } else if let (1, Some((number, since))) = (source, inside.remove(&thread.uint(&record))) {
             calls.entry(number).or_default().push(time.saturating_sub(since));
-        } else if record.kind() == Kind::EXIT && record.body().u32(8) == Some(pid) {
+        } else if record.kind() == bindings::PERF_RECORD_EXIT && record.body().u32(8) == Some(pid) {
             has_ended = true; // struct { pid, ppid, tid, ptid, time }, and it is the first thread of the process.
             break;
         }

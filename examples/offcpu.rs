@@ -8,7 +8,8 @@
 //! `--each` prints each period off the CPU when it ends: the time when the thread came back, the thread's number, the
 //! length, and how much of it the thread was ready, in nanoseconds.
 
-use perfweave::{Account, Item, Kind, Order, Reader, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Account, Item, Order, Reader, Rings};
 use perfweave_decode::Format;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -81,7 +82,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let options = Rings::options().tracepoint("sched:sched_switch").tracepoint("sched:sched_waking");
-    let rings = options.records([Kind::EXIT]).sample([Sample::Tid]).bytes(4 << 20).open()?;
+    let rings =
+        options.records([bindings::PERF_RECORD_EXIT]).sample(bindings::PERF_SAMPLE_TID).bytes(4 << 20).open()?;
     let (switch, waking) = (Format::of(&rings, 0)?, Format::of(&rings, 1)?);
     let [name, state, prev, next] = ["prev_comm", "prev_state", "prev_pid", "next_pid"].map(|name| switch.field(name));
     let (name, state, prev, next, woken) = (name?, state?, prev?, next?, waking.field("pid")?);
@@ -107,7 +109,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             continue;
         };
         let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { continue };
-        if record.kind() == Kind::EXIT && only == Some(tid) {
+        if record.kind() == bindings::PERF_RECORD_EXIT && only == Some(tid) {
             break;
         }
         match (record.source(), woken.uint(&record)) {

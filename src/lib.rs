@@ -168,7 +168,7 @@ pub use order::{Order, WhenFull};
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};
 pub use record::clock::{Clock, ClockOffset};
-pub use record::{Kind, Layout, Record, Sample};
+pub use record::{Layout, Record};
 pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{ANY_CPU, Bytes, Fault, Ring};
 pub use rings::control::{Handle, Pause};

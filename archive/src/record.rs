@@ -21,12 +21,13 @@ pub use error::Error;
 pub use store::{Store, variables};
 pub use writer::Written;
 
+use perf_event_open_sys::bindings;
 use crate::clocks::{Clocks, Ptp};
 use crate::printable::say;
 use crate::schema::Origin;
 use command::Waiting;
 use cure::Cure;
-use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample, Status};
+use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Status};
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -253,7 +254,7 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
     }
     // Tracepoints have the thread in their payload.
     if events.iter().any(|name| !name.contains(':')) {
-        rings = rings.sample([Sample::Tid, Sample::Ip]);
+        rings = rings.sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP);
     }
     let pid = options.pid.or(waiting.map(|waiting| waiting.pid().as_raw().cast_unsigned()));
     if let Some(pid) = pid {

@@ -100,7 +100,7 @@ impl Way {
     pub fn fill(&mut self) {
         if let (Kind::Look, Side::Merge(merge)) = (self.kind, &mut self.side) {
             while merge.next().is_some() {}
-            merge.publish();
+            merge.advance_tails();
         }
         self.base += self.shape.records as u64;
         self.plan.write(&self.kernel, self.base);
@@ -153,7 +153,7 @@ fn next(merge: &mut Merge, base: u64) -> u64 {
     while let Some(event) = merge.next() {
         sum = taken(sum, event.key(), event.record(), base);
     }
-    merge.publish();
+    merge.advance_tails();
     sum
 }
 
@@ -161,7 +161,7 @@ fn next(merge: &mut Merge, base: u64) -> u64 {
 fn batch(merge: &mut Merge, base: u64) -> u64 {
     merge.refresh(0);
     let sum = merge.batch().fold(0, |sum, event| taken(sum, event.key(), event.record(), base));
-    merge.publish();
+    merge.advance_tails();
     sum
 }
 
@@ -172,7 +172,7 @@ fn single(merge: &mut Merge, base: u64) -> u64 {
     while let Some(event) = merge.batch().next() {
         sum = taken(sum, event.key(), event.record(), base);
     }
-    merge.publish();
+    merge.advance_tails();
     sum
 }
 

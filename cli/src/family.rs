@@ -1,7 +1,8 @@
 //! The threads of a process and of its children: which of a machine's events are theirs.
 
 use crate::failure::Failure;
-use perfweave::{Kind, Record};
+use perf_event_open_sys::bindings;
+use perfweave::Record;
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -58,7 +59,7 @@ impl Family {
             Self::Recorded(pid, threads) => (Some(*pid), threads),
             Self::All | Self::Thread(_) => return,
         };
-        if record.kind() != Kind::FORK {
+        if record.kind() != bindings::PERF_RECORD_FORK {
             return;
         }
         // struct { u32 pid, ppid, tid, ptid; u64 time; }

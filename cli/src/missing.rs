@@ -11,11 +11,12 @@ pub fn of(total: &Account, uncounted: &str) -> String {
     if total.is_complete() {
         return "nothing is missing".into();
     }
-    let Account { lost, untold, exact, missing, unexplained, wraparounds, damaged, untraced, .. } = *total;
+    let Account { lost, unreported, exact, missing, unexplained, wraparounds, damaged, untraced, .. } = *total;
     let mut known = Vec::new();
     if lost > 0 || damaged > 0 {
         let least = if exact { "" } else { "at least " };
-        let after = if untold > 0 { format!(" ({untold} of them after the last event)") } else { String::new() };
+        let after =
+            if unreported > 0 { format!(" ({unreported} of them after the last event)") } else { String::new() };
         known.push(format!("{least}{lost} lost{after}, {damaged} damaged"));
     }
     if missing > 0 || unexplained > 0 {

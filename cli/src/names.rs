@@ -1,7 +1,8 @@
 //! Names of threads: from the kernel's records, and from /proc for threads that were there before.
 
 use crate::numbers::OUTSIDE;
-use perfweave::{Kind, Record};
+use perf_event_open_sys::bindings;
+use perfweave::Record;
 use std::collections::HashMap;
 use std::fs;
 
@@ -10,7 +11,7 @@ use std::fs;
 pub struct Names(HashMap<u32, String>);
 
 /// The records that carry names.
-pub const NAMING: [Kind; 2] = [Kind::COMM, Kind::FORK];
+pub const NAMING: [u32; 2] = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_FORK];
 
 impl Names {
     /// The names of the threads that there are now. Made when the rings are open: a later change of a name is a record.
@@ -31,7 +32,7 @@ impl Names {
         let body = record.body();
         match record.kind() {
             // struct { u32 pid, tid; char comm[]; }
-            Kind::COMM => {
+            bindings::PERF_RECORD_COMM => {
                 let name =
                     (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0).collect::<Vec<_>>();
                 // In a PID namespace threads from outside are 0.
@@ -39,13 +40,13 @@ impl Names {
                 tid.map(|tid| self.0.insert(tid, String::from_utf8_lossy(&name).into_owned()));
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }: the new thread has its parent's name.
-            Kind::FORK => {
+            bindings::PERF_RECORD_FORK => {
                 if let (Some(tid @ 1..), Some(parent)) = (body.u32(8), body.u32(12)) {
                     let name = self.of(parent).to_owned();
                     self.0.insert(tid, name);
                 }
             }
-            Kind::EXIT => {}
+            bindings::PERF_RECORD_EXIT => {}
             _ => return false,
         }
         true

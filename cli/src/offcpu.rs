@@ -14,7 +14,8 @@ use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
 use account::{Account, REASONS, Row, Sums};
-use perfweave::{Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::Rings;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
@@ -66,7 +67,7 @@ On a terminal the table is drawn again every second.
 pub fn run(args: Args) -> Outcome {
     let child = args.target.start()?;
     let is_limited = args.target.cgroup.is_some();
-    let options = scheduler::sources(Rings::options()).records(NAMING).sample([Sample::Tid]);
+    let options = scheduler::sources(Rings::options()).records(NAMING).sample(bindings::PERF_SAMPLE_TID);
     let options = options.bytes(args.common.buffer);
     let rings = if is_limited { args.target.limit(options, None) } else { options }.open()?;
     // After the rings were opened: what starts from now on has its records.

@@ -12,7 +12,8 @@ use crate::out::{Out, frame, line};
 use crate::output;
 use crate::session::{Session, Tell};
 use names::Names;
-use perfweave::{Event, Kind, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Rings};
 use serde_json::json;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -63,7 +64,9 @@ pub fn run(args: Args) -> Outcome {
         None => Rings::options().event_name(&args.event).frequency(args.frequency),
     };
     // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
-    let options = options.records([Kind::COMM, Kind::MMAP2, Kind::FORK]).sample([Sample::Tid, Sample::Callchain]);
+    let options = options
+        .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK])
+        .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
     let rings = args.target.limit(options, child.as_ref()).bytes(args.common.buffer).open()?;
     let mut stacks = Stacks::new(&rings, args.comm.clone());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
@@ -151,7 +154,7 @@ impl Stacks {
         let Some(record) = event.record() else { return };
         if self.names.take(event, &record) {
             // It may have another name, or be another program.
-            if record.kind() == Kind::COMM {
+            if record.kind() == bindings::PERF_RECORD_COMM {
                 record.body().u32(0).map(|pid| self.known.remove(&pid));
             }
             return;

@@ -122,8 +122,8 @@ impl Last {
 
     /// The same of losses that no event has told, because no record has followed them.
     pub fn untold_since(&self, ledger: &Status) -> Option<u64> {
-        let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
-        untold.map(|account| account.cpu.and_then(|cpu| self.times.get(&cpu)).copied().unwrap_or(0)).min()
+        let unreported = ledger.accounts.iter().filter(|account| account.unreported > 0);
+        unreported.map(|account| account.cpu.and_then(|cpu| self.times.get(&cpu)).copied().unwrap_or(0)).min()
     }
 }
 
@@ -169,14 +169,20 @@ pub fn a_loss_that_lasts(mut each: impl FnMut(&perfweave::Event<'_>)) {
 /// Events of two CPUs. A record of CPU 1 comes late: it is of 30, and CPU 0 has told that a thread left at 40.
 #[cfg(test)]
 pub fn a_late_record(mut each: impl FnMut(&perfweave::Event<'_>)) {
-    use perfweave::{Hold, Kind, Layout, Merge, Order, sim};
+    use perf_event_open_sys::bindings;
+    use perfweave::{Hold, Layout, Merge, Order, sim};
     // PERF_SAMPLE_TID and PERF_SAMPLE_TIME.
     let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(1 << 1 | 1 << 2, true, 0));
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     for (cpu, time) in [(0, 10), (0, 40), (1, 30), (0, 70)] {
         kernel.begin(cpu, time);
         // PERF_RECORD_MISC_SWITCH_OUT, and the next thread.
-        kernel.write_other(cpu, Kind::SWITCH_CPU_WIDE, 1 << 13, &[9_u32, 9].map(u32::to_ne_bytes).concat());
+        kernel.write_other(
+            cpu,
+            bindings::PERF_RECORD_SWITCH_CPU_WIDE,
+            1 << 13,
+            &[9_u32, 9].map(u32::to_ne_bytes).concat(),
+        );
         kernel.end(cpu);
         merge.refresh(0);
         merge.batch().for_each(|event| each(&event));

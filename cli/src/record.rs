@@ -10,7 +10,8 @@ use crate::failure::{Failure, Outcome, in_line, recording_in_line};
 use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use crate::verify::hex;
-use perfweave::{Clock, Event, Kind, RingOptions, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, Event, RingOptions, Rings};
 use perfweave_perf_data::{Writer, Written};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -75,7 +76,7 @@ Examples:
 Then: perfweave convert --html perf.data -o trace.html";
 
 /// The records that say how processes are called, and what they map.
-const NAMES: [Kind; 3] = [Kind::COMM, Kind::MMAP2, Kind::FORK];
+const NAMES: [u32; 3] = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK];
 
 impl Args {
     /// Whether the recording goes to standard output.
@@ -97,16 +98,21 @@ impl Args {
                 if event.contains(':') && !is_pmu { options.tracepoint(event) } else { options.event_name(event) };
         }
         options = options.records(NAMES);
-        options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
+        options = options.sample(
+            bindings::PERF_SAMPLE_IP
+                | bindings::PERF_SAMPLE_TID
+                | bindings::PERF_SAMPLE_CPU
+                | bindings::PERF_SAMPLE_PERIOD,
+        );
         // Of a process only its own threads' `sched_switch` is written, when they leave a CPU. The kernel's records say
         // when they run.
         if self.target.is_limited()
             && self.event.iter().any(|event| event.contains("sched_switch") || event == "sched:*")
         {
-            options = options.records([Kind::SWITCH]);
+            options = options.records([bindings::PERF_RECORD_SWITCH]);
         }
         if self.call_graph {
-            options = options.sample([Sample::Callchain]);
+            options = options.sample(bindings::PERF_SAMPLE_CALLCHAIN);
         }
         self.target.limit(options, child)
     }
@@ -191,7 +197,7 @@ fn whole(args: &Args) -> Outcome {
         return Err(error.into());
     }
     read?;
-    writer.untold(&session.ledger()?);
+    writer.unreported(&session.ledger()?);
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, [within.before, within.after, session.left_out()])?;

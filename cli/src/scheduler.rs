@@ -6,7 +6,8 @@ use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
-use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Status};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::num::NonZeroU8;
@@ -93,7 +94,7 @@ const PREEMPTED: u16 = 1 << 14;
 ///
 /// The kernel counts a wake-up for the waker alone. So who wants those of some threads traces the whole machine.
 pub fn sources(options: RingOptions) -> RingOptions {
-    options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH])
+    options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([bindings::PERF_RECORD_SWITCH])
 }
 
 /// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them.
@@ -117,7 +118,7 @@ pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOpti
         "napi:napi_poll",
     ];
     let names = NAMES.into_iter().filter(|name| !but(name));
-    names.fold(options, RingOptions::tracepoint).records([Kind::SWITCH])
+    names.fold(options, RingOptions::tracepoint).records([bindings::PERF_RECORD_SWITCH])
 }
 
 impl Scheduler {
@@ -194,9 +195,9 @@ impl Scheduler {
     }
 
     /// Losses that no event has told, because no record has followed them: gives the time from which nothing is known.
-    pub fn untold(&mut self, ledger: &Status) -> Option<u64> {
-        let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
-        untold.map(|account| self.account.lost(account.cpu, None)).min()
+    pub fn unreported(&mut self, ledger: &Status) -> Option<u64> {
+        let unreported = ledger.accounts.iter().filter(|account| account.unreported > 0);
+        unreported.map(|account| self.account.lost(account.cpu, None)).min()
     }
 
     /// The number of a thread here. One from outside of this PID namespace has none.
@@ -232,7 +233,7 @@ impl Scheduler {
         }
         let source = record.source().and_then(|source| sources.get(source)).unwrap_or(&Source::Other);
         match (record.kind(), source) {
-            (Kind::SAMPLE, Source::Wakes { by, flags, woken }) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Wakes { by, flags, woken }) => {
                 let (process, tid) = sampled?;
                 let [by, thread] = [by, &woken[0]].map(|field| number(field, record));
                 let (by, thread) = (by?, thread?);
@@ -243,7 +244,7 @@ impl Scheduler {
                 name(account, numbers, thread, woken[1].text(record).as_deref(), names);
                 None
             }
-            (Kind::SAMPLE, Source::Switches { prev, state, next }) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Switches { prev, state, next }) => {
                 let (process, tid) = sampled?;
                 let why = why(state.int(record)?);
                 let ([prev, prev_comm], [next, next_comm]) = (prev, next);
@@ -267,7 +268,7 @@ impl Scheduler {
                     }
                 }
             }
-            (Kind::SAMPLE, Source::Enters { by, number: call, args }) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Enters { by, number: call, args }) => {
                 let ((process, tid), by) = (sampled?, number(by, record)?);
                 let (number, values) = (call.int(record)?, args.ints(record)?);
                 let mut args = [0; 6];
@@ -277,25 +278,25 @@ impl Scheduler {
                 known(account, by, tid, process);
                 None
             }
-            (Kind::SAMPLE, Source::Returns { by, result }) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Returns { by, result }) => {
                 let interrupted = result.int(record).is_some_and(is_interrupted);
                 account.returns_from(time, cpu, number(by, record)?, interrupted);
                 None
             }
-            (Kind::SAMPLE, Source::Begins(kinds, named)) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Begins(kinds, named)) => {
                 account.interrupts(time, cpu, kinds, named.name(record)?);
                 None
             }
-            (Kind::SAMPLE, Source::Ends(kinds)) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Ends(kinds)) => {
                 account.returns(time, cpu, kinds);
                 None
             }
-            (Kind::SAMPLE, Source::Sends { by, flags, packet }) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Sends { by, flags, packet }) => {
                 let in_interrupt = flags.uint(record).and_then(interrupt::kind).is_some();
                 account.sends(time, cpu, number(by, record)?, in_interrupt, packet.uint(record)?);
                 None
             }
-            (Kind::SAMPLE, Source::Signals([thread, signal, group, result])) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Signals([thread, signal, group, result])) => {
                 let signal = NonZeroU8::new(u8::try_from(signal.int(record)?).ok()?)?;
                 let thread = number(thread, record)?;
                 // One that is ignored or waits already wakes nobody, but SIGCONT lets go on also where it is ignored.
@@ -303,21 +304,24 @@ impl Scheduler {
                 account.signals(time, cpu, counts.then_some((thread, group.int(record)? != 0, signal)));
                 None
             }
-            (Kind::SAMPLE, Source::Delivers(packet)) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::Delivers(packet)) => {
                 account.delivers(time, cpu, packet.uint(record));
                 None
             }
-            (Kind::SAMPLE, Source::HasDelivered(counts)) => {
+            (bindings::PERF_RECORD_SAMPLE, Source::HasDelivered(counts)) => {
                 account.delivers(time, cpu, None);
                 if counts.as_ref().is_some_and(|counts| is_backlog_empty(counts, record)) {
                     account.delivered_all(cpu);
                 }
                 None
             }
-            (kind @ (Kind::SWITCH | Kind::SWITCH_CPU_WIDE), _) => {
+            (kind @ (bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE), _) => {
                 let (process, tid) = sampled?;
                 // struct { u32 next_prev_pid, next_prev_tid; }: in a PID namespace, 0 is any thread from outside.
-                let other = record.body().u32(4).filter(|_| kind == Kind::SWITCH_CPU_WIDE && !numbers.are_others());
+                let other = record
+                    .body()
+                    .u32(4)
+                    .filter(|_| kind == bindings::PERF_RECORD_SWITCH_CPU_WIDE && !numbers.are_others());
                 let other = other.and_then(|other| numbers.kernels(other));
                 if record.misc() & OUT != 0 {
                     let could_run = (record.misc() & PREEMPTED != 0).then_some(process);
@@ -340,7 +344,7 @@ impl Scheduler {
                 }
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }
-            (Kind::FORK, _) => {
+            (bindings::PERF_RECORD_FORK, _) => {
                 let [process, _, tid, parent] = [0, 4, 8, 12].map(|at| record.body().u32(at));
                 let thread = numbers.kernels(tid?)?;
                 account.forks(time, cpu, thread);
@@ -349,12 +353,12 @@ impl Scheduler {
                 account.learn(thread)?.name = parent.unwrap_or_default();
                 None
             }
-            (Kind::EXIT, _) => {
+            (bindings::PERF_RECORD_EXIT, _) => {
                 account.tells_its_end(time, cpu, numbers.kernels(sampled?.1)?);
                 None
             }
             // struct { u32 pid, tid; char comm[]; }
-            (Kind::COMM, _) => {
+            (bindings::PERF_RECORD_COMM, _) => {
                 let body = record.body();
                 let thread = numbers.kernels(body.u32(4)?)?;
                 if sampled.is_some_and(|(_, tid)| Some(tid) == body.u32(4)) {

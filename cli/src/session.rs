@@ -182,7 +182,7 @@ impl Session {
         if json {
             // The kernel tells a loss with the next record. The ledger has those after the last record as well.
             let mut object = json!({
-                "summary": { "records": records, "lost": total.lost, "untold": total.untold, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
+                "summary": { "records": records, "lost": total.lost, "unreported": total.unreported, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
             if let Some(advice) = self.advice(&ledger) {

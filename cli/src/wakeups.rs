@@ -13,7 +13,8 @@ use crate::scheduler;
 use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
-use perfweave::{Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::Rings;
 use rows::{Pair, Rows};
 use serde_json::json;
 use std::ffi::OsString;
@@ -85,7 +86,7 @@ On a terminal the table is drawn again every second.
 pub fn run(args: Args) -> Outcome {
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = scheduler::sources(Rings::options());
-    let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
+    let rings = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer).open()?;
     // After the rings were opened: what starts from now on has its records.
     let family = match args.pid.or(child.as_ref().map(Child::pid)) {
         Some(pid) => Family::of(pid)?,

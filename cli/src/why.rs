@@ -25,7 +25,8 @@ use crate::trace::calls::{self, Calls};
 use crate::trace::events::event;
 use descriptors::Descriptors;
 use found::Found;
-use perfweave::{Account, Clock, ClockOffset, Kind, Order, Reader, Rings, Sample, Status};
+use perf_event_open_sys::bindings;
+use perfweave::{Account, Clock, ClockOffset, Order, Reader, Rings, Status};
 use quota::{Quota, Steal};
 use requests::Requests;
 use search::Search;
@@ -148,9 +149,9 @@ fn live(args: &Args) -> Outcome {
     // An event that is there twice would be taken twice.
     let is_there = |name: &str| events.iter().flatten().any(|event| event == name);
     let options = scheduler::all_sources(options, is_there);
-    let mut options = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer);
+    let mut options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);
     if args.stacks {
-        options = options.records([Kind::MMAP2]).sample([Sample::Callchain]);
+        options = options.records([bindings::PERF_RECORD_MMAP2]).sample(bindings::PERF_SAMPLE_CALLCHAIN);
     }
     let rings = options.open()?;
     let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });

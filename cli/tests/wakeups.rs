@@ -2,7 +2,8 @@
 
 mod program;
 
-use perfweave::{Item, Kind, Order, Reader, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Item, Order, Reader, Rings};
 use perfweave_decode::Format;
 use program::{perfweave, run, traced};
 use serde_json::Value;
@@ -67,9 +68,11 @@ fn each_sleep_is_ended_by_one_wake_up() {
 /// How often each of two threads slept and ran again, and how often it was woken and ran. `None` if the kernel left a
 /// switch or a wake-up out, or another reader could not run.
 fn sleeps_and_wake_ups(python: &str) -> Option<([u64; 2], [u64; 2])> {
-    let options =
-        Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH]);
-    let rings = perfweave_support::kernel("trace", options.sample([Sample::Tid]).bytes(32 << 20).open())?;
+    let options = Rings::options()
+        .tracepoint("sched:sched_waking")
+        .tracepoint("sched:sched_switch")
+        .records([bindings::PERF_RECORD_SWITCH]);
+    let rings = perfweave_support::kernel("trace", options.sample(bindings::PERF_SAMPLE_TID).bytes(32 << 20).open())?;
     let [waking, switch] = [0, 1].map(|source| Format::of(&rings, source).unwrap());
     let [woken, flags, prev, next, state] = [
         (&waking, "pid"),
@@ -110,13 +113,13 @@ fn sleeps_and_wake_ups(python: &str) -> Option<([u64; 2], [u64; 2])> {
         };
         let Some((process, tid)) = record.pid_tid() else { continue };
         match (record.kind(), record.source()) {
-            (Kind::SAMPLE, Some(0)) => {
+            (bindings::PERF_RECORD_SAMPLE, Some(0)) => {
                 if let Some((_, waker, _)) = threads.get_mut(&woken.uint(&record).unwrap()) {
                     let is_interrupt = flags.uint(&record).unwrap() & 0x18 != 0;
                     *waker = Some(if is_interrupt { 0 } else { process });
                 }
             }
-            (Kind::SAMPLE, Some(1)) => {
+            (bindings::PERF_RECORD_SAMPLE, Some(1)) => {
                 if let Some((sleeps, waker, _)) = threads.get_mut(&prev.uint(&record).unwrap()) {
                     *sleeps = [1, 2].contains(&(state.uint(&record).unwrap() & 0xff));
                     *waker = waker.filter(|_| *sleeps);
@@ -124,7 +127,9 @@ fn sleeps_and_wake_ups(python: &str) -> Option<([u64; 2], [u64; 2])> {
                 runs(threads.get_mut(&next.uint(&record).unwrap()), own, &mut is_whole);
             }
             // A switch without a sample before it.
-            (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, _) if record.misc() & 1 << 13 == 0 => {
+            (bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE, _)
+                if record.misc() & 1 << 13 == 0 =>
+            {
                 runs(threads.get_mut(&tid.into()), own, &mut is_whole);
             }
             _ => {}

@@ -56,7 +56,7 @@ fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format
         kernel.force_head(0, begin as u64);
         merge.refresh(0);
         assert!(merge.next().is_some() && merge.next().is_none());
-        merge.publish();
+        merge.advance_tails();
     }
     kernel.scribble(0, begin as u64, record);
     kernel.force_head(0, (begin + record.len()) as u64);
@@ -89,7 +89,7 @@ fn said(record: &Record<'_>, format: Option<&Format>) -> Vec<String> {
     said.push(format!("{:?}", (record.pid_tid(), record.ip(), record.addr(), record.period())));
     said.push(format!("{:?}", record.callchain().map(|frames| frames.collect::<Vec<_>>())));
     for bit in 0..64 {
-        let field = record.field(1 << bit).map(|bytes| bytes.to_vec());
+        let field = record.field(1u64 << bit).map(|bytes| bytes.to_vec());
         assert!(field.as_ref().is_none_or(|field| field.len() + 8 <= record.as_bytes().len()));
         said.extend(field.map(|field| format!("{bit}: {field:x?}")));
     }

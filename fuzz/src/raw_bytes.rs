@@ -1,7 +1,8 @@
 //! Feeds any bytes and any heads to a merge of two rings, and compares its events with those of a very simple decoder,
 //! which first copies the bytes out, and sorts.
 
-use perfweave::{Fault, Hold, Item, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
+use perf_event_open_sys::bindings;
+use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Sequence, WhenFull, sim};
 use std::collections::BTreeMap;
 
 const TID: u64 = 2;
@@ -156,7 +157,7 @@ pub(crate) fn run(input: &[u8]) {
         }
         assert!(merge.next().is_none(), "more than expected");
         assert_eq!(merge.held(), 0);
-        merge.publish();
+        merge.advance_tails();
         for model in &models {
             assert_eq!(kernel.tail(model.cpu), model.tail, "all read bytes are released");
         }
@@ -201,11 +202,11 @@ fn stay_within_bound(input: &mut Input<'_>) {
             left -= 1;
             time += u64::from(choice >> 2);
             let written = match what % 8 {
-                0 => other(Kind::LOST, &[1, 1]),
-                1 => other(Kind::LOST, &[1, 0]),
-                2 => other(Kind::LOST, &[1, u64::MAX]),
-                3 => other(Kind::LOST, &[]),
-                4 => other(Kind::COMM, &[]),
+                0 => other(bindings::PERF_RECORD_LOST, &[1, 1]),
+                1 => other(bindings::PERF_RECORD_LOST, &[1, 0]),
+                2 => other(bindings::PERF_RECORD_LOST, &[1, u64::MAX]),
+                3 => other(bindings::PERF_RECORD_LOST, &[]),
+                4 => other(bindings::PERF_RECORD_COMM, &[]),
                 5 => kernel.emit(cpu, time, &u64::from(what / 8).wrapping_mul(n).to_ne_bytes()),
                 6 => kernel.emit(cpu, time - 1000, &[what; 8]),
                 _ => {

@@ -1,9 +1,10 @@
 //! Runs programs, a reader and a hostile kernel on BPF ring buffers, from bytes. Whatever programs reserve, submit and
 //! discard, in any order, the stream is a sort of what they submitted.
 
+use perf_event_open_sys::bindings;
 use perfweave::sim::{Reservation, RingBuffer};
 use perfweave::{
-    ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence, WhenFull,
+    ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence, WhenFull,
 };
 
 /// The most steps of an input.
@@ -128,7 +129,7 @@ impl Trial {
                 }
             }
             (14, _) => self.take_batch(),
-            (15, _) => self.merge.publish(),
+            (15, _) => self.merge.advance_tails(),
             _ => self.take(with),
         }
         self.check_tails();
@@ -199,7 +200,7 @@ impl Trial {
             }
         }
         self.check_tails();
-        self.merge.publish();
+        self.merge.advance_tails();
         for (at, buffer) in self.buffers.iter().enumerate() {
             assert_eq!(buffer.consumed(), buffer.produced(), "ring buffer {at} is empty");
         }
@@ -242,7 +243,7 @@ fn note(programs: &mut [Program], yielded: &mut Vec<(u64, Certainty)>, event: Ev
         other => panic!("{other:?}"),
     };
     let (key, payload) = (event.key().unwrap(), record.payload().unwrap());
-    assert_eq!(record.kind(), Kind::SAMPLE);
+    assert_eq!(record.kind(), bindings::PERF_RECORD_SAMPLE);
     let one = programs.iter_mut().find(|one| one.key == Some(key) && one.submitted == Some(true));
     let one = one.expect("a record that was submitted");
     assert_eq!((one.yielded, one.len as usize), (false, payload.len()));
@@ -312,7 +313,7 @@ impl Hostile<'_> {
             // Another reader.
             8 => buffer.force_consumed(begin.wrapping_add(u64::from(self.byte()))),
             9 if with > 200 => buffer.force_consumed(self.word()),
-            9 => self.merge.publish(),
+            9 => self.merge.advance_tails(),
             10 => return self.take(with as usize),
             _ => prove(&mut self.merge),
         }
@@ -338,7 +339,7 @@ impl Hostile<'_> {
         let (mut quiet, mut turns) = (0, 0);
         while quiet < 3 {
             let faults = self.merge.status().total().damaged;
-            self.merge.publish();
+            self.merge.advance_tails();
             self.buffers.iter().for_each(|buffer| buffer.force_produced(buffer.consumed() & !7));
             prove(&mut self.merge);
             self.take(usize::MAX);

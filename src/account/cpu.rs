@@ -26,7 +26,7 @@ pub struct Account {
     pub lost: u64,
     /// Lost records that no event has reported yet, since no record has followed them. Events have reported the others
     /// of `lost`.
-    pub untold: u64,
+    pub unreported: u64,
     /// Whether all losses are counted: `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If
     /// not, it is the sum of the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and
     /// events that sample `PERF_SAMPLE_READ`. Nothing counts what a BPF ring buffer refuses, unless its programs do
@@ -108,7 +108,7 @@ impl Default for Account {
             yielded: 0,
             held: 0,
             lost: 0,
-            untold: 0,
+            unreported: 0,
             exact: true,
             damaged: 0,
             missing: 0,
@@ -134,7 +134,7 @@ impl AddAssign<&Self> for Account {
             (&mut self.yielded, other.yielded),
             (&mut self.held, other.held),
             (&mut self.lost, other.lost),
-            (&mut self.untold, other.untold),
+            (&mut self.unreported, other.unreported),
             (&mut self.damaged, other.damaged),
             (&mut self.missing, other.missing),
             (&mut self.unexplained, other.unexplained),
@@ -159,13 +159,13 @@ impl fmt::Display for Account {
             Some(cpu) => write!(f, "CPU {cpu}: ")?,
             None => f.write_str("all: ")?,
         }
-        let Self { yielded, held, lost, untold, damaged, missing, unexplained, wraparounds, .. } = self;
+        let Self { yielded, held, lost, unreported, damaged, missing, unexplained, wraparounds, .. } = self;
         let about = if self.exact { "" } else { "at least " };
         write!(f, "{about}{} written: {yielded} yielded, {held} held", self.written())?;
         if self.misses_nothing_known() {
             return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
         }
-        write!(f, ", {about}{lost} LOST by the kernel ({untold} not told yet)")?;
+        write!(f, ", {about}{lost} LOST by the kernel ({unreported} not reported yet)")?;
         if *missing > 0 {
             write!(f, ", {missing} numbers missing")?;
         }

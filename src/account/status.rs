@@ -126,7 +126,7 @@ mod tests {
     use std::time::Duration;
 
     fn account(cpu: u32, each: u64) -> Account {
-        let (yielded, held, lost, untold) = (100 * each, 3 * each, 4 * each, 5 * each);
+        let (yielded, held, lost, unreported) = (100 * each, 3 * each, 4 * each, 5 * each);
         let (damaged, missing, unexplained, wraparounds) = (6 * each, 7 * each, 8 * each, 9 * each);
         let (size, most_used, anomalies, late, early) = (10 * each, 11 * each, 12 * each, 13 * each, 14 * each);
         let (repaired, copied, untraced) = (15 * each, 16 * each, Duration::from_secs(each));
@@ -137,7 +137,7 @@ mod tests {
             yielded,
             held,
             lost,
-            untold,
+            unreported,
             exact: true,
             damaged,
             missing,
@@ -190,10 +190,10 @@ mod tests {
             status([unknown, Account { yielded: 3, ..of(3) }]).to_string(),
             "all: at least 3 written: 3 yielded, 0 held; nothing is known to be missing"
         );
-        let lost = Account { lost: 2, untold: 1, ..unknown };
+        let lost = Account { lost: 2, unreported: 1, ..unknown };
         assert_eq!(
             lost.to_string(),
-            "CPU 2: at least 2 written: 0 yielded, 0 held, at least 2 LOST by the kernel (1 not told yet); \
+            "CPU 2: at least 2 written: 0 yielded, 0 held, at least 2 LOST by the kernel (1 not reported yet); \
              INCOMPLETE, but all of that is accounted for"
         );
     }
@@ -233,7 +233,7 @@ mod tests {
             (account.is_balanced(), account.is_complete(), account.to_string())
         };
         let begin = "CPU 0: 7 written: 5 yielded, 2 held";
-        let lost = ", 0 LOST by the kernel (0 not told yet)";
+        let lost = ", 0 LOST by the kernel (0 not reported yet)";
         let wrong = "; INCOMPLETE, and NOT ACCOUNTED FOR: ";
         assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
         let uncounted = "CPU 0: at least 7 written: 5 yielded, 2 held; nothing is known to be missing".to_string();

@@ -9,7 +9,7 @@ use std::io;
 /// | --- | --- |
 /// | rings, readers, recorders and formats are made | all but `Degraded` |
 /// | a reader runs | `Degraded`, after which it goes on by itself; those of opening, for the ring of a CPU that came online; `Forked` |
-/// | a recording is read or written, by the package perfweave-perf-data | `Recording`, `Output` |
+/// | a recording is read or written, by the package perfweave-perf-data | `Recording` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -39,10 +39,9 @@ pub enum ErrorKind {
     /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have
     /// succeeded. While a flush or a deadline waits for fences, every failure is reported.
     Degraded,
-    /// A recording cannot be read. Read another; the hint says how to record one that can be.
+    /// A recording cannot be read: read another; the hint says how to record one that can be. Or it cannot be written or
+    /// completed: a full disk, a limit. What was written until then can be read.
     Recording,
-    /// A recording cannot be written or completed: a full disk, a limit. What was written until then can be read.
-    Output,
     /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory
     /// (`VM_DONTCOPY`), and it shares everything else with its parent. Open new ones here.
     Forked,

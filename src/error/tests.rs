@@ -73,7 +73,6 @@ fn errors_become_those_of_the_standard_library_and_back() {
         (new(ErrorKind::Unsupported), ErrorKind::Unsupported, io::ErrorKind::Unsupported),
         (degraded, ErrorKind::Degraded, io::ErrorKind::BrokenPipe),
         (new(ErrorKind::Recording), ErrorKind::Recording, io::ErrorKind::InvalidData),
-        (new(ErrorKind::Output), ErrorKind::Output, io::ErrorKind::Other),
         (Error::forked(), ErrorKind::Forked, io::ErrorKind::Other),
         (system(libc::EEXIST), ErrorKind::System, io::ErrorKind::AlreadyExists),
     ] {

@@ -2,8 +2,9 @@
 //! is indexed.
 
 use crate::order::key::Keys;
-use crate::record::{Kind, Record};
+use crate::record::Record;
 use crate::rings::CpuRing;
+use perf_event_open_sys::bindings;
 
 /// How many bytes of a ring one entry covers.
 const EACH: u64 = 1 << 12;
@@ -33,7 +34,7 @@ fn floors(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> Vec<(u64, u64)
         while position < ring.head().min(begin + EACH) {
             match Record::at(ring, position, origin) {
                 Ok(record) => {
-                    let has_key = record.kind() != Kind::LOST;
+                    let has_key = record.kind() != bindings::PERF_RECORD_LOST;
                     smallest = smallest.min(keys.peek(&record).filter(|_| has_key).unwrap_or(u64::MAX));
                     position += u64::from(record.header().size());
                 }

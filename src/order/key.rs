@@ -394,8 +394,9 @@ impl fmt::Debug for Key {
 mod tests {
     use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP, TRIES};
     use crate::record::clock::Clock;
-    use crate::record::{Kind, Layout, Origin, Record, TIME};
+    use crate::record::{Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
+    use perf_event_open_sys::bindings;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -422,7 +423,7 @@ mod tests {
         let origin = Arc::new(Origin::new(0, Layout::new(RAW | TIME, true, 0), [(0, 0)].into_iter().collect()));
         let general = |keys: &mut Keys, bytes: &[u8], header: Header| {
             let record = Record::new(Bytes::from(bytes), header, &origin);
-            if record.kind() != Kind::SAMPLE || record.check().is_err() {
+            if record.kind() != bindings::PERF_RECORD_SAMPLE || record.check().is_err() {
                 return None;
             }
             keys.of(&record).ok().flatten()

@@ -515,7 +515,7 @@ impl Merge {
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
-    pub fn publish(&mut self) {
+    pub fn advance_tails(&mut self) {
         self.rings.control().assert_not_forked();
         self.stream.sync();
         self.stream.in_batch = false;

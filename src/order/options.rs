@@ -264,10 +264,10 @@ impl Order {
     ///   tracer. A switch between the reader and another program stays, since it says when that program ran. So half of
     ///   the reader's own switches may stay. A tool that pairs switches leaves
     ///   [`Reader::threads`](crate::Reader::threads) out of its result.
-    /// - It is any other record with [`Sample::Tid`](crate::Sample::Tid), from a thread of the tracer.
+    /// - It is any other record with `PERF_SAMPLE_TID`, from a thread of the tracer.
     ///
     /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a
-    /// record with [`Sample::Tid`](crate::Sample::Tid) that one of them writes tells its number. Without that sample,
+    /// record with `PERF_SAMPLE_TID` that one of them writes tells its number. Without that sample,
     /// and for adopted rings, only the last rule applies. Nothing is left out of a recording. A thread that has read
     /// stays known after it ends, although the kernel may reuse its number: read from threads that live long.
     ///

@@ -1,8 +1,9 @@
 //! The tracer's own threads, and the records about them.
 
-use crate::record::{Kind, Record};
+use crate::record::Record;
 use crate::rings::{Rings, place_of};
 use crate::sys::machine;
+use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
@@ -74,7 +75,9 @@ impl SelfFilter {
     /// Whether a record is about the tracer's threads alone.
     pub(crate) fn is_about_us(&self, record: &Record<'_>) -> bool {
         let about = match record.kind() {
-            Kind::SAMPLE => record.source().and_then(|source| self.about.get(source)).unwrap_or(&About::Sampled),
+            bindings::PERF_RECORD_SAMPLE => {
+                record.source().and_then(|source| self.about.get(source)).unwrap_or(&About::Sampled)
+            }
             _ => &About::Sampled,
         };
         if !matches!(about, About::Sampled | About::Nobody) {

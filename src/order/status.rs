@@ -111,7 +111,7 @@ impl Merge {
             yielded,
             held: (counts.indexed - yielded).saturating_add(unindexed),
             lost,
-            untold: lost.saturating_sub(counts.lost),
+            unreported: lost.saturating_sub(counts.lost),
             // What lies after a reservation that is not committed cannot be read.
             exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
             damaged: counts.corrupt,

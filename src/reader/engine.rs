@@ -231,7 +231,7 @@ impl Engine {
 
     /// Ends the stream. Gives the bytes of yielded events back, because there may be no further refresh.
     fn end(&mut self, why: Ended) -> Turn {
-        self.merge.publish();
+        self.merge.advance_tails();
         (self.ended, self.noticed) = (Some(why), self.noticed.never());
         Turn::Ended
     }

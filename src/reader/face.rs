@@ -29,8 +29,8 @@ macro_rules! reader_face {
         ///
         /// # Panics
         /// In a forked child, which does not have the rings.
-        pub fn publish(&mut self) {
-            self.engine.merge.publish();
+        pub fn advance_tails(&mut self) {
+            self.engine.merge.advance_tails();
         }
 
         /// The hold rule in force.

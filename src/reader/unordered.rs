@@ -2,9 +2,10 @@
 
 use crate::order::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
-use crate::record::{Kind, Origin, Record};
+use crate::record::{Origin, Record};
 use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};
 use crate::rings::{CpuRing, Rings};
+use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -136,7 +137,9 @@ impl CpuRing {
                         continue;
                     }
                     match record.lost() {
-                        Some((id, count)) if record.kind() == Kind::LOST => match losses.add_reported(count) {
+                        Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => match losses
+                            .add_reported(count)
+                        {
                             Ok(()) if count == 0 => continue,
                             Ok(()) => {
                                 Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })

@@ -1,33 +1,25 @@
-//! Kinds of records.
+//! The names of kinds of records.
 
 use perf_event_open_sys::bindings as sys;
 use std::fmt;
 
-/// The kind of a record: `perf_event_header.type`, a `PERF_RECORD_*` number of perf_event_open(2).
-///
-/// Records of kinds without a name here are yielded like all others.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Kind(pub u32);
+/// A kind as people read it: the header's name without `PERF_RECORD_`, or the number of one without a name here.
+pub(crate) struct KindName(pub(crate) u32);
 
-macro_rules! kinds {
+macro_rules! names {
     ($($name:ident = $constant:ident),* $(,)?) => {
-        impl Kind {
-            $(#[doc = concat!("`", stringify!($constant), "`")]
-            pub const $name: Self = Self(sys::$constant);)*
-        }
-
-        impl fmt::Debug for Kind {
+        impl fmt::Debug for KindName {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match *self {
-                    $(Self::$name => f.write_str(stringify!($name)),)*
-                    Self(other) => write!(f, "Kind({other})"),
+                match self.0 {
+                    $(sys::$constant => f.write_str(stringify!($name)),)*
+                    other => write!(f, "{other}"),
                 }
             }
         }
     };
 }
 
-kinds! {
+names! {
     MMAP = PERF_RECORD_MMAP,
     LOST = PERF_RECORD_LOST,
     COMM = PERF_RECORD_COMM,

@@ -212,7 +212,7 @@ impl Layout {
     }
 
     /// The offset of a field in samples, in bytes from the record's start, header included. `field` is a bit of
-    /// `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_IP`.
+    /// `sample_type`, such as `PERF_SAMPLE_IP`.
     ///
     /// `None` if the field was not requested, and for fields after one of varying length, which have no fixed offset:
     /// [`Record::field`](crate::Record::field) finds those in a record. The fixed fields are IDENTIFIER, IP, TID, TIME,
@@ -222,13 +222,15 @@ impl Layout {
     /// that any of the events requests.
     ///
     /// ```
-    /// use perf_event_open_sys::bindings::PERF_SAMPLE_IDENTIFIER;
-    /// use perfweave::{Layout, Sample};
+    /// use perf_event_open_sys::bindings;
+    /// use perfweave::Layout;
     ///
-    /// let alone = Layout::new(Sample::Ip.bit() | Sample::Period.bit(), true, 0);
-    /// assert_eq!((alone.offset(Sample::Ip.bit()), alone.offset(Sample::Period.bit())), (Some(8), Some(16)));
-    /// let shared = Layout::new(alone.sample_type() | u64::from(PERF_SAMPLE_IDENTIFIER), true, 0);
-    /// assert_eq!((shared.offset(Sample::Ip.bit()), shared.offset(Sample::Addr.bit())), (Some(16), None));
+    /// let [ip, period, id] =
+    ///     [bindings::PERF_SAMPLE_IP, bindings::PERF_SAMPLE_PERIOD, bindings::PERF_SAMPLE_IDENTIFIER].map(u64::from);
+    /// let alone = Layout::new(ip | period, true, 0);
+    /// assert_eq!((alone.offset(ip), alone.offset(period)), (Some(8), Some(16)));
+    /// let shared = Layout::new(alone.sample_type() | id, true, 0);
+    /// assert_eq!((shared.offset(ip), shared.offset(bindings::PERF_SAMPLE_ADDR.into())), (Some(16), None));
     /// ```
     #[inline]
     pub const fn offset(&self, field: u64) -> Option<usize> {

@@ -11,15 +11,13 @@ mod layout;
 mod origin;
 #[cfg(feature = "zerocopy-0-8")]
 mod payload;
-mod sample;
 #[cfg(feature = "linux-perf-event-reader-0-10")]
 mod typed;
 mod view;
 
-pub use kind::Kind;
+pub(crate) use kind::KindName;
 pub use layout::Layout;
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 pub(crate) use origin::{Origin, Sources};
-pub use sample::Sample;
 pub use view::Record;

@@ -3,7 +3,7 @@
 #[cfg(all(test, not(loom), feature = "zerocopy-0-8"))]
 mod tests;
 
-use crate::record::{Kind, Layout, Record};
+use crate::record::{Layout, Record};
 use crate::ring::{Bytes, Fault};
 use byteorder::NativeEndian;
 use linux_perf_event_reader::{
@@ -25,20 +25,20 @@ impl<'a> Record<'a> {
     /// than 20 bytes.
     pub fn decode(&self) -> Result<EventRecord<'a>, Fault> {
         let short = Fault::Short { size: self.as_bytes().len() as u16 };
-        if self.kind() == Kind::SAMPLE {
+        if self.kind() == sys::PERF_RECORD_SAMPLE {
             return sample(self).map(EventRecord::Sample).ok_or(short);
         }
         let body = self.body();
         // The trailer after a kind's own fields is not one of them.
         let own = body.get(0..body.len().saturating_sub(self.layout().trailer_len())).ok_or(short)?;
-        if self.kind() == Kind::MMAP2 && self.misc() & sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16 != 0 {
+        if self.kind() == sys::PERF_RECORD_MMAP2 && self.misc() & sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16 != 0 {
             // After ids and addresses. The parser panics at longer ones.
             let len = own.u8(32).ok_or(short)?;
             if len > 20 {
                 return Err(Fault::Raw { raw_size: len.into(), room: 20 });
             }
         }
-        let raw = |data| RawEventRecord::new(RecordType(self.kind().0), self.misc(), data, parse_info(self.layout()));
+        let raw = |data| RawEventRecord::new(RecordType(self.kind()), self.misc(), data, parse_info(self.layout()));
         match raw(raw_data(own)).parse().map_err(|_| short)? {
             EventRecord::Raw(_) => Ok(EventRecord::Raw(raw(raw_data(body)))),
             known => Ok(known),

@@ -5,8 +5,9 @@ mod tests;
 
 use crate::record::fields;
 use crate::record::layout::{ADDR, CALLCHAIN, IP, PERIOD, RAW};
-use crate::record::{Kind, Layout, Origin};
+use crate::record::{KindName, Layout, Origin};
 use crate::ring::{Bytes, Fault, Framing, Header, Ring};
+use perf_event_open_sys::bindings;
 use std::fmt;
 use std::sync::Arc;
 
@@ -93,8 +94,8 @@ impl<'a> Record<'a> {
 
     /// The record's kind.
     #[inline]
-    pub fn kind(&self) -> Kind {
-        Kind(self.header.kind())
+    pub fn kind(&self) -> u32 {
+        self.header.kind()
     }
 
     /// `perf_event_header.misc`, whose bits mean different things from kind to kind.
@@ -149,7 +150,7 @@ impl<'a> Record<'a> {
     }
 
     /// The address of the instruction at which a sample was taken, if the ring records `PERF_SAMPLE_IP`
-    /// ([`Sample::Ip`](crate::Sample::Ip)). `None` for records other than samples.
+    /// (`PERF_SAMPLE_IP`). `None` for records other than samples.
     ///
     /// [`Record::misc`] says whether it is the kernel's (`PERF_RECORD_MISC_KERNEL`) or a program's
     /// (`PERF_RECORD_MISC_USER`).
@@ -159,14 +160,14 @@ impl<'a> Record<'a> {
     }
 
     /// The address that a sample is about, if the ring records `PERF_SAMPLE_ADDR`
-    /// ([`Sample::Addr`](crate::Sample::Addr)). 0 for events without an address. `None` for records other than samples.
+    /// (`PERF_SAMPLE_ADDR`). 0 for events without an address. `None` for records other than samples.
     #[inline]
     pub fn addr(&self) -> Option<u64> {
         self.word(ADDR)
     }
 
     /// How many events a sample stands for, if the ring records `PERF_SAMPLE_PERIOD`
-    /// ([`Sample::Period`](crate::Sample::Period)). Nanoseconds for clocks. `None` for records other than samples.
+    /// (`PERF_SAMPLE_PERIOD`). Nanoseconds for clocks. `None` for records other than samples.
     #[inline]
     pub fn period(&self) -> Option<u64> {
         self.word(PERIOD)
@@ -174,12 +175,12 @@ impl<'a> Record<'a> {
 
     #[inline]
     fn word(&self, field: u64) -> Option<u64> {
-        let at = self.origin.layout.offset(field).filter(|_| self.kind() == Kind::SAMPLE)?;
+        let at = self.origin.layout.offset(field).filter(|_| self.kind() == bindings::PERF_RECORD_SAMPLE)?;
         self.bytes.u64(at)
     }
 
     /// A sample's call chain, innermost frame first, if the ring records `PERF_SAMPLE_CALLCHAIN`
-    /// ([`Sample::Callchain`](crate::Sample::Callchain)). `None` for records other than samples, and for a chain that
+    /// (`PERF_SAMPLE_CALLCHAIN`). `None` for records other than samples, and for a chain that
     /// claims to be longer than its record. Read in place, even if it wraps.
     ///
     /// The kernel's context markers stay in the chain. A marker is no address. It says to what the addresses after it
@@ -193,13 +194,14 @@ impl<'a> Record<'a> {
     }
 
     /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes at its start. `field` is
-    /// a bit of `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_WEIGHT`. `None` if the ring
-    /// does not record it, if it does not fit into the record, and for records other than samples.
+    /// a bit of `sample_type`, such as `PERF_SAMPLE_WEIGHT`. `None` if the ring does not record it, if it does not fit
+    /// into the record, and for records other than samples.
     ///
     /// A field after others of varying length is found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE,
     /// describes the content of each.
-    pub fn field(&self, field: u64) -> Option<Bytes<'a>> {
-        if self.kind() != Kind::SAMPLE {
+    pub fn field(&self, field: impl Into<u64>) -> Option<Bytes<'a>> {
+        let field = field.into();
+        if self.kind() != bindings::PERF_RECORD_SAMPLE {
             return None;
         }
         if !self.origin.layout.has_fields() {
@@ -212,7 +214,7 @@ impl<'a> Record<'a> {
     /// end.
     #[inline]
     fn at_either_end(&self, front: Option<u8>, back: Option<u8>) -> Option<usize> {
-        if self.kind() == Kind::SAMPLE {
+        if self.kind() == bindings::PERF_RECORD_SAMPLE {
             front.map(usize::from)
         } else {
             self.bytes.len().checked_sub(usize::from(back?))
@@ -241,7 +243,7 @@ impl<'a> Record<'a> {
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
         let (head, tail) = self.bytes.as_slices();
-        if self.kind() == Kind::SAMPLE
+        if self.kind() == bindings::PERF_RECORD_SAMPLE
             && let Some(data) = raw_within(head, self.origin.layout.raw as usize)
         {
             return Some(data.into());
@@ -269,8 +271,8 @@ impl<'a> Record<'a> {
         let short = || Fault::Short { size: self.header.size() };
         let len = self.bytes.len();
         match self.kind() {
-            Kind::SAMPLE => self.raw().map(drop),
-            Kind::LOST if len < 24 + self.origin.layout.trailer_len() => Err(short()),
+            bindings::PERF_RECORD_SAMPLE => self.raw().map(drop),
+            bindings::PERF_RECORD_LOST if len < 24 + self.origin.layout.trailer_len() => Err(short()),
             _ if len < Header::LEN as usize + self.origin.layout.trailer_len() => Err(short()),
             _ => Ok(()),
         }
@@ -279,7 +281,7 @@ impl<'a> Record<'a> {
     /// Where raw data begins and how long it claims to be, checked. `None` for records without raw data.
     #[inline]
     fn raw(&self) -> Result<Option<(usize, u32)>, Fault> {
-        if self.kind() != Kind::SAMPLE {
+        if self.kind() != bindings::PERF_RECORD_SAMPLE {
             return Ok(None);
         }
         match self.origin.layout.raw() {
@@ -331,7 +333,7 @@ fn raw_within(bytes: &[u8], at: usize) -> Option<&[u8]> {
 impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
-            .field("kind", &self.kind())
+            .field("kind", &KindName(self.kind()))
             .field("cpu", &self.cpu())
             .field("time", &self.time())
             .field("body", &self.body())

@@ -7,12 +7,13 @@ use crate::order::fences::Fences;
 use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;
 use crate::order::proof::Proves;
-use crate::record::{Kind, Record};
+use crate::record::Record;
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
 use crate::rings::control::Pause;
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
+use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -214,17 +215,19 @@ impl Recorder {
                     let end = position + record.as_bytes().len() as u64;
                     match record.lost() {
                         // Its key is that of the record after it.
-                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(reported, count) {
-                            Ok(_) if count == 0 => {
-                                position = end;
-                                continue;
+                        Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => {
+                            match losses.check(reported, count) {
+                                Ok(_) if count == 0 => {
+                                    position = end;
+                                    continue;
+                                }
+                                Ok(sum) => {
+                                    reported = sum;
+                                    (Marked::Lost { id, count, after: None }, None, end)
+                                }
+                                Err(fault) => (Marked::Corrupt(fault), None, end),
                             }
-                            Ok(sum) => {
-                                reported = sum;
-                                (Marked::Lost { id, count, after: None }, None, end)
-                            }
-                            Err(fault) => (Marked::Corrupt(fault), None, end),
-                        },
+                        }
                         _ => match keys.of(&record) {
                             Ok(key) => (Marked::Record(record.header()), key, end),
                             Err(fault) => (Marked::Corrupt(fault), None, end),

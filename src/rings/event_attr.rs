@@ -1,7 +1,6 @@
 //! Attributes of events (`struct perf_event_attr`): how they are made and checked.
 
 use crate::error::{Error, ErrorKind};
-use crate::record::Kind;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -86,7 +85,7 @@ pub(super) fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
 }
 
 /// The attribute of an event that writes records of these kinds, and no samples.
-pub(super) fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr, Error> {
+pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr, Error> {
     let refused = |kind: &str| {
         let message = format!("records {kind} are no records that can be asked for: see RingOptions::records");
         Error::new(ErrorKind::InvalidInput, message)
@@ -94,23 +93,23 @@ pub(super) fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr
     let mut attr = dummy();
     for &kind in kinds {
         match kind {
-            Kind::MMAP => attr.set_mmap(1),
-            Kind::MMAP2 => {
+            bindings::PERF_RECORD_MMAP => attr.set_mmap(1),
+            bindings::PERF_RECORD_MMAP2 => {
                 attr.set_mmap(1);
                 attr.set_mmap2(1);
             }
-            Kind::COMM => {
+            bindings::PERF_RECORD_COMM => {
                 attr.set_comm(1);
                 attr.set_comm_exec(1);
             }
-            Kind::FORK | Kind::EXIT => attr.set_task(1),
-            Kind::SWITCH | Kind::SWITCH_CPU_WIDE => attr.set_context_switch(1),
-            Kind::NAMESPACES => attr.set_namespaces(1),
-            Kind::CGROUP => attr.set_cgroup(1),
-            Kind::KSYMBOL => attr.set_ksymbol(1),
-            Kind::BPF_EVENT => attr.set_bpf_event(1),
-            Kind::TEXT_POKE => attr.set_text_poke(1),
-            other => return Err(refused(&format!("{other:?}"))),
+            bindings::PERF_RECORD_FORK | bindings::PERF_RECORD_EXIT => attr.set_task(1),
+            bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE => attr.set_context_switch(1),
+            bindings::PERF_RECORD_NAMESPACES => attr.set_namespaces(1),
+            bindings::PERF_RECORD_CGROUP => attr.set_cgroup(1),
+            bindings::PERF_RECORD_KSYMBOL => attr.set_ksymbol(1),
+            bindings::PERF_RECORD_BPF_EVENT => attr.set_bpf_event(1),
+            bindings::PERF_RECORD_TEXT_POKE => attr.set_text_poke(1),
+            other => return Err(refused(&other.to_string())),
         }
     }
     attr.set_build_id(build_ids.into());

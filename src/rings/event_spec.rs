@@ -1,7 +1,6 @@
 //! Events: what a program asks for, and what it means for perf_event_open(2).
 
 use crate::error::{Error, ErrorKind, short};
-use crate::record::Kind;
 use crate::rings::event_attr::{self as attr, KPROBE, Rate, sampled};
 use crate::rings::event_map::{self, EventMap};
 use crate::rings::{Source, event_names, filter};
@@ -41,7 +40,7 @@ pub(super) enum What {
     /// The event of that name.
     Named,
     /// Records that the kernel writes beside samples; whether they have build ids.
-    Records(Vec<Kind>, bool),
+    Records(Vec<u32>, bool),
     Attr(Box<perf_event_attr>),
 }
 

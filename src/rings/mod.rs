@@ -35,12 +35,13 @@ pub use untraced::Untraced;
 
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
-use crate::record::{Kind, Layout, Origin, Record, Sources};
+use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
+use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -104,7 +105,7 @@ impl CpuRing {
         while position < self.ring.head() {
             match Record::at(&self.ring, position, &self.origin) {
                 Ok(record) => {
-                    records += u64::from(record.kind() != Kind::LOST && !record.is_discarded());
+                    records += u64::from(record.kind() != bindings::PERF_RECORD_LOST && !record.is_discarded());
                     position += record.len();
                 }
                 Err((_, end)) => position = end,

@@ -1,8 +1,8 @@
 //! Options for opening rings: events, sizes, CPUs.
 
 use crate::error::{Error, ErrorKind};
+use crate::record::KindName;
 use crate::record::clock::Clock;
-use crate::record::{Kind, Sample};
 use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Probe, What};
@@ -11,7 +11,7 @@ use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{file, machine};
-use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ pub struct RingOptions {
     pub(super) wrong: Option<Error>,
     /// The target, and the method that set it. The whole machine if `None`.
     pub(super) target: Option<(&'static str, Result<Target, Error>)>,
-    pub(super) samples: Vec<Sample>,
+    /// What records of all events have besides.
+    pub(super) also: perf_event_attr,
     pub(super) bytes: u64,
     pub(super) clock: Clock,
     pub(super) timed: bool,
@@ -76,7 +77,7 @@ impl RingOptions {
             events: Vec::new(),
             wrong: None,
             target: None,
-            samples: Vec::new(),
+            also: perf_event_attr::default(),
             bytes: DEFAULT_BYTES,
             clock: Clock::default(),
             timed: true,
@@ -202,7 +203,7 @@ impl RingOptions {
 
     /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
     pub fn tracepoint_id(self, id: u64) -> Self {
-        self.add(format!("tracepoint {id}"), What::Attr(Box::new(sampled(PERF_TYPE_TRACEPOINT, id))))
+        self.add(format!("tracepoint {id}"), What::Attr(Box::new(sampled(bindings::PERF_TYPE_TRACEPOINT, id))))
     }
 
     /// Adds an event by the name that perf(1) has for it:
@@ -227,25 +228,26 @@ impl RingOptions {
         self.add(name, What::Named)
     }
 
-    /// Adds records that the kernel writes beside samples, by their kind: [`Kind::MMAP2`], [`Kind::COMM`],
-    /// [`Kind::FORK`] and [`Kind::EXIT`] (one brings the other), [`Kind::SWITCH`], [`Kind::NAMESPACES`],
-    /// [`Kind::CGROUP`], [`Kind::KSYMBOL`], [`Kind::BPF_EVENT`], [`Kind::TEXT_POKE`], [`Kind::MMAP`]. They come in the
-    /// same stream, in order. They are one source.
+    /// Adds records that the kernel writes beside samples, by their kind with the header's name: `PERF_RECORD_MMAP2`,
+    /// `PERF_RECORD_COMM`, `PERF_RECORD_FORK` and `PERF_RECORD_EXIT` (one brings the other), `PERF_RECORD_SWITCH`,
+    /// `PERF_RECORD_NAMESPACES`, `PERF_RECORD_CGROUP`, `PERF_RECORD_KSYMBOL`, `PERF_RECORD_BPF_EVENT`,
+    /// `PERF_RECORD_TEXT_POKE`, `PERF_RECORD_MMAP`. The crate `perf-event-open-sys` has these names. The records come in
+    /// the same stream, in order. They are one source.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
-    pub fn records(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+    pub fn records(self, kinds: impl IntoIterator<Item = u32>) -> Self {
         self.kinds(kinds.into_iter().collect(), false)
     }
 
-    /// [`RingOptions::records`] of the kind [`Kind::MMAP2`] whose files are named by their build id instead of device
-    /// and inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
+    /// [`RingOptions::records`] of `PERF_RECORD_MMAP2` whose files are named by their build id instead of device and
+    /// inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
     pub fn build_ids(self) -> Self {
-        self.kinds(vec![Kind::MMAP2], true)
+        self.kinds(vec![bindings::PERF_RECORD_MMAP2], true)
     }
 
-    fn kinds(self, kinds: Vec<Kind>, build_ids: bool) -> Self {
-        let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {kind:?}"));
+    fn kinds(self, kinds: Vec<u32>, build_ids: bool) -> Self {
+        let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {:?}", KindName(*kind)));
         self.add(name, What::Records(kinds, build_ids))
     }
 
@@ -311,9 +313,49 @@ impl RingOptions {
         self.of_last("named", "an event has one name", |event| event.named.replace(name.into()).map(|_| "named"))
     }
 
-    /// Has the kernel record more with each sample: see [`Sample`]. Records then carry it for all events of the rings.
-    pub fn sample(mut self, samples: impl IntoIterator<Item = Sample>) -> Self {
-        self.samples.extend(samples);
+    /// Has the kernel record more with each sample: bits of `sample_type` by the header's names, such as
+    /// `PERF_SAMPLE_TID | PERF_SAMPLE_CALLCHAIN`. Records then carry it for all events of the rings. Calls add up.
+    ///
+    /// [`Record::pid_tid`](crate::Record::pid_tid), [`ip`](crate::Record::ip), [`addr`](crate::Record::addr),
+    /// [`period`](crate::Record::period) and [`callchain`](crate::Record::callchain) give the fields that most programs
+    /// want, and [`field`](crate::Record::field) any of them. [`Record::cpu`](crate::Record::cpu) and
+    /// [`time`](crate::Record::time) need no bit. Registers and stacks need more than a bit:
+    /// [`sample_registers`](Self::sample_registers), [`sample_stack`](Self::sample_stack).
+    ///
+    /// The names are those of `<linux/perf_event.h>`; the crate `perf-event-open-sys` has them.
+    #[doc(alias = "sample_type")]
+    pub fn sample(mut self, bits: impl Into<u64>) -> Self {
+        self.also.sample_type |= bits.into();
+        self
+    }
+
+    /// Has the kernel record registers with each sample: those of user space and those at the interrupt
+    /// (`sample_regs_user`, `sample_regs_intr`: a bit for each register, by the numbers of the architecture's
+    /// `asm/perf_regs.h`). None of a mask that is 0.
+    pub fn sample_registers(mut self, user: u64, interrupt: u64) -> Self {
+        self.also.sample_regs_user |= user;
+        self.also.sample_regs_intr |= interrupt;
+        let bit = |mask: u64, bit: u32| if mask == 0 { 0 } else { u64::from(bit) };
+        let bits = bit(user, bindings::PERF_SAMPLE_REGS_USER) | bit(interrupt, bindings::PERF_SAMPLE_REGS_INTR);
+        self.sample(bits)
+    }
+
+    /// Has the kernel record this many bytes of the user's stack with each sample (`sample_stack_user`): a multiple of
+    /// 8 and at most 65,528. Opening the rings gives [`ErrorKind::InvalidInput`] for any other size.
+    pub fn sample_stack(mut self, bytes: u32) -> Self {
+        self.also.sample_stack_user = self.also.sample_stack_user.max(bytes);
+        self.sample(bindings::PERF_SAMPLE_STACK_USER)
+    }
+
+    /// Leaves the addresses of the kernel out of call chains (`exclude_callchain_kernel`).
+    pub fn exclude_callchain_kernel(mut self) -> Self {
+        self.also.set_exclude_callchain_kernel(1);
+        self
+    }
+
+    /// Leaves the addresses of user space out of call chains (`exclude_callchain_user`).
+    pub fn exclude_callchain_user(mut self) -> Self {
+        self.also.set_exclude_callchain_user(1);
         self
     }
 

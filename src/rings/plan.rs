@@ -1,8 +1,8 @@
 //! The plan: the meaning of options, decided and checked before rings are opened.
 
 use crate::error::{Error, ErrorKind};
+use crate::record::Layout;
 use crate::record::clock::Clock;
-use crate::record::{Layout, Sample};
 use crate::ring::Ring;
 use crate::rings::event_attr;
 use crate::rings::event_spec::RingEvent;
@@ -38,7 +38,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
-        let RingOptions { events: specs, wrong, target, samples, bytes, clock, timed, cpus, wakeup, slot } = options;
+        let RingOptions { events: specs, wrong, target, also, bytes, clock, timed, cpus, wakeup, slot } = options;
         if specs.is_empty() {
             return Err(Error::no_events());
         }
@@ -69,7 +69,7 @@ impl Plan {
                 "trace one thread, a control group, or the machine, and leave out other processes by their records";
             return Err(Error::new(ErrorKind::Unsupported, message).hinting(hint).about(&event.name));
         }
-        let layout = share(&mut events, &samples, timed)?;
+        let layout = share(&mut events, &also, timed)?;
         let size = bytes as u64;
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
@@ -162,13 +162,12 @@ impl Plan {
     }
 }
 
-/// Gives the records of all events one layout, with all that any event or the options ask for.
-fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<Layout, Error> {
-    let attrs = || events.iter().map(|event| &event.attr);
+/// Gives the records of all events one layout, with all that any event or the options (`also`) ask for.
+fn share(events: &mut [RingEvent], also: &perf_event_attr, timed: bool) -> Result<Layout, Error> {
+    let attrs = || events.iter().map(|event| &event.attr).chain([also]);
     let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
-    sample_type |= samples.iter().fold(0, |all, sample| all | sample.bit());
-    let also = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
-    sample_type |= also(timed, bindings::PERF_SAMPLE_TIME) | also(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
+    let with = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
+    sample_type |= with(timed, bindings::PERF_SAMPLE_TIME) | with(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
     let has = |bit: u32| sample_type & u64::from(bit) != 0;
     let read_format = if has(bindings::PERF_SAMPLE_READ) {
         attrs().fold(0, |all, attr| all | attr.read_format)
@@ -177,18 +176,10 @@ fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<La
         u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST)
     };
     // Registers, branches and the user's stack are equally long in the records of all events.
-    let mut user = attrs().fold(0, |all, attr| all | attr.sample_regs_user);
-    let mut interrupt = attrs().fold(0, |all, attr| all | attr.sample_regs_intr);
+    let user = attrs().fold(0, |all, attr| all | attr.sample_regs_user);
+    let interrupt = attrs().fold(0, |all, attr| all | attr.sample_regs_intr);
     let branches = attrs().fold(0, |all, attr| all | attr.branch_sample_type);
-    let mut stack = attrs().map(|attr| attr.sample_stack_user).max().unwrap_or_default();
-    for sample in samples {
-        match *sample {
-            Sample::RegsUser(mask) => user |= mask,
-            Sample::RegsIntr(mask) => interrupt |= mask,
-            Sample::StackUser(bytes) => stack = stack.max(bytes),
-            _ => {}
-        }
-    }
+    let stack = attrs().map(|attr| attr.sample_stack_user).max().unwrap_or_default();
     // The kernel keeps the size in 16 bits and takes whole words only (`perf_copy_attr`, kernel/events/core.c).
     if has(bindings::PERF_SAMPLE_STACK_USER) && (stack >= u16::MAX.into() || !stack.is_multiple_of(8)) {
         let rule = "it must be a multiple of 8, and at most 65528";
@@ -200,19 +191,11 @@ fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<La
         (attr.sample_regs_user, attr.sample_regs_intr) = (user, interrupt);
         (attr.branch_sample_type, attr.sample_stack_user) = (branches, stack);
         attr.set_sample_id_all(1);
-        leave_out_callchains(attr, samples);
+        // Each event keeps what its own attribute leaves out.
+        attr.set_exclude_callchain_kernel(attr.exclude_callchain_kernel() | also.exclude_callchain_kernel());
+        attr.set_exclude_callchain_user(attr.exclude_callchain_user() | also.exclude_callchain_user());
     }
     Ok(Layout::new(sample_type, true, read_format).registers(user, interrupt).branches(branches))
-}
-
-/// Leaves out the half of call chains that is not asked for.
-fn leave_out_callchains(attr: &mut perf_event_attr, samples: &[Sample]) {
-    let has = |sample| samples.contains(&Sample::Callchain) || samples.contains(&sample);
-    let (user, kernel) = (has(Sample::CallchainUser), has(Sample::CallchainKernel));
-    if user != kernel {
-        attr.set_exclude_callchain_kernel((!kernel).into());
-        attr.set_exclude_callchain_user((!user).into());
-    }
 }
 
 /// Checks that no map is named twice.
@@ -292,11 +275,13 @@ mod tests {
                 let (probe, map, tracepoint, filter, pattern) = Default::default();
                 RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern }
             });
-            let stack = Sample::StackUser(24);
-            let samples = [Sample::Tid, Sample::Tid, Sample::RegsUser(0b1001), Sample::RegsIntr(0b101), stack];
-            share(&mut events, &samples, true).unwrap();
-            let asked = samples.iter().fold(u64::from(sample_type), |all, sample| all | sample.bit())
-                | u64::from(bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER);
+            let options = RingOptions::new().sample(bindings::PERF_SAMPLE_TID).sample(bindings::PERF_SAMPLE_TID);
+            let also = options.sample_registers(0b1001, 0b101).sample_stack(24).also;
+            share(&mut events, &also, true).unwrap();
+            let registers = bindings::PERF_SAMPLE_REGS_USER | bindings::PERF_SAMPLE_REGS_INTR;
+            let samples = bindings::PERF_SAMPLE_TID | registers | bindings::PERF_SAMPLE_STACK_USER;
+            let asked =
+                u64::from(sample_type | samples | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER);
             for RingEvent { attr, .. } in &events {
                 assert_eq!((attr.sample_type, attr.read_format), (asked, read_format));
                 assert_eq!((attr.sample_regs_user, attr.sample_regs_intr), (0b1111, 0b111));

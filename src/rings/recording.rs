@@ -2,10 +2,11 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
-use crate::record::{Kind, Layout, Origin, Sources};
+use crate::record::{Layout, Origin, Sources};
 use crate::ring::{KernelHalf, Ring};
 use crate::rings::{Counter, CpuRing, Rings, Source};
 use crate::sys::{machine, memory, perf};
+use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::io;
 
@@ -16,7 +17,7 @@ use std::io;
 /// records as perf_event_open(2) describes them:
 ///
 /// ```
-/// use perfweave::{Clock, Layout, Order, Reader, Recording, Sample};
+/// use perfweave::{Clock, Layout, Order, Reader, Recording};
 ///
 /// // What a file of some format says: the events of two CPUs, each with its time, and how many were lost before it.
 /// let file: [(u32, &[(u64, u64, &[u8])]); 2] = [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0, b"second")])];
@@ -26,7 +27,7 @@ use std::io;
 /// let sample = |time: u64, data: &[u8]| {
 ///     let raw = (4 + data.len()).next_multiple_of(8);
 ///     let mut record = Vec::new();
-///     record.extend(perfweave::Kind::SAMPLE.0.to_ne_bytes());
+///     record.extend(perf_event_open_sys::bindings::PERF_RECORD_SAMPLE.to_ne_bytes());
 ///     record.extend([0, (16 + raw) as u16].iter().flat_map(|half| half.to_ne_bytes()));
 ///     record.extend(time.to_ne_bytes());
 ///     record.extend((raw as u32 - 4).to_ne_bytes());
@@ -181,7 +182,7 @@ impl Recording {
         // Header, id, count, and `struct sample_id`. The merge takes the place and the time of what follows.
         let len = 24 + self.parts[ring].layout.trailer_len();
         let mut record = Vec::with_capacity(len);
-        record.extend(Kind::LOST.0.to_ne_bytes());
+        record.extend(bindings::PERF_RECORD_LOST.to_ne_bytes());
         record.extend([0, len as u16].iter().flat_map(|half| half.to_ne_bytes()));
         record.extend([0, count].iter().flat_map(|word| word.to_ne_bytes()));
         record.resize(len, 0);

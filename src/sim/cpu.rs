@@ -1,6 +1,6 @@
 //! One CPU: what `kernel/events/ring_buffer.c` does, in memory.
 
-use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
+use crate::record::{CPU, ID, IDENTIFIER, Layout, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 use crate::ring::KernelHalf;
 use nix::sys::eventfd::EventFd;
 use perf_event_open_sys::bindings as sys;
@@ -47,7 +47,7 @@ pub(super) struct Writer {
 /// What a writer outputs.
 pub(super) enum Output<'a> {
     Sample(&'a [u8]),
-    Other { kind: Kind, misc: u16, body: &'a [u8] },
+    Other { kind: u32, misc: u16, body: &'a [u8] },
 }
 
 /// `PERF_RECORD_MISC_KERNEL`, which BPF output carries.
@@ -175,13 +175,13 @@ impl Cpu {
                 assert_eq!(self.layout.sample_type() & varying, 0, "READ and CALLCHAIN are not simulated");
                 self.fields(&mut bytes, &SAMPLE_ORDER, time);
                 if self.layout.sample_type() & u64::from(sys::PERF_SAMPLE_RAW) == 0 {
-                    (Kind::SAMPLE, MISC_KERNEL)
+                    (sys::PERF_RECORD_SAMPLE, MISC_KERNEL)
                 } else {
                     // perf_sample_save_raw_data: the data and its 4-byte length are rounded up to a multiple of 8.
                     let raw_size = (payload.len() + 4).next_multiple_of(8) - 4;
                     bytes.extend((raw_size as u32).to_ne_bytes());
                     bytes.extend_from_slice(payload);
-                    (Kind::SAMPLE, MISC_KERNEL)
+                    (sys::PERF_RECORD_SAMPLE, MISC_KERNEL)
                 }
             }
             Output::Other { kind, misc, body } => {
@@ -202,12 +202,12 @@ impl Cpu {
         bytes.extend(self.lost.to_ne_bytes());
         self.trailer(&mut bytes, time);
         let size = bytes.len();
-        Self::header(&mut bytes, Kind::LOST, 0, size);
+        Self::header(&mut bytes, sys::PERF_RECORD_LOST, 0, size);
         bytes
     }
 
-    pub(super) fn header(bytes: &mut [u8], kind: Kind, misc: u16, size: usize) {
-        bytes[..4].copy_from_slice(&kind.0.to_ne_bytes());
+    pub(super) fn header(bytes: &mut [u8], kind: u32, misc: u16, size: usize) {
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
         bytes[4..6].copy_from_slice(&misc.to_ne_bytes());
         // A u16, cut short as in the kernel.
         bytes[6..8].copy_from_slice(&(size as u16).to_ne_bytes());

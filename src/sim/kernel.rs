@@ -6,7 +6,7 @@ use crate::order::fence::Fence;
 use crate::order::hold::Hold;
 use crate::order::key::Key;
 use crate::record::clock::Clock;
-use crate::record::{Kind, Layout, Origin};
+use crate::record::{Layout, Origin};
 use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
 use crate::rings::control::{Control, Pause, ProducerGate};
@@ -253,9 +253,9 @@ impl Kernel {
     /// # Panics
     /// If no writer has begun there, if the body is no multiple of 8 bytes or too long for a record, or if the kind is
     /// SAMPLE.
-    pub fn write_other(&self, cpu: u32, kind: Kind, misc: u16, body: &[u8]) -> bool {
+    pub fn write_other(&self, cpu: u32, kind: u32, misc: u16, body: &[u8]) -> bool {
         assert!(
-            kind != Kind::SAMPLE && body.len().is_multiple_of(8) && body.len() < 65_000,
+            kind != sys::PERF_RECORD_SAMPLE && body.len().is_multiple_of(8) && body.len() < 65_000,
             "{kind:?} of {} bytes",
             body.len()
         );

@@ -173,7 +173,7 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
     }
     reading::all(&mut reader, |event| note(event, &mut outcome));
     // Each CPU's last record shows what is missing before it. For each ring there is room by now.
-    reader.publish();
+    reader.advance_tails();
     load::online().iter().for_each(|&cpu| assert_eq!(adversary.last.run_on(cpu).unwrap(), 0));
     reading::all(&mut reader, |event| note(event, &mut outcome));
 

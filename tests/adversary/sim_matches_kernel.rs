@@ -1,7 +1,7 @@
 //! The simulator against the kernel: the same writes, the same reads, the same bytes.
 
 use perf_event_open_sys::bindings as sys;
-use perfweave::{Hold, Kind, Layout, Merge, Order, RawRing, Rings, sim};
+use perfweave::{Hold, Layout, Merge, Order, RawRing, Rings, sim};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, foreign, kernel, load, threads};
 use quickcheck::{Arbitrary, Gen};
@@ -53,7 +53,7 @@ fn assert_same(kernels: RawRing, simulated: RawRing, trailer: usize, time_at: us
         let kind = u32::from_ne_bytes(theirs[..4].try_into().unwrap());
         let size = usize::from(u16::from_ne_bytes(theirs[6..].try_into().unwrap()));
         let (theirs, ours) = (take(&kernels, at, size), take(&simulated, at, size));
-        if kind == Kind::LOST.0 {
+        if kind == sys::PERF_RECORD_LOST {
             assert_eq!(size, 24 + trailer);
             assert_eq!(theirs[16..24], ours[16..24], "the count of LOST at {at}");
             // Its time is that of the record after it.
@@ -130,7 +130,7 @@ fn compare(layout: Layout, steps: &[Step]) -> Option<u64> {
                     for _ in 0..most {
                         merge.next();
                     }
-                    merge.publish();
+                    merge.advance_tails();
                 }
             }
             Step::Pause(paused) => {

@@ -1,7 +1,8 @@
 //! The bound on the memory for holding, counted by the allocator, for every kind of load.
 
+use perf_event_open_sys::bindings;
 use perfweave::{
-    Barrier, Certainty, Clock, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence, WhenFull, sim,
+    Barrier, Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::counting::{most, now};
 
@@ -290,7 +291,7 @@ fn gaps_in_doubt_are_within_the_bound() {
 /// Writes the n-th record of a kind that is a separate event or has no key. False if there is no room.
 type Forge = fn(&sim::Kernel, u32, u64) -> bool;
 
-fn forge(kernel: &sim::Kernel, cpu: u32, kind: Kind, body: &[u64]) -> bool {
+fn forge(kernel: &sim::Kernel, cpu: u32, kind: u32, body: &[u64]) -> bool {
     let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
     kernel.begin(cpu, 1500);
     let written = kernel.write_other(cpu, kind, 0, &body);
@@ -299,16 +300,16 @@ fn forge(kernel: &sim::Kernel, cpu: u32, kind: Kind, body: &[u64]) -> bool {
 }
 
 fn lost(kernel: &sim::Kernel, cpu: u32, count: u64) -> bool {
-    forge(kernel, cpu, Kind::LOST, &[7, count])
+    forge(kernel, cpu, bindings::PERF_RECORD_LOST, &[7, count])
 }
 
 /// A LOST record that is too short for its fields.
 fn damage(kernel: &sim::Kernel, cpu: u32) -> bool {
-    forge(kernel, cpu, Kind::LOST, &[])
+    forge(kernel, cpu, bindings::PERF_RECORD_LOST, &[])
 }
 
 fn other(kernel: &sim::Kernel, cpu: u32) -> bool {
-    forge(kernel, cpu, Kind::COMM, &[1, 2])
+    forge(kernel, cpu, bindings::PERF_RECORD_COMM, &[1, 2])
 }
 
 const FORGED: [(&str, Forge); 9] = [
@@ -379,7 +380,7 @@ fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order)
                     break;
                 }
             }
-            merge.publish();
+            merge.advance_tails();
             let is_read = |cpu: &u32| kernel.tail(*cpu) == kernel.head(*cpu);
             assert!(wrong_head || cpus.iter().all(is_read), "{told}: {merge:?}");
             let status = merge.status();
@@ -504,7 +505,7 @@ fn a_stop_of_a_recorder_takes_what_its_documentation_says() {
         let kernel = sim::Kernel::backward(&[0], 1 << 20, Layout::new(1024, false, 0));
         for time in 0..records {
             kernel.begin(0, time);
-            assert!(kernel.write_other(0, perfweave::Kind::SWITCH, 0, &[]));
+            assert!(kernel.write_other(0, bindings::PERF_RECORD_SWITCH, 0, &[]));
             kernel.end(0);
         }
         assert_eq!(kernel.head(0) as i64, -(8 * records as i64), "records of 8 bytes");

@@ -1,6 +1,7 @@
 //! No allocation per event: once its buffers have grown to what the load needs, a merge allocates nothing.
 
 use crate::reading;
+use perf_event_open_sys::bindings;
 use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Merge, Order, Reader, Ring, Rings, sim};
 use perfweave_support::bpf::Map;
 use perfweave_support::counting::allocations;
@@ -246,7 +247,7 @@ fn a_reader_in_steady_state_allocates_nothing() {
 /// Writing a recording. Losses in a row are not stored, so each costs as much as the one before.
 #[test]
 fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
-    use perfweave::{Item, Kind};
+    use perfweave::Item;
     use perfweave_perf_data as perf_data;
 
     let paths = ["plain", "losses"]
@@ -271,11 +272,11 @@ fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
         let record = &mut bytes[at..];
         let [kind, size] =
             [&record[..4], &[record[6], record[7], 0, 0]].map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
-        if kind == Kind::SAMPLE.0 {
+        if kind == bindings::PERF_RECORD_SAMPLE {
             let cpu = cpus[n as usize % cpus.len()];
             if n % 30_000 > 10 {
                 // Header, id, count, time, CPU.
-                let words = [u64::from(Kind::LOST.0) | u64::from(size) << 48, 0, 1, 1 + n, cpu.into()];
+                let words = [u64::from(bindings::PERF_RECORD_LOST) | u64::from(size) << 48, 0, 1, 1 + n, cpu.into()];
                 assert_eq!(size as usize, size_of_val(&words));
                 words
                     .iter()

@@ -1,8 +1,9 @@
 //! The code that runs while calls fail.
 
 use crate::world::{EXPEDITED, Heard, World};
+use perf_event_open_sys::bindings;
 use perfweave::{
-    Barrier, Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Record,
+    Barrier, Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Record,
     Recorder, Ring, Rings,
 };
 use perfweave_support::threads;
@@ -23,7 +24,13 @@ pub(crate) fn opening_by_name(_: &World, heard: &mut Heard) {
 /// filter, for which the crate asks the kernel for the reason. The last two are always refused.
 pub(crate) fn opening_for_some(_: &World, heard: &mut Heard) {
     let options = || Rings::options().tracepoint("sched:sched_process_exec").pages(1);
-    heard.hear(options().filter("common_pid != 1").records([Kind::COMM, Kind::EXIT]).pid(std::process::id()).open());
+    heard.hear(
+        options()
+            .filter("common_pid != 1")
+            .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_EXIT])
+            .pid(std::process::id())
+            .open(),
+    );
     for refused in [options().cgroup("/").open(), options().filter("nothing == 1").open()] {
         let error = refused.unwrap_err();
         let said = error.to_string();

@@ -293,7 +293,7 @@ impl World {
             let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
             merge.refresh(0);
             merge.batch().for_each(drop);
-            merge.publish();
+            merge.advance_tails();
         });
     }
 

@@ -6,9 +6,10 @@
 mod reading;
 
 use nix::poll::{PollFd, PollFlags};
+use perf_event_open_sys::bindings;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Pause,
-    Reader, Recorder, Ring, Rings, Sample, Untraced, Wakeup,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause,
+    Reader, Recorder, Ring, Rings, Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
@@ -752,7 +753,10 @@ fn calls(reader: &mut Reader, cpu: u32) -> usize {
 
 /// Events of a process continue when a CPU comes back, each record once. They belong to the threads and not to the CPU.
 fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
-    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").records([Kind::EXIT]).sample([Sample::Tid]);
+    let options = Rings::options()
+        .tracepoint("syscalls:sys_enter_getppid")
+        .records([bindings::PERF_RECORD_EXIT])
+        .sample(bindings::PERF_SAMPLE_TID);
     let Some(rings) = kernel("trace a process", options.pid(std::process::id()).open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     for _ in 0..3 {
@@ -769,7 +773,7 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
             if record.pid_tid().unwrap().1 == tid {
                 assert_eq!(record.cpu(), cpu);
                 calls += usize::from(record.source() == Some(0));
-                exits += usize::from(record.kind() == Kind::EXIT);
+                exits += usize::from(record.kind() == bindings::PERF_RECORD_EXIT);
             }
         });
         assert_eq!((calls, exits), (40, 1));

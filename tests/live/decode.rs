@@ -3,7 +3,7 @@
 use crate::reading;
 use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
 use perf_event_open_sys::bindings as sys;
-use perfweave::{Item, Kind, Order, Reader, Record, Rings};
+use perfweave::{Item, Order, Reader, Record, Rings};
 use perfweave_decode::Format;
 use perfweave_support::load::{self, Load};
 use perfweave_support::{assert_error, echo, foreign, kernel, lacks, probe, threads, tracefs};
@@ -301,11 +301,11 @@ fn samples_of_time_say_where_they_were_taken() {
     let (mut ours, mut of_sources) = (0, [0; 2]);
     threads::until("this program is sampled in its own code", || {
         records(&mut reader, |record| {
-            assert_eq!(record.kind(), Kind::SAMPLE);
+            assert_eq!(record.kind(), sys::PERF_RECORD_SAMPLE);
             let Ok(EventRecord::Sample(sample)) = record.decode() else { panic!("{:?}", record.decode()) };
             of_sources[record.source().unwrap()] += 1;
             agree(&record, &sample, cpu);
-            let last = record.field(last.into()).unwrap();
+            let last = record.field(last).unwrap();
             assert_eq!(end_of(&record, last), record.as_bytes().len(), "nothing is left");
             if sample.pid == Some(process) && sample.cpu_mode == CpuMode::User {
                 check_own_code(&record, &sample);
@@ -338,8 +338,8 @@ fn agree(record: &Record<'_>, sample: &SampleRecord<'_>, cpu: u32) {
     let markers = [sys::PERF_CONTEXT_KERNEL, sys::PERF_CONTEXT_USER];
     assert!(chain.first().is_none_or(|first| markers.contains(first)), "{chain:x?}");
     // Value, time and id.
-    assert_eq!(record.field(sys::PERF_SAMPLE_READ.into()).unwrap().u64(16), record.id());
-    assert!(record.field(sys::PERF_SAMPLE_CGROUP.into()).is_none_or(|group| group.u64(0).unwrap() > 0));
+    assert_eq!(record.field(sys::PERF_SAMPLE_READ).unwrap().u64(16), record.id());
+    assert!(record.field(sys::PERF_SAMPLE_CGROUP).is_none_or(|group| group.u64(0).unwrap() > 0));
     assert_eq!(sample.raw.map(|raw| raw.len()), record.payload().map(|payload| payload.len()));
 }
 

@@ -1,8 +1,9 @@
 //! Events by name, with their own settings, on live kernel rings: patterns, filters, rates, records beside samples.
 
 use crate::reading;
-use perfweave::{Clock, Error, ErrorKind, Fence, Key, Kind, Order, Reader, Recorder, RingOptions, Rings, Sample};
-use perfweave_support::{apart, assert_error, kernel, load, threads, tracefs};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, Error, ErrorKind, Fence, Key, Order, Reader, Recorder, RingOptions, Rings};
+use perfweave_support::{apart, assert_error, foreign, kernel, load, threads, tracefs};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
@@ -28,7 +29,7 @@ fn refused(options: RingOptions) -> String {
 fn patterns_stand_for_all_tracepoints_that_fit() {
     let Some(tracefs) = tracing() else { return };
     let options = Rings::options().tracepoint("syscalls:sys_*_getp?id").tracepoint("sched:sched_process_exec");
-    let Some(rings) = kernel("trace", options.sample([Sample::Tid]).open()) else { return };
+    let Some(rings) = kernel("trace", options.sample(bindings::PERF_SAMPLE_TID).open()) else { return };
     let syscalls = ["sys_enter_getpgid", "sys_enter_getppid", "sys_exit_getpgid", "sys_exit_getppid"];
     let expected: Vec<String> = syscalls.iter().map(|name| format!("syscalls:{name}")).collect();
     assert_eq!(names(&rings)[..4], expected);
@@ -317,25 +318,23 @@ fn what_is_silent_is_refused() {
     assert_error!(error, InvalidInput, "its attribute points to a name");
 }
 
-/// Half of a call chain, or both halves.
+/// A whole call chain, or half of it. An event given by its attribute keeps what that leaves out.
 #[test]
-fn halves_of_call_chains_make_a_whole() {
-    let (user, kernel_half) = (Sample::CallchainUser, Sample::CallchainKernel);
-    for (samples, [no_kernel, no_user]) in [
-        (&[user][..], [1, 0]),
-        (&[kernel_half], [0, 1]),
-        (&[user, kernel_half], [0, 0]),
-        (&[Sample::Callchain, user], [0, 0]),
-        (&[Sample::Ip], [0, 0]),
+fn halves_of_call_chains_are_left_out() {
+    let options = || Rings::options().event_name("cpu-clock").sample(bindings::PERF_SAMPLE_CALLCHAIN);
+    let mut own = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1 << 20);
+    own.set_exclude_callchain_kernel(1);
+    for (options, expected) in [
+        (options(), &[[0, 0]][..]),
+        (options().exclude_callchain_kernel(), &[[1, 0]]),
+        (options().exclude_callchain_user(), &[[0, 1]]),
+        (options().event(&own), &[[0, 0], [1, 0]]),
+        (options().event(&own).exclude_callchain_user(), &[[0, 1], [1, 1]]),
     ] {
-        let options = Rings::options().event_name("cpu-clock").sample(samples.iter().copied());
         let Some(rings) = kernel("sample", options.open()) else { return };
-        let attr = rings.sources()[0].attr();
-        assert_eq!(
-            [attr.exclude_callchain_kernel(), attr.exclude_callchain_user()],
-            [no_kernel, no_user],
-            "{samples:?}"
-        );
+        let attrs = rings.sources().iter().map(|source| source.attr());
+        let left_out = attrs.map(|attr| [attr.exclude_callchain_kernel(), attr.exclude_callchain_user()]);
+        assert_eq!(left_out.collect::<Vec<_>>(), expected);
     }
 }
 
@@ -344,11 +343,14 @@ fn halves_of_call_chains_make_a_whole() {
 fn events_are_sampled_by_period() {
     let pages = 200;
     for (period, samples) in [(1, pages), (10, pages / 10)] {
-        let options =
-            Rings::options().event_name("page-faults").period(period).user_only().sample([Sample::Tid, Sample::Addr]);
+        let options = Rings::options()
+            .event_name("page-faults")
+            .period(period)
+            .user_only()
+            .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_ADDR);
         let Some(rings) = kernel("sample page faults", options.tid(threads::own() as u32).open()) else { return };
         let mut reader = Reader::new(rings, Order::new()).unwrap();
-        let size = perfweave_support::foreign::page_size();
+        let size = foreign::page_size();
         let memory = small_pages(pages * size);
         let begin = memory.as_ptr() as u64;
         let range = begin..begin + memory.len() as u64;
@@ -368,7 +370,10 @@ fn events_are_sampled_by_period() {
 /// A clock samples the running program, with instruction pointer and call chain.
 #[test]
 fn a_clock_samples_call_chains() {
-    let samples = [Sample::Ip, Sample::Tid, Sample::Period, Sample::Callchain];
+    let samples = bindings::PERF_SAMPLE_IP
+        | bindings::PERF_SAMPLE_TID
+        | bindings::PERF_SAMPLE_PERIOD
+        | bindings::PERF_SAMPLE_CALLCHAIN;
     let options = Rings::options().event_name("cpu-clock").sample(samples).tid(threads::own() as u32);
     let Some(rings) = kernel("sample a clock", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -412,9 +417,17 @@ fn hardware_is_there_or_said_not_to_be() {
 fn records_beside_samples_come_in_the_same_order() {
     apart!();
     let Some(_) = tracing() else { return };
-    let kinds = [Kind::MMAP2, Kind::COMM, Kind::FORK, Kind::EXIT, Kind::SWITCH, Kind::NAMESPACES, Kind::CGROUP];
+    let kinds = [
+        bindings::PERF_RECORD_MMAP2,
+        bindings::PERF_RECORD_COMM,
+        bindings::PERF_RECORD_FORK,
+        bindings::PERF_RECORD_EXIT,
+        bindings::PERF_RECORD_SWITCH,
+        bindings::PERF_RECORD_NAMESPACES,
+        bindings::PERF_RECORD_CGROUP,
+    ];
     let options = Rings::options().records(kinds).tracepoint("sched:sched_process_exec");
-    let options = options.sample([Sample::Tid]).pid(std::process::id());
+    let options = options.sample(bindings::PERF_SAMPLE_TID).pid(std::process::id());
     let Some(rings) = kernel("trace a process", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let mut child = Command::new("true").spawn().unwrap();
@@ -422,38 +435,46 @@ fn records_beside_samples_come_in_the_same_order() {
     let mut seen = Vec::new();
     reading::all(&mut reader, |event| {
         let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
-        assert_eq!(record.source(), Some(usize::from(record.kind() == Kind::SAMPLE)));
+        assert_eq!(record.source(), Some(usize::from(record.kind() == bindings::PERF_RECORD_SAMPLE)));
         if record.pid_tid().is_some_and(|(pid, _)| pid == child.id()) {
             seen.push(record.kind());
         }
     });
-    let at = |kind: Kind| seen.iter().position(|other| *other == kind).unwrap_or_else(|| panic!("{kind:?}: {seen:?}"));
-    assert!(at(Kind::COMM) < at(Kind::EXIT) && at(Kind::SAMPLE) < at(Kind::EXIT), "{seen:?}");
-    assert!(at(Kind::MMAP2) < at(Kind::EXIT) && seen.contains(&Kind::SWITCH), "{seen:?}");
+    let at = |kind: u32| seen.iter().position(|other| *other == kind).unwrap_or_else(|| panic!("{kind:?}: {seen:?}"));
+    assert!(
+        at(bindings::PERF_RECORD_COMM) < at(bindings::PERF_RECORD_EXIT)
+            && at(bindings::PERF_RECORD_SAMPLE) < at(bindings::PERF_RECORD_EXIT),
+        "{seen:?}"
+    );
+    assert!(
+        at(bindings::PERF_RECORD_MMAP2) < at(bindings::PERF_RECORD_EXIT)
+            && seen.contains(&bindings::PERF_RECORD_SWITCH),
+        "{seen:?}"
+    );
 }
 
 #[test]
 fn each_kind_of_record_is_asked_for_by_itself() {
-    for kind in [
-        Kind::MMAP,
-        Kind::MMAP2,
-        Kind::COMM,
-        Kind::FORK,
-        Kind::EXIT,
-        Kind::SWITCH,
-        Kind::NAMESPACES,
-        Kind::CGROUP,
-        Kind::KSYMBOL,
-        Kind::BPF_EVENT,
-        Kind::TEXT_POKE,
+    for (name, kind) in [
+        ("MMAP", bindings::PERF_RECORD_MMAP),
+        ("MMAP2", bindings::PERF_RECORD_MMAP2),
+        ("COMM", bindings::PERF_RECORD_COMM),
+        ("FORK", bindings::PERF_RECORD_FORK),
+        ("EXIT", bindings::PERF_RECORD_EXIT),
+        ("SWITCH", bindings::PERF_RECORD_SWITCH),
+        ("NAMESPACES", bindings::PERF_RECORD_NAMESPACES),
+        ("CGROUP", bindings::PERF_RECORD_CGROUP),
+        ("KSYMBOL", bindings::PERF_RECORD_KSYMBOL),
+        ("BPF_EVENT", bindings::PERF_RECORD_BPF_EVENT),
+        ("TEXT_POKE", bindings::PERF_RECORD_TEXT_POKE),
     ] {
-        let Some(rings) = kernel(&format!("have records {kind:?}"), Rings::options().records([kind]).open()) else {
+        let Some(rings) = kernel(&format!("have records {name}"), Rings::options().records([kind]).open()) else {
             continue;
         };
-        assert_eq!(rings.sources()[0].name(), format!("records {kind:?}"));
+        assert_eq!(rings.sources()[0].name(), format!("records {name}"));
     }
     let Some(_) = kernel("have build ids", Rings::options().build_ids().open()) else { return };
-    for kinds in [&[Kind::SAMPLE][..], &[Kind::COMM, Kind::LOST], &[]] {
+    for kinds in [&[bindings::PERF_RECORD_SAMPLE][..], &[bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_LOST], &[]] {
         let error = Rings::options().records(kinds.iter().copied()).open().unwrap_err();
         assert_error!(error, InvalidInput, "are no records that can be asked for");
     }
@@ -464,36 +485,39 @@ fn each_kind_of_record_is_asked_for_by_itself() {
 fn all_that_a_sample_can_say_is_asked_for() {
     // The stack's pointer and the instruction's, on x86-64; elsewhere registers that exist as well.
     let registers = 1 << 7 | 1 << 8;
-    for sample in [
-        Sample::Ip,
-        Sample::Tid,
-        Sample::Addr,
-        Sample::Cpu,
-        Sample::Period,
-        Sample::Callchain,
-        Sample::CallchainUser,
-        Sample::CallchainKernel,
-        Sample::RegsUser(registers),
-        Sample::RegsIntr(registers),
-        Sample::StackUser(256),
-        Sample::Weight,
-        Sample::DataSource,
-        Sample::Transaction,
-        Sample::PhysAddr,
-        Sample::Cgroup,
-        Sample::DataPageSize,
-        Sample::CodePageSize,
-    ] {
-        let options = Rings::options().event_name("cpu-clock").frequency(1000).sample([sample]);
-        let Some(rings) = kernel(&format!("sample {sample:?}"), options.open()) else { continue };
-        assert!(rings.sources()[0].attr().sample_type & sample.bit() != 0);
+    let clock = || Rings::options().event_name("cpu-clock").frequency(1000);
+    let bits = [
+        bindings::PERF_SAMPLE_IP,
+        bindings::PERF_SAMPLE_TID,
+        bindings::PERF_SAMPLE_ADDR,
+        bindings::PERF_SAMPLE_CPU,
+        bindings::PERF_SAMPLE_PERIOD,
+        bindings::PERF_SAMPLE_CALLCHAIN,
+        bindings::PERF_SAMPLE_WEIGHT,
+        bindings::PERF_SAMPLE_DATA_SRC,
+        bindings::PERF_SAMPLE_TRANSACTION,
+        bindings::PERF_SAMPLE_PHYS_ADDR,
+        bindings::PERF_SAMPLE_CGROUP,
+        bindings::PERF_SAMPLE_DATA_PAGE_SIZE,
+        bindings::PERF_SAMPLE_CODE_PAGE_SIZE,
+    ];
+    let with_values = [
+        (bindings::PERF_SAMPLE_REGS_USER, clock().sample_registers(registers, 0)),
+        (bindings::PERF_SAMPLE_REGS_INTR, clock().sample_registers(0, registers)),
+        (bindings::PERF_SAMPLE_STACK_USER, clock().sample_stack(256)),
+        (bindings::PERF_SAMPLE_CALLCHAIN, clock().sample(bindings::PERF_SAMPLE_CALLCHAIN).exclude_callchain_kernel()),
+        (bindings::PERF_SAMPLE_CALLCHAIN, clock().sample(bindings::PERF_SAMPLE_CALLCHAIN).exclude_callchain_user()),
+    ];
+    for (bit, options) in bits.map(|bit| (bit, clock().sample(bit))).into_iter().chain(with_values) {
+        let Some(rings) = kernel(&format!("sample {bit:#x}"), options.open()) else { continue };
+        assert!(rings.sources()[0].attr().sample_type & u64::from(bit) != 0);
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         threads::until("a sample is taken", || {
             let event = reader.next_timeout(Duration::from_millis(10)).unwrap();
             let Some(event) = event else { return false };
             let record = event.event().record().expect("nothing but samples");
-            assert_eq!(record.kind(), Kind::SAMPLE);
-            assert!(!record.field(sample.bit()).expect("it is there").is_empty());
+            assert_eq!(record.kind(), bindings::PERF_RECORD_SAMPLE);
+            assert!(!record.field(bit).expect("it is there").is_empty());
             true
         });
     }

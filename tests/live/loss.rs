@@ -258,7 +258,7 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     let ledger = reader.ledger().unwrap();
     for (account, writer) in ledger.accounts.iter().zip(&writers) {
         check(account, writer, 0);
-        assert_eq!((account.lost, account.untold), (writer.refused(), 0));
+        assert_eq!((account.lost, account.unreported), (writer.refused(), 0));
         assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "reported once");
     }
     assert!(ledger.total().is_balanced());
@@ -285,7 +285,7 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
     let ledger = reader.ledger().unwrap();
     for (account, writer) in ledger.accounts.iter().zip(&writers) {
         assert_eq!((account.lost, account.written()), (writer.refused(), writer.written()), "{account}");
-        assert!(account.held > 0 && account.untold > 0);
+        assert!(account.held > 0 && account.unreported > 0);
     }
     assert!(ledger.total().is_balanced());
     assert_eq!(ledger.to_string().lines().count(), 1);
@@ -399,7 +399,7 @@ fn the_ledger_balances_over_pauses() {
     let ledger = reader.ledger().unwrap();
     for (account, writer) in ledger.accounts.iter().zip(&writers) {
         check(account, writer, unseen);
-        assert_eq!((account.held, account.untold, account.missing), (0, 0, writer.refused()), "{account}");
+        assert_eq!((account.held, account.unreported, account.missing), (0, 0, writer.refused()), "{account}");
         assert_eq!(Seen::of(&seen.missing, writer.cpu), writer.refused());
         assert!(account.lost >= 5 * u64::from(BURST), "at least the paused outputs");
     }

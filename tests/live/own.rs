@@ -3,7 +3,8 @@
 use crate::reading;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
-use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings};
 use perfweave_decode::Format;
 use perfweave_support::{apart, kernel, load, threads, tracefs};
 use std::collections::BTreeSet;
@@ -177,7 +178,11 @@ fn whoever_reads_is_left_out() {
 #[test]
 fn samples_of_the_reader_are_left_out() {
     apart!();
-    let options = Rings::options().event_name("page-faults").user_only().sample([Sample::Tid]).pid(std::process::id());
+    let options = Rings::options()
+        .event_name("page-faults")
+        .user_only()
+        .sample(bindings::PERF_SAMPLE_TID)
+        .pid(std::process::id());
     let Some(rings) = open(options) else { return };
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
     assert_eq!(reader.threads().collect::<Vec<_>>(), [own()]);
@@ -279,7 +284,7 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
 /// tracepoints. A switch between the reader and another program stays.
 #[test]
 fn ones_own_are_known_in_a_namespace_too() {
-    let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING).sample([Sample::Tid]);
+    let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING).sample(bindings::PERF_SAMPLE_TID);
     if is_outside("own::ones_own_are_known_in_a_namespace_too", options()) {
         return;
     }
@@ -314,7 +319,7 @@ fn a_forked_child_leaves_out_itself_and_sees_its_parent() {
     apart!();
     const PARENTS: u64 = 40;
     const OWN: u64 = 15;
-    let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").sample([Sample::Tid]);
+    let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").sample(bindings::PERF_SAMPLE_TID);
     let Some(rings) = open(options()) else { return };
     // The parent's thread is known from here on.
     let readers = Reader::new(rings, Order::new().without_self()).unwrap();

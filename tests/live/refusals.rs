@@ -2,7 +2,7 @@
 //! because that applies to the whole process.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, Sample};
+use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings};
 use perfweave_support::bpf::Map;
 use perfweave_support::{apart, assert_error, echo, foreign, kernel, load, needs, number_behind, privilege, threads};
 use std::io;
@@ -132,7 +132,7 @@ fn an_event_that_writes_into_rings_of_other_cpus_is_refused() {
 fn stacks_of_no_possible_size_are_refused() {
     let clock = || Rings::options().event_name("cpu-clock").pages(1);
     let Some(_) = kernel("sample a clock", clock().open()) else { return };
-    let sampled = |bytes| clock().sample([Sample::StackUser(bytes)]).open();
+    let sampled = |bytes| clock().sample_stack(bytes).open();
     let given = |bytes| {
         let mut attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1 << 30);
         attr.sample_type = bindings::PERF_SAMPLE_STACK_USER.into();
@@ -381,7 +381,7 @@ fn each_kind_of_error_is_given() {
     let written = perfweave_perf_data::Writer::create("/", &options().open().unwrap()).map(drop).unwrap_err();
     for (kind, error, std) in [
         (ErrorKind::Recording, read, io::ErrorKind::InvalidData),
-        (ErrorKind::Output, written, io::ErrorKind::IsADirectory),
+        (ErrorKind::Recording, written, io::ErrorKind::IsADirectory),
     ] {
         let said = error.to_string();
         assert_eq!(error.kind(), kind, "{said}");

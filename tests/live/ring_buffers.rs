@@ -3,8 +3,9 @@
 
 use crate::reading;
 use crate::reading::{Given, number};
+use perf_event_open_sys::bindings;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, Fault, Fence, Hold, Item, Key, Kind, Layout, Order, Reader, Ring, Rings,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, Fault, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings,
     Sequence,
 };
 use perfweave_support::bpf::{Map, Program, Query};
@@ -77,7 +78,7 @@ fn records_of_all_kinds_of_maps_come_in_the_order_in_which_they_were_written() {
                 assert_eq!((event.certainty(), event.key(), number(&event.event())), (Certainty::Proven, Some(n), n));
                 assert_eq!(event.cpu(), apart.then(|| cpus[(n * n / 7) as usize % cpus.len()]));
                 let record = event.record().unwrap();
-                assert_eq!((record.kind(), record.time(), record.source()), (Kind::SAMPLE, None, None));
+                assert_eq!((record.kind(), record.time(), record.source()), (bindings::PERF_RECORD_SAMPLE, None, None));
             }
             reading::assert_nothing(&mut reader);
             let ledger = reader.ledger().unwrap();
@@ -127,7 +128,7 @@ fn payloads_are_what_was_reserved_and_never_wrap() {
                 assert_eq!(payload.u64(size - 8), Some(round));
                 assert!(*size < 16 || payload.u64(0) == Some(round));
                 drop(event);
-                reader.publish();
+                reader.advance_tails();
             }
             assert_eq!(reader.status().total().damaged, 0);
         }
@@ -150,13 +151,13 @@ fn the_consumer_position_passes_what_was_yielded_and_nothing_else() {
             let event = reading::next(&mut reader);
             assert!(available(&map) >= left * 32 + 16, "it is lent");
             drop(event);
-            reader.publish();
+            reader.advance_tails();
             // Behind it lies one that was discarded.
             assert_eq!(available(&map), (left * 32).saturating_sub(16));
         }
         assert_eq!(discard.run_on(0).unwrap(), 0);
         reading::assert_nothing(&mut reader);
-        reader.publish();
+        reader.advance_tails();
         assert_eq!(available(&map), 0, "a discarded record alone is passed too");
         assert_eq!(reader.ledger().unwrap().total().yielded, 3);
     }
@@ -210,7 +211,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
                     assert_eq!(number(&reading::next(&mut reader).event()), n, "{hold}");
                 }
             }
-            reader.publish();
+            reader.advance_tails();
             assert!(available(&rings[cpus.len() - 1]) >= 16, "what is reserved is not given back");
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
@@ -664,7 +665,7 @@ fn a_second_reader_is_noticed() {
     let mut reader = reader(&map, Hold::None);
     write(&program, 0, 1);
     assert_eq!(number(&reading::next(&mut reader).event()), 1);
-    reader.publish();
+    reader.advance_tails();
     (2..5).for_each(|n| write(&program, 0, n));
     consumer_of(&map).fetch_add(16, Ordering::SeqCst);
     let mut faults = Vec::new();

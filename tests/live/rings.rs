@@ -4,8 +4,7 @@ use crate::reading;
 use crate::reading::number;
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Recorder, Ring,
-    Rings,
+    Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Recorder, Ring, Rings,
 };
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{assert_error, bpf, echo, foreign, kernel, load, lock, needs, threads, tracefs};
@@ -395,7 +394,7 @@ fn any_event_can_be_opened_by_its_attribute() {
     for _ in 0..50 {
         let event = reading::next(&mut reader);
         let record = event.record().unwrap();
-        assert_eq!(record.kind(), Kind::SAMPLE);
+        assert_eq!(record.kind(), bindings::PERF_RECORD_SAMPLE);
         assert!(record.time().is_some() && record.pid_tid().is_some());
         assert!(record.payload().is_some(), "behind a callchain of any length");
     }
@@ -497,16 +496,22 @@ fn other_records_pass_undamaged() {
                 Item::Lost(_) => return,
                 other => panic!("{other:?}"),
             };
-            kinds.insert(record.kind().0);
+            kinds.insert(record.kind());
             assert_eq!(event.key(), record.time());
-            if record.kind() == Kind::COMM {
+            if record.kind() == bindings::PERF_RECORD_COMM {
                 // u32 pid, tid; char comm[]
                 let comm = record.body().skip(8).unwrap();
                 comms.push(String::from_utf8_lossy(&comm.to_cow()).split('\0').next().unwrap().to_owned());
             }
         });
-        let all = [Kind::COMM, Kind::FORK, Kind::EXIT, Kind::MMAP2, Kind::SWITCH_CPU_WIDE];
-        all.iter().all(|kind| kinds.contains(&kind.0)) && comms.iter().any(|comm| comm == "true")
+        let all = [
+            bindings::PERF_RECORD_COMM,
+            bindings::PERF_RECORD_FORK,
+            bindings::PERF_RECORD_EXIT,
+            bindings::PERF_RECORD_MMAP2,
+            bindings::PERF_RECORD_SWITCH_CPU_WIDE,
+        ];
+        all.iter().all(|kind| kinds.contains(kind)) && comms.iter().any(|comm| comm == "true")
     });
     assert_eq!(reader.status().total().damaged, 0);
 }
@@ -562,7 +567,7 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     merge.refresh(0);
     let keys: Vec<_> = merge.batch().map(|event| event.key().unwrap()).collect();
     assert_eq!(keys.len() as u64, fitted);
-    merge.publish();
+    merge.advance_tails();
     let small = bpf::emitter(&map, &array, 8).unwrap();
     assert_eq!(small.run_on(0).unwrap(), 0);
 
@@ -713,7 +718,7 @@ fn an_adopted_ring_into_which_other_cpus_write_proves_nothing() {
         }
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         // Whether the record that ends a thread was read, and how many of each certainty there were.
-        let mut end = |last: Kind| {
+        let mut end = |last: u32| {
             let (mut has_ended, mut proven, mut other) = (false, 0, 0);
             // More than one: where the kernel gave it the parent's own events at a switch, it ends without that record.
             for _ in 0..300 {
@@ -731,13 +736,13 @@ fn an_adopted_ring_into_which_other_cpus_write_proves_nothing() {
             Some((proven, other))
         };
         if asks {
-            if end(Kind::READ).is_none() {
+            if end(bindings::PERF_RECORD_READ).is_none() {
                 return;
             }
-            let Some((proven, other)) = end(Kind::READ) else { return };
+            let Some((proven, other)) = end(bindings::PERF_RECORD_READ) else { return };
             assert!(proven == 0 && other > 0, "{proven} {other}");
         } else {
-            let Some((proven, other)) = end(Kind::EXIT) else { return };
+            let Some((proven, other)) = end(bindings::PERF_RECORD_EXIT) else { return };
             assert!(proven > 0 && other == 0, "{proven} {other}");
         }
     }

@@ -3,8 +3,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence,
-    Wakeup, sim,
+    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup, sim,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel};
@@ -324,7 +323,7 @@ fn everything_shows_itself() {
         shows(shown, format!("{key:?}"));
     }
     shows("Sequence {", format!("{:?} {:?}", Sequence::u32(4), Sequence::with(37, |_| None)));
-    assert_eq!(format!("{:?} {:?}", Kind::SAMPLE, Kind::LOST), "SAMPLE LOST");
+    assert_eq!(format!("{:?} {:?}", bindings::PERF_RECORD_SAMPLE, bindings::PERF_RECORD_LOST), "SAMPLE LOST");
     let Some((events, _)) = echo() else { return };
     assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
     shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));

@@ -2,7 +2,8 @@
 
 use crate::reading;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings};
 use perfweave_support::numbered::Numbered;
 use perfweave_support::{apart, assert_error, bpf, kernel, load, threads, tracefs};
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ const EXEC: &str = "sched:sched_process_exec";
 
 fn open(options: RingOptions) -> Option<Rings> {
     kernel("find tracefs", tracefs::find_or_mount())?;
-    kernel("trace", options.sample([Sample::Tid]).open())
+    kernel("trace", options.sample(bindings::PERF_SAMPLE_TID).open())
 }
 
 /// How many records each thread has written so far.
@@ -182,7 +183,7 @@ fn no_thread_is_missed_or_traced_twice_that_comes_meanwhile() {
             });
             // Many events, so that it takes long to open them.
             let options = Rings::options().tracepoint("syscalls:sys_enter_get*id");
-            let options = options.sample([Sample::Tid]).pages(1).pid(std::process::id());
+            let options = options.sample(bindings::PERF_SAMPLE_TID).pages(1).pid(std::process::id());
             go.send(()).unwrap();
             (options.open(), comers.join().unwrap())
         });
@@ -262,8 +263,8 @@ fn children_are_traced_when_their_parent_is_gone() {
 /// Registers and stacks have masks and sizes, which the ring's owner does not need.
 #[test]
 fn registers_of_a_thread_are_recorded() {
-    let samples = [Sample::Tid, Sample::RegsUser(1 << 7 | 1 << 8), Sample::StackUser(256)];
-    let options = Rings::options().event_name("page-faults").user_only().sample(samples).tid(threads::own() as u32);
+    let options = Rings::options().event_name("page-faults").user_only().tid(threads::own() as u32);
+    let options = options.sample_registers(1 << 7 | 1 << 8, 0).sample_stack(256);
     let Some(rings) = kernel("trace a thread", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     drop(std::hint::black_box(vec![1u8; 1 << 20]));
@@ -271,8 +272,8 @@ fn registers_of_a_thread_are_recorded() {
     reading::all(&mut reader, |event| {
         let record = event.record().unwrap();
         // The ABI and two registers.
-        assert_eq!(record.field(samples[1].bit()).unwrap().len(), 24);
-        assert!(record.field(samples[2].bit()).unwrap().len() >= 256);
+        assert_eq!(record.field(bindings::PERF_SAMPLE_REGS_USER).unwrap().len(), 24);
+        assert!(record.field(bindings::PERF_SAMPLE_STACK_USER).unwrap().len() >= 256);
         seen += 1;
     });
     assert!(seen > 0);
@@ -297,7 +298,7 @@ fn a_process_that_is_not_there_is_said_so() {
 /// A process number that another process has received since does not name that process.
 #[test]
 fn a_number_that_another_has_got_since_is_not_traced() {
-    let options = || Rings::options().tracepoint(GETPPID).sample([Sample::Tid]);
+    let options = || Rings::options().tracepoint(GETPPID).sample(bindings::PERF_SAMPLE_TID);
     let Some(_) = open(options()) else { return };
     let mut child = Shell::new();
     let (name, number) = mpsc::channel();

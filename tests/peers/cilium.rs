@@ -7,9 +7,7 @@
 use crate::reading;
 use crate::reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, number, wakes, woken_by};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    Ended, Error, Fence, Handle, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Wakeup, sim,
-};
+use perfweave::{Ended, Error, Fence, Handle, Hold, Item, Key, Order, Pause, Reader, Recorder, Rings, Wakeup, sim};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{assert_error, echo, foreign, kernel, load, threads, tracefs};
 use std::sync::mpsc;
@@ -454,13 +452,13 @@ fn test_read_record_of_unknown_type() {
     for (round, length) in [(0, 0), (1, 8), (2, 256), (3, 4000)] {
         kernel.emit(0, 10 * round + 1, &1u64.to_ne_bytes());
         kernel.begin(0, 10 * round + 2);
-        assert!(kernel.write_other(0, Kind(200), 7, &vec![0xff; length]));
+        assert!(kernel.write_other(0, 200, 7, &vec![0xff; length]));
         kernel.end(0);
         kernel.emit(0, 10 * round + 3, &2u64.to_ne_bytes());
         assert_eq!(next(&mut reader), 1);
         let unknown = reader.next().unwrap().unwrap();
         let record = unknown.record().unwrap();
-        assert_eq!((record.kind(), record.misc(), record.time()), (Kind(200), 7, Some(10 * round + 2)));
+        assert_eq!((record.kind(), record.misc(), record.time()), (200, 7, Some(10 * round + 2)));
         assert_eq!(record.body().get(0..length).unwrap().to_vec(), vec![0xff; length]);
         drop(unknown);
         assert_eq!(next(&mut reader), 2);
@@ -568,7 +566,7 @@ fn test_pause_of_events_without_slots() {
         reading::all(&mut reader, |_| ());
         load::online().into_iter().for_each(call);
         // No record follows. The loss may be reported already.
-        let told = |reader: &Reader| reader.status().total().lost - reader.status().total().untold;
+        let told = |reader: &Reader| reader.status().total().lost - reader.status().total().unreported;
         let before = told(&reader);
         reading::all(&mut reader, |event| assert!(event.record().is_none(), "{how:?}: {event:?}"));
         handle.resume().unwrap();
@@ -723,9 +721,18 @@ fn test_read_record_beside_others() {
     }
     let (mut numbers, mut others) = (Vec::new(), 0);
     reading::all(&mut reader, |event| match event.record() {
-        Some(record) if record.kind() == Kind::SAMPLE => numbers.push(number(&event)),
+        Some(record) if record.kind() == bindings::PERF_RECORD_SAMPLE => numbers.push(number(&event)),
         Some(record) => {
-            assert!([Kind::COMM, Kind::FORK, Kind::EXIT, Kind::MMAP].contains(&record.kind()), "{record:?}");
+            assert!(
+                [
+                    bindings::PERF_RECORD_COMM,
+                    bindings::PERF_RECORD_FORK,
+                    bindings::PERF_RECORD_EXIT,
+                    bindings::PERF_RECORD_MMAP
+                ]
+                .contains(&record.kind()),
+                "{record:?}"
+            );
             others += 1;
         }
         None => panic!("{event:?}"),

@@ -198,7 +198,7 @@ fn a_forked_child_panics_rather_than_look() {
         first_false(&[
             panics(&mut |merge| drop(merge.next())),
             panics(&mut |merge| assert_eq!(merge.batch().count(), 0)),
-            panics(&mut |merge| merge.publish()),
+            panics(&mut |merge| merge.advance_tails()),
             panics(&mut |merge| assert_eq!(merge.refresh(0), 0)),
             is_forked(merge.follow_cpus()),
             is_forked(merge.rings().raw(0)),
@@ -459,12 +459,12 @@ fn a_tail_never_passes_what_is_not_yielded() {
         assert_eq!(number(&event.event()), expected);
         // An event that is passed to `mem::forget` comes again, and its bytes stay.
         std::mem::forget(event);
-        reader.publish();
+        reader.advance_tails();
         assert!(reader.rings().raw(0).unwrap().tail < tail.max(1), "{expected} is not consumed");
         let event = reader.next_timeout(Duration::ZERO).unwrap().unwrap();
         assert_eq!(number(&event.event()), expected);
         drop(event);
-        reader.publish();
+        reader.advance_tails();
         assert_eq!(reader.rings().raw(0).unwrap().tail, tail, "{expected}");
     }
 }

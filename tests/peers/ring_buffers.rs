@@ -133,7 +133,7 @@ fn ringbuf_subtest_notifications() {
     let mut seen = reading::numbers(&mut reader);
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 333, 777]);
-    reader.publish();
+    reader.advance_tails();
     while is_notified() {}
     write(&loud, 3);
     threads::until("one that has caught up is notified", is_notified);
@@ -238,7 +238,7 @@ fn test_ringbuf_reader() {
             drop(event);
             assert_eq!(reader.status().held, left - at - 1, "Remaining, as records");
         }
-        reader.publish();
+        reader.advance_tails();
         assert_eq!(ask(&map, Query::Available), 0);
     }
 }
@@ -275,7 +275,7 @@ fn test_reader_no_wakeup() {
         for expected in [333, 777] {
             assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(expected));
         }
-        reader.publish();
+        reader.advance_tails();
         assert_eq!(ask(&samples.map, Query::Available), 0);
         for _ in 0..2 {
             assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline));
@@ -315,7 +315,7 @@ fn test_unsafe_reader_commit_ordering() {
     }
     for (expected, left) in [(10, 120), (20, 120), (30, 0)] {
         assert_eq!(number(&reading::next(&mut reader).event()), expected);
-        reader.publish();
+        reader.advance_tails();
         assert_eq!(ask(&samples.map, Query::Available), left);
     }
 }

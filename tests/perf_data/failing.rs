@@ -20,7 +20,7 @@ fn merge(records: u64) -> Merge {
 fn errno(wrote: Result<impl std::fmt::Debug, Error>) -> Option<i32> {
     match wrote {
         Ok(_) => None,
-        Err(error) if error.kind() == ErrorKind::Output => error.raw_os_error(),
+        Err(error) if error.kind() == ErrorKind::Recording => error.raw_os_error(),
         Err(other) => panic!("{other:?}"),
     }
 }

@@ -476,7 +476,7 @@ fn a_recording_by_several_threads_is_read_as_perf_shows_it() {
         fs::write(&part, &bytes[..(bytes.len() / 2) | 1]).unwrap();
         let (mut records, mut damage) = (0, 0);
         drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| match event.item() {
-            Item::Record(record) => records += usize::from(record.kind() == perfweave::Kind::SAMPLE),
+            Item::Record(record) => records += usize::from(record.kind() == bindings::PERF_RECORD_SAMPLE),
             Item::Damage(_) => damage += 1,
             _ => {}
         });

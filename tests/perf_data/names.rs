@@ -4,7 +4,8 @@ use crate::perf::{File, perf};
 use crate::writing::write_all;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{ErrorKind, Kind, Order, Reader, RingOptions, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings};
 use perfweave_perf_data::{self as perf_data, Error};
 use perfweave_support::{apart, kernel, privilege};
 use std::hint::black_box;
@@ -96,8 +97,15 @@ fn what_runs_has_the_names_that_perf_gives_it() {
         perf(&record).map(|_| file)
     });
     let options = Rings::options().event_name("cpu-clock").frequency(499);
-    let options = options.sample([Sample::Tid, Sample::Ip, Sample::Callchain]).bytes(4 << 20);
-    let Some(rings) = kernel("sample", options.records([Kind::COMM, Kind::MMAP2, Kind::FORK]).open()) else { return };
+    let options = options
+        .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_CALLCHAIN)
+        .bytes(4 << 20);
+    let Some(rings) = kernel(
+        "sample",
+        options.records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK]).open(),
+    ) else {
+        return;
+    };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let ours = File::new();
     let mut writer = perf_data::Writer::create(&ours.0, reader.rings()).unwrap();
@@ -127,7 +135,10 @@ fn build_ids_are_those_that_perf_finds() {
         return;
     }
     let spinning = Spinning::start();
-    let options = Rings::options().event_name("cpu-clock").frequency(999).sample([Sample::Tid, Sample::Ip]);
+    let options = Rings::options()
+        .event_name("cpu-clock")
+        .frequency(999)
+        .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP);
     let Some(rings) = kernel("sample", options.pid(spinning.0.id()).open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     while reader.next().unwrap().unwrap().event().record().is_none() {}
@@ -165,7 +176,9 @@ fn names_of_children_that_are_there_are_written() {
         writer.finish().unwrap();
         Some(names)
     };
-    let options = || Rings::options().event_name("cpu-clock").sample([Sample::Tid, Sample::Ip]).pages(1);
+    let options = || {
+        Rings::options().event_name("cpu-clock").sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP).pages(1)
+    };
     let counts = [options().pid(shell.id()), options().pid_tree(shell.id())]
         .map(|options| names(options).map(|names| names.processes));
     drop(shell.stdin.take());
@@ -177,7 +190,8 @@ fn names_of_children_that_are_there_are_written() {
 fn names_after(
     change: impl FnOnce() -> Option<()> + Send + 'static,
 ) -> Option<(perf_data::Names, Vec<(ErrorKind, String)>)> {
-    let options = Rings::options().event_name("cpu-clock").sample([Sample::Tid, Sample::Ip]).pages(1);
+    let options =
+        Rings::options().event_name("cpu-clock").sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP).pages(1);
     let rings = kernel("sample", options.open())?;
     change()?;
     let file = File::new();
@@ -252,7 +266,7 @@ fn a_machine_without_procfs_is_told() {
 #[test]
 fn a_recording_without_names_has_none() {
     let options = || Rings::options().event_name("cpu-clock").pages(1);
-    let Some(rings) = kernel("sample", options().sample([Sample::Tid]).open()) else { return };
+    let Some(rings) = kernel("sample", options().sample(bindings::PERF_SAMPLE_TID).open()) else { return };
     let file = File::new();
     let writer = perf_data::Writer::create_unnamed(&file.0, &rings).unwrap();
     assert_eq!(writer.names(), perf_data::Names::default());

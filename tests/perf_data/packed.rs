@@ -2,6 +2,7 @@
 
 use crate::memory;
 use crate::perf::{File, by_cpu, drain, open, perf, perf_has, record, samples, script};
+use perf_event_open_sys::bindings;
 use perfweave::{ErrorKind, Fault, Item, Order, Reader, Rings};
 use perfweave_perf_data as perf_data;
 use perfweave_support::perf::printed;
@@ -26,9 +27,11 @@ fn a_compressed_recording_is_read_as_perf_shows_it() {
         assert!(expected.len() > 40);
         assert_eq!(samples(open(&file.0), true), by_cpu(expected), "{args:?}");
         // All records, by their kinds, and not samples alone. perf counts LOST records in its own way.
-        for (kind, name) in
-            [(perfweave::Kind::MMAP2, "MMAP2"), (perfweave::Kind::COMM, "COMM"), (perfweave::Kind::EXIT, "EXIT")]
-        {
+        for (kind, name) in [
+            (bindings::PERF_RECORD_MMAP2, "MMAP2"),
+            (bindings::PERF_RECORD_COMM, "COMM"),
+            (bindings::PERF_RECORD_EXIT, "EXIT"),
+        ] {
             let ours = kinds(open(&file.0), kind);
             // Names with a colon, and with `(pid` behind them.
             let of_perf = |line: &str| {
@@ -39,7 +42,7 @@ fn a_compressed_recording_is_read_as_perf_shows_it() {
     }
 }
 
-fn kinds(rings: Rings, kind: perfweave::Kind) -> usize {
+fn kinds(rings: Rings, kind: u32) -> usize {
     let mut count = 0;
     drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| {
         count += usize::from(event.record().is_some_and(|record| record.kind() == kind));
@@ -80,7 +83,7 @@ fn records(bytes: &[u8]) -> Vec<(usize, u32, usize)> {
 fn read(bytes: &[u8]) -> (usize, Vec<Fault>) {
     let (mut samples, mut damage) = (0, Vec::new());
     drain(&mut Reader::new(open(&File::with(bytes).0), Order::new()).unwrap(), |event| match event.item() {
-        Item::Record(record) => samples += usize::from(record.kind() == perfweave::Kind::SAMPLE),
+        Item::Record(record) => samples += usize::from(record.kind() == bindings::PERF_RECORD_SAMPLE),
         Item::Damage(of) => damage.push(of.fault),
         _ => {}
     });

@@ -1,6 +1,7 @@
 //! Comparison with linux-perf-data, which reads the same files and sorts them itself.
 
 use crate::perf::{drain, open, record};
+use perf_event_open_sys::bindings;
 use perfweave::{Item, Order, Reader};
 use perfweave_support::linux_perf_data::{PerfFileReader, PerfFileRecord};
 use std::collections::BTreeSet;
@@ -46,15 +47,15 @@ fn no_record_is_missing_and_all_are_in_the_same_order() {
         drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| {
             if let Item::Record(record) = event.item() {
                 cpus.insert(record.cpu());
-                ours.push((record.kind().0, record.misc(), record.time(), record.body().to_vec()));
+                ours.push((record.kind(), record.misc(), record.time(), record.body().to_vec()));
             }
         });
         assert!(!ours.is_empty() && cpus.contains(&u32::MAX) == (args[0] == "--per-thread"), "{cpus:?}");
         // Losses are separate events here. perf writes the counts of dropped records last, with the time 0, and then
         // they come last there.
-        theirs.retain(|(kind, ..)| *kind != perfweave::Kind::LOST.0);
+        theirs.retain(|(kind, ..)| *kind != bindings::PERF_RECORD_LOST);
         for all in [&mut ours, &mut theirs] {
-            all.retain(|(kind, ..)| *kind != perfweave::Kind::LOST_SAMPLES.0);
+            all.retain(|(kind, ..)| *kind != bindings::PERF_RECORD_LOST_SAMPLES);
         }
         assert_eq!(by_bytes(ours), by_bytes(theirs), "{args:?}");
     }

@@ -1,5 +1,6 @@
 //! perf(1), and its files, which are removed with the test.
 
+use perf_event_open_sys::bindings;
 use perfweave::{Item, Order, Reader, Rings};
 use perfweave_perf_data as perf_data;
 use perfweave_support::perf::printed;
@@ -115,7 +116,7 @@ pub(crate) fn samples(rings: Rings, has_cpu: bool) -> Vec<Shown> {
     let mut all = Vec::new();
     drain(&mut reader, |event| {
         if let Item::Record(record) = event.item()
-            && record.kind() == perfweave::Kind::SAMPLE
+            && record.kind() == bindings::PERF_RECORD_SAMPLE
         {
             let name = names[record.source().unwrap()].clone();
             all.push((has_cpu.then_some(record.cpu()), record.time().unwrap(), name));

@@ -2,7 +2,7 @@
 
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Ended, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, WhenFull, sim};
+use perfweave::{Certainty, Clock, Ended, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, WhenFull, sim};
 use perfweave_decode::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::{assert_error, perf::printed};
@@ -125,7 +125,7 @@ fn names_of_processes_come_before_their_samples() {
         }
     });
     let made_up = kinds.iter().take_while(|(_, time)| *time == Some(0)).count();
-    assert!(kinds[..made_up].iter().any(|(kind, _)| *kind == Kind::COMM), "{made_up}");
+    assert!(kinds[..made_up].iter().any(|(kind, _)| *kind == bindings::PERF_RECORD_COMM), "{made_up}");
     assert!(kinds[made_up..].iter().all(|(_, time)| *time > Some(0)));
 }
 

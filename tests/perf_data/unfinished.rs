@@ -3,7 +3,8 @@
 use crate::perf::{File, drain, open, perf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{ErrorKind, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, sim};
+use perf_event_open_sys::bindings;
+use perfweave::{ErrorKind, Event, Hold, Item, Layout, Merge, Order, Reader, sim};
 use perfweave_perf_data as perf_data;
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
@@ -116,7 +117,8 @@ fn what_a_killed_perf_wrote_is_read() {
     let mut record = record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let samples = || {
         let mut samples = 0;
-        let is_sample = |event: &Event<'_>| event.record().is_some_and(|record| record.kind() == Kind::SAMPLE);
+        let is_sample =
+            |event: &Event<'_>| event.record().is_some_and(|record| record.kind() == bindings::PERF_RECORD_SAMPLE);
         drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| samples += usize::from(is_sample(event)));
         samples
     };
@@ -159,7 +161,7 @@ fn a_full_disk_leaves_a_file_that_can_be_read() {
             match writer.write(&event.event()) {
                 Ok(()) => taken += 1,
                 Err(error) => {
-                    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Output, Some(libc::ENOSPC)));
+                    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Recording, Some(libc::ENOSPC)));
                     assert!(error.hint().is_some_and(|hint| hint.contains("can be read")), "{error}");
                     refused += 1;
                 }

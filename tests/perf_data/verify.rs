@@ -38,7 +38,7 @@ fn write(mut reader: Reader, mut writer: Writer, each: u64) -> perf_data::Writte
             writer.flush().unwrap();
         }
     }
-    writer.untold(&reader.ledger().unwrap());
+    writer.unreported(&reader.ledger().unwrap());
     writer.finish().unwrap()
 }
 
@@ -140,7 +140,7 @@ fn what_is_missing_by_the_ledger_is_missing_by_the_recording() {
         let mut ledger = reader.ledger().unwrap();
         assert!(ledger.is_complete(), "{ledger}");
         change(&mut ledger.accounts[1]);
-        writer.untold(&ledger);
+        writer.unreported(&ledger);
         writer.finish().unwrap();
         let found = verify(&file.0).unwrap();
         assert!(found.holds(), "{:?}", found.doubts);

@@ -2,9 +2,7 @@
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    Clock, ClockOffset, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample, sim,
-};
+use perfweave::{Clock, ClockOffset, Event, Hold, Item, Layout, Merge, Order, Reader, Record, RingOptions, Rings, sim};
 use perfweave_decode::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::bpf::Map;
@@ -49,7 +47,7 @@ fn live(events: &[&str]) -> Option<Reader> {
 /// CPU, time and name of all samples, as `perf script` must show them.
 fn note(names: &[String], shown: &mut Vec<crate::perf::Shown>, event: &Event<'_>) {
     if let Item::Record(record) = event.item()
-        && record.kind() == Kind::SAMPLE
+        && record.kind() == bindings::PERF_RECORD_SAMPLE
     {
         shown.push((Some(record.cpu()), record.time().unwrap(), names[record.source().unwrap()].clone()));
     }
@@ -88,7 +86,7 @@ fn a_file_that_others_could_read_is_made_private_or_refused() {
     std::fs::write(&file.0, "theirs").unwrap();
     let Some(()) = kernel("give a file away", std::os::unix::fs::chown(&file.0, Some(65534), None)) else { return };
     let error = perf_data::Writer::create(&file.0, &rings).unwrap_err();
-    assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+    assert_eq!(error.kind(), perfweave::ErrorKind::Recording, "{error}");
     assert!(error.to_string().contains("belongs to user 65534"), "{error}");
     assert_eq!(std::fs::read(&file.0).unwrap(), b"theirs");
 }
@@ -138,7 +136,7 @@ fn a_link_of_another_user_is_not_followed() {
     // Also if an own link leads to it.
     for path in [&link.0, &second.0] {
         let error = perf_data::Writer::create(path, &rings).unwrap_err();
-        assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+        assert_eq!(error.kind(), perfweave::ErrorKind::Recording, "{error}");
         assert!(error.to_string().contains("a link of user 65534"), "{error}");
         assert_eq!(std::fs::read(&precious.0).unwrap(), b"precious");
     }
@@ -153,7 +151,7 @@ fn a_link_of_another_user_is_not_followed() {
     std::fs::remove_file(&link.0).unwrap();
     symlink(&link.0, &link.0).unwrap();
     let error = perf_data::Writer::create(&link.0, &rings).unwrap_err();
-    assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+    assert_eq!(error.kind(), perfweave::ErrorKind::Recording, "{error}");
 }
 
 /// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
@@ -271,7 +269,9 @@ fn a_pipe_has_room_for_many_ids() {
     let Some(()) = perfweave_support::perf() else { return };
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
     let options = Rings::options().bytes(1 << 20).tracepoint("sched:sched_switch").event_name("page-faults");
-    let options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
+    let options = options.sample(
+        bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_PERIOD,
+    );
     let Some(rings) = kernel("open events", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     assert!(Command::new("/bin/true").status().unwrap().success());
@@ -377,7 +377,7 @@ fn later_ids_in_a_pipe_are_of_the_right_event() {
     let file = File::new();
     let mut writer = perf_data::Writer::pipe(std::fs::File::create(&file.0).unwrap(), &known).unwrap();
     let of = |event: &Event<'_>| {
-        let record = event.record().filter(|record| record.kind() == Kind::SAMPLE)?;
+        let record = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE)?;
         Some((record.source(), record.payload()?.to_vec()[0]))
     };
     let mut written = Vec::new();
@@ -412,7 +412,7 @@ fn a_pipe_that_nobody_reads_is_an_error() {
     writer.write(&reader.next().unwrap().unwrap().event()).unwrap();
     for _ in 0..2 {
         let error = writer.flush().unwrap_err();
-        assert_eq!((error.kind(), error.raw_os_error()), (perfweave::ErrorKind::Output, Some(32)), "{error}");
+        assert_eq!((error.kind(), error.raw_os_error()), (perfweave::ErrorKind::Recording, Some(32)), "{error}");
         assert!(error.to_string().contains("socket:["), "{error}");
     }
 }
@@ -621,7 +621,7 @@ fn a_record_with_no_room_for_its_cpu_is_an_error_of_its_own() {
 fn a_file_that_cannot_be_made_is_an_error_that_names_it() {
     let rings = sim::Kernel::new(&[0]).rings();
     let error = perf_data::Writer::create("/nowhere/perf.data", &rings).unwrap_err();
-    assert_error!(error, Output, "cannot write /nowhere/perf.data: No such file");
+    assert_error!(error, Recording, "cannot write /nowhere/perf.data: No such file");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
 }
 
@@ -647,15 +647,20 @@ fn equal_times_stay_in_order() {
 /// Registers and stacks of a live ring with two events are read back as they were written.
 #[test]
 fn registers_and_stacks_are_read_back() {
-    let samples = [Sample::Tid, Sample::Ip, Sample::RegsUser(0b11), Sample::StackUser(512)];
-    let options =
-        Rings::options().event_name("cpu-clock").frequency(999).event_name("context-switches").sample(samples);
+    let samples = [
+        bindings::PERF_SAMPLE_TID,
+        bindings::PERF_SAMPLE_IP,
+        bindings::PERF_SAMPLE_REGS_USER,
+        bindings::PERF_SAMPLE_STACK_USER,
+    ];
+    let options = Rings::options().event_name("cpu-clock").frequency(999).event_name("context-switches");
+    let options = options.sample(samples[0] | samples[1]).sample_registers(0b11, 0).sample_stack(512);
     let Some(rings) = kernel("sample registers and stacks", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let file = File::new();
     let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
     let fields = |record: &Record<'_>| {
-        let field = |sample: Sample| record.field(sample.bit()).map(|bytes| bytes.to_vec());
+        let field = |bit: u32| record.field(bit).map(|bytes| bytes.to_vec());
         (record.source(), record.time(), record.cpu(), samples.map(field))
     };
     let (mut written, mut full) = (Vec::new(), 0);
@@ -697,9 +702,10 @@ fn names_of_what_starts_later_are_in_the_recording() {
         return;
     }
     for asked in [true, false] {
-        let samples = [Sample::Tid, Sample::Ip];
+        let samples = bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP;
         let options = Rings::options().tracepoint("raw_syscalls:sys_exit").sample(samples).bytes(4 << 20);
-        let options = if asked { options.records([Kind::COMM, Kind::MMAP2]) } else { options };
+        let options =
+            if asked { options.records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2]) } else { options };
         let mut command = Command::new("sh");
         command.args(["-c", "read go; exec /bin/cat /proc/self/comm"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
@@ -744,7 +750,7 @@ fn records_of_kinds_that_are_perfs_own_are_left_out() {
     machine.emit(0, 1, b"before");
     for kind in [64, 81, u32::MAX] {
         machine.begin(0, 2);
-        assert!(machine.write_other(0, Kind(kind), 0, &[0xff; 24]));
+        assert!(machine.write_other(0, kind, 0, &[0xff; 24]));
         machine.end(0);
     }
     machine.emit(0, 3, b"after");
@@ -806,7 +812,7 @@ fn losses_after_the_last_event_are_written_by_the_ledger() {
     machine.lose(3, 5);
     machine.lose(0, 7);
     let ledger = reader.ledger().unwrap();
-    writer.untold(&ledger);
+    writer.unreported(&ledger);
     let written = writer.finish().unwrap();
     assert_eq!((written.records, written.lost), (1, ledger.total().lost));
     assert_eq!(written.lost, 14);

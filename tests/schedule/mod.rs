@@ -339,7 +339,7 @@ impl Run<'_> {
                     note(&mut self.trial, event);
                 }
             }
-            Step::Publish => self.merge.publish(),
+            Step::Publish => self.merge.advance_tails(),
         }
     }
 
@@ -401,7 +401,7 @@ impl Run<'_> {
         let room = self.reserved[&cpu] - self.kernel.tail(cpu) + 24 < self.schedule.ring as u64;
         if idle && room && self.clock > 1000 {
             self.kernel.begin(cpu, self.clock);
-            assert!(self.kernel.write_other(cpu, perfweave::Kind(77), 5, &[3; 8]));
+            assert!(self.kernel.write_other(cpu, 77, 5, &[3; 8]));
             self.kernel.end(cpu);
             *self.reserved.get_mut(&cpu).expect("a CPU") += 24;
         }
@@ -493,7 +493,7 @@ impl Run<'_> {
             }
         }
         assert_eq!(self.merge.held(), 0, "everything comes out in the end");
-        self.merge.publish();
+        self.merge.advance_tails();
         for cpu in &self.schedule.cpus {
             assert_eq!(self.kernel.tail(*cpu), self.kernel.head(*cpu), "everything is given back in the end");
         }
@@ -518,7 +518,7 @@ fn assert_tails(kernel: &sim::Kernel, trial: &Trial, borrowed: Option<&Yielded>)
 
 fn note(trial: &mut Trial, event: Event<'_>) {
     match event.item() {
-        Item::Record(record) if record.kind() == perfweave::Kind::SAMPLE => {
+        Item::Record(record) if record.kind() == perf_event_open_sys::bindings::PERF_RECORD_SAMPLE => {
             let payload = record.payload().expect("a payload");
             let id = payload.u64(0).expect("a number");
             let written =
@@ -546,7 +546,7 @@ fn note(trial: &mut Trial, event: Event<'_>) {
             });
         }
         Item::Record(record) => {
-            assert_eq!((record.kind(), record.misc()), (perfweave::Kind(77), 5));
+            assert_eq!((record.kind(), record.misc()), (77, 5));
             assert_eq!(record.body().get(0..8).map(|body| body.to_vec()), Some(vec![3; 8]));
         }
         Item::Lost(lost) => trial.losses.push((lost.cpu, lost.count, None)),

@@ -126,7 +126,7 @@ fn losses_before_a_report_are_told_before_it() {
         reading::all(&mut reader, |event| seen.push(said(event)));
         assert_eq!(seen, ["30", "2 lost after Some(30)", "40"], "flush: {is_flush}");
         let total = reader.ledger().unwrap().total();
-        assert_eq!((total.lost, total.untold), (5, 0));
+        assert_eq!((total.lost, total.unreported), (5, 0));
     }
 }
 

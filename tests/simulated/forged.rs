@@ -3,9 +3,8 @@
 
 use crate::reading;
 use crate::{fence, small};
-use perfweave::{
-    Certainty, Clock, Event, Fault, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, WhenFull, sim,
-};
+use perf_event_open_sys::bindings;
+use perfweave::{Certainty, Clock, Event, Fault, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, WhenFull, sim};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::time::Duration;
@@ -63,7 +62,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     let too_much = |count| Fault::Lost { count, most: 0 };
     assert_eq!(faults, [56_294_995_342_131_210, 1, u64::MAX].map(too_much));
     let account = merge.ledger().accounts[0];
-    assert_eq!((account.lost, account.untold, account.damaged), (5, 0, 3));
+    assert_eq!((account.lost, account.unreported, account.damaged), (5, 0, 3));
     assert!(account.exact && !account.is_balanced(), "{account}");
     // Real losses after it are still reported.
     kernel.lose(0, 3);
@@ -127,7 +126,7 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
         kernel.begin(0, 30);
         assert!(kernel.write(0, &[3; 8]));
         kernel.end(0);
-        assert!(kernel.write_other(0, Kind::LOST, 0, &[7u64.to_ne_bytes(), [0; 8]].concat()));
+        assert!(kernel.write_other(0, bindings::PERF_RECORD_LOST, 0, &[7u64.to_ne_bytes(), [0; 8]].concat()));
         assert!(kernel.write(0, &[2; 8]));
         kernel.end(0);
     };
@@ -142,7 +141,7 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
         write(&kernel);
         // The last one may have no record after it.
         kernel.begin(0, 40);
-        assert!(kernel.write_other(0, Kind::LOST, 0, &[0; 16]));
+        assert!(kernel.write_other(0, bindings::PERF_RECORD_LOST, 0, &[0; 16]));
         kernel.end(0);
         fence(&mut merge);
         let all: Vec<_> = merge.batch().map(|event| told(&event)).collect();

@@ -137,7 +137,7 @@ fn a_mark_leaves_room_for_the_records_there_are() {
                 assert!(
                     merge.batch().all(|event| full == WhenFull::Release && event.certainty() == Certainty::Assumed)
                 );
-                merge.publish();
+                merge.advance_tails();
             }
             assert_eq!(merge.status().total().lost, 0);
         }
@@ -233,7 +233,7 @@ fn the_ledger_says_what_was_lost() {
     assert_eq!(
         ledger.to_string(),
         format!(
-            "all: 150 written: {early} yielded, {held} held, 23 LOST by the kernel (23 not told \
+            "all: 150 written: {early} yielded, {held} held, 23 LOST by the kernel (23 not reported \
              yet); INCOMPLETE, but all of that is accounted for"
         )
     );

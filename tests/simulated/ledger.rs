@@ -415,7 +415,7 @@ impl<'a> Run<'a> {
             let own = |fate| self.numbers.iter().filter(|number| number.cpu == *cpu && number.fate == fate).count();
             assert_eq!(account.lost, own(Fate::Dropped) as u64);
             let told = self.lost.get(cpu).copied().unwrap_or(0);
-            assert_eq!(account.untold, account.lost - told, "each loss is reported once");
+            assert_eq!(account.unreported, account.lost - told, "each loss is reported once");
             assert!(account.written() <= (own(Fate::Written) + own(Fate::Dropped)) as u64);
             assert!(account.exact && account.damaged == 0);
         }
@@ -456,7 +456,7 @@ impl<'a> Run<'a> {
         assert_eq!(self.records, written as u64, "each written record is yielded");
         let ledger = self.merge.ledger();
         let total = ledger.total();
-        assert_eq!((total.yielded, total.held, total.untold), (self.records, 0, 0));
+        assert_eq!((total.yielded, total.held, total.unreported), (self.records, 0, 0));
         // Each number that was not written is reported once, if possible.
         let never: BTreeSet<u64> = self.ids(|number| number.fate != Fate::Written);
         let declared: BTreeSet<u64> = self.ids(|number| number.declared.is_some());
@@ -477,7 +477,7 @@ impl<'a> Run<'a> {
                 assert!(account.explained(gone).is_balanced());
             }
         }
-        self.merge.publish();
+        self.merge.advance_tails();
         for cpu in &self.schedule.cpus {
             assert_eq!(self.kernel.tail(*cpu), self.kernel.head(*cpu));
         }

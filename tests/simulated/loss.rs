@@ -4,9 +4,10 @@
 use crate::reading;
 use crate::reading::LONG;
 use crate::{fence, small};
+use perf_event_open_sys::bindings;
 use perfweave::{
-    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Kind, Merge, Order, Pause, Reader, Record,
-    Sequence, WhenFull, sim,
+    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Record, Sequence,
+    WhenFull, sim,
 };
 use perfweave_support::threads;
 use std::time::{Duration, Instant};
@@ -229,7 +230,7 @@ fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
     assert_eq!(all(&mut merge).len() as u64, FIT);
     let account = merge.ledger().total();
     assert_eq!(
-        (account.yielded, account.held, account.lost, account.untold),
+        (account.yielded, account.held, account.lost, account.unreported),
         (FIT, 0, 3, 3),
         "of a kernel that counts"
     );
@@ -239,7 +240,7 @@ fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["lost 3 on 3 in 6..20", "gap 8-10 (3) on 3 in 6..20", "20", "21"]);
     let account = merge.ledger().total();
-    assert_eq!((account.written(), account.lost, account.untold, account.missing), (FIT + 5, 3, 0, 3));
+    assert_eq!((account.written(), account.lost, account.unreported, account.missing), (FIT + 5, 3, 0, 3));
     assert!(account.is_balanced());
 }
 
@@ -441,7 +442,7 @@ fn a_loss_that_nothing_follows_is_told_once() {
     assert_eq!((merge.held(), merge.status().total().lost), (0, 5));
     assert!(!merge.read_losses());
     // More is dropped, then a LOST record counts all losses: only the rest is new.
-    merge.publish();
+    merge.advance_tails();
     kernel.pause(4, true);
     (20..22).for_each(|time| assert!(!kernel.emit(4, time, &[0; 8])));
     kernel.pause(4, false);
@@ -459,7 +460,7 @@ fn a_loss_that_nothing_follows_is_told_once() {
     assert!(kernel.emit(4, 50, &[0; 8]) && kernel.emit(4, 51, &[0; 8]));
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["50", "51"]);
-    merge.publish();
+    merge.advance_tails();
     assert_eq!(kernel.tail(4), kernel.head(4), "the LOST record that reports nothing new is released too");
     assert_eq!((merge.held(), merge.status().total().lost, kernel.dropped(4)), (0, 10, 10));
     assert!(merge.ledger().total().is_balanced());
@@ -479,7 +480,7 @@ fn a_loss_that_waits_is_told_by_its_lost_record() {
     kernel.emit(0, 7, &[0; 8]);
     assert!(merge.read_losses() || merge.held() == 2, "still one event");
     let account = merge.ledger().total();
-    assert_eq!((account.held, account.lost, account.untold), (1, 2, 2));
+    assert_eq!((account.held, account.lost, account.unreported), (1, 2, 2));
     kernel.pause(0, false);
     kernel.emit(0, 8, &[0; 8]);
     fence(&mut merge);
@@ -525,7 +526,7 @@ fn a_loss_before_damage_is_told_before_it() {
     kernel.scribble(0, head + 32 + 6, &3u16.to_ne_bytes());
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["1 assumed", "lost 2 on 0 in 1..- assumed", "damage on 0 assumed"]);
-    merge.publish();
+    merge.advance_tails();
     assert_eq!(kernel.tail(0), kernel.head(0));
 }
 
@@ -579,7 +580,7 @@ fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     kernel.force_head(0, 32 * count);
     merge.refresh(0);
     assert!(all(&mut merge).is_empty());
-    merge.publish();
+    merge.advance_tails();
     assert_eq!((kernel.tail(0), merge.status().total().lost), (32 * count, count));
 }
 
@@ -752,7 +753,7 @@ fn pauses_show_in_the_ledger() {
     assert_eq!([next(&mut reader), next(&mut reader)], ["gap 1-5 (5) on 0 in 1..7", "7"]);
     let account = reader.ledger().unwrap().total();
     assert_eq!(
-        (account.written(), account.lost, account.untold, account.missing, account.unexplained),
+        (account.written(), account.lost, account.unreported, account.missing, account.unexplained),
         (4, 2, 0, 5, 3)
     );
     assert!(!account.is_balanced() && account.explained(3).is_balanced() && !account.explained(2).is_balanced());
@@ -781,7 +782,7 @@ fn late_records_come_at_once_and_marked() {
         (merge.status().total().late, merge.status().total().max_late, merge.status().total().yielded),
         (3, 100, 5)
     );
-    merge.publish();
+    merge.advance_tails();
     assert_eq!(kernel.tail(1), kernel.head(1));
     assert!(merge.ledger().total().is_balanced());
     assert_eq!(merge.ledger().total().written(), 5);
@@ -1126,14 +1127,14 @@ fn the_ledger_is_one_line_and_outlives_the_reader() {
     });
     let ledger = reader.ledger().unwrap();
     let account = ledger.accounts[1];
-    assert_eq!((account.cpu, account.yielded, account.lost, account.untold), (Some(4), 7, 3, 3));
+    assert_eq!((account.cpu, account.yielded, account.lost, account.unreported), (Some(4), 7, 3, 3));
     assert_eq!(account.written(), 2 * FIT + 3);
     assert_eq!(ledger.total().written(), account.written());
     assert!(ledger.total().is_balanced() && ledger.total().exact);
     assert_eq!(ledger.to_string().lines().count(), 1);
     assert_eq!(
         account.to_string(),
-        "CPU 4: 17 written: 7 yielded, 7 held, 3 LOST by the kernel (3 not told yet); INCOMPLETE, but all \
+        "CPU 4: 17 written: 7 yielded, 7 held, 3 LOST by the kernel (3 not reported yet); INCOMPLETE, but all \
          of that is accounted for"
     );
 }
@@ -1482,13 +1483,17 @@ fn records_of_other_kinds_come_with_their_kinds() {
     for time in 0..100u64 {
         let cpu = time as u32 % 2;
         kernel.begin(cpu, time);
-        assert!(if time % 3 == 0 { kernel.write_other(cpu, Kind::SWITCH, 0, &[]) } else { kernel.write(cpu, b"") });
+        assert!(if time % 3 == 0 {
+            kernel.write_other(cpu, bindings::PERF_RECORD_SWITCH, 0, &[])
+        } else {
+            kernel.write(cpu, b"")
+        });
         kernel.end(cpu);
     }
     fence(&mut merge);
     let next = merge.next().map(|event| (event.key(), event.record().unwrap().kind()));
     let rest = merge.batch().map(|event| (event.key(), event.record().unwrap().kind()));
     let all: Vec<_> = next.into_iter().chain(rest).collect();
-    let kind = |time| if time % 3 == 0 { Kind::SWITCH } else { Kind::SAMPLE };
+    let kind = |time| if time % 3 == 0 { bindings::PERF_RECORD_SWITCH } else { bindings::PERF_RECORD_SAMPLE };
     assert_eq!(all, (0..100).map(|time| (Some(time), kind(time))).collect::<Vec<_>>());
 }

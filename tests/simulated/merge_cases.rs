@@ -1,7 +1,8 @@
 //! Single cases of the merge, each on simulated rings.
 
 use crate::text;
-use perfweave::{Certainty, Event, Fault, Hold, Item, Key, Kind, Layout, Merge, Order, WhenFull, sim};
+use perf_event_open_sys::bindings;
+use perfweave::{Certainty, Event, Fault, Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 use perfweave_support::assert_error;
 use std::time::Duration;
 
@@ -90,7 +91,7 @@ fn disorder_of_any_depth_is_repaired() {
         fence(&mut merge);
         let keys: Vec<u64> = merge.batch().map(|event| event.key().unwrap()).collect();
         assert_eq!(keys, expected, "{depth} deep");
-        merge.publish();
+        merge.advance_tails();
         assert_eq!(kernel.tail(0), kernel.head(0));
     }
 }
@@ -109,7 +110,7 @@ fn any_disorder_is_repaired() {
         fence(&mut merge);
         let keys: Vec<u64> = merge.batch().map(|event| event.key().unwrap()).collect();
         assert_eq!(keys, (0..1000).collect::<Vec<_>>());
-        merge.publish();
+        merge.advance_tails();
         assert_eq!(kernel.tail(0), kernel.head(0));
     }
 }
@@ -213,7 +214,7 @@ fn records_of_other_kinds_keep_their_place_by_their_own_time() {
     let mut merge = merge(&kernel, Hold::FENCE);
     kernel.emit(0, 1, b"a");
     kernel.begin(1, 2);
-    kernel.write_other(1, Kind::COMM, 0x2000, &[1; 16]);
+    kernel.write_other(1, bindings::PERF_RECORD_COMM, 0x2000, &[1; 16]);
     kernel.end(1);
     kernel.emit(0, 3, b"b");
     fence(&mut merge);
@@ -247,7 +248,7 @@ fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
         fence(&mut merge);
         assert_eq!(all(&mut merge), ["again"]);
         assert_eq!(merge.status().total().damaged, 1);
-        merge.publish();
+        merge.advance_tails();
         assert_eq!(kernel.tail(0), kernel.head(0));
     }
 }
@@ -347,7 +348,7 @@ fn a_batch_gives_its_bytes_back_when_its_borrow_ends() {
     assert_eq!(kernel.tail(0), 0, "nothing while it is borrowed");
     assert!(!kernel.emit(0, 1, b"full"));
     assert!(events.iter().all(|event| text(event) == "full"));
-    merge.publish();
+    merge.advance_tails();
     assert_eq!(kernel.tail(0), kernel.head(0));
 }
 
@@ -561,7 +562,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
             let expected = times(1000, 1200).chain([1500]).chain(times(2000, 2000 + back)).chain(times(3000, 3070));
             assert_eq!(keys, expected.chain([4000, 5000]).collect::<Vec<_>>(), "{hold}, {bomb_at}");
             assert_eq!((merge.held(), merge.status().total().lost), (0, 1));
-            merge.publish();
+            merge.advance_tails();
             for cpu in [0, 1, 2] {
                 assert_eq!(kernel.tail(cpu), kernel.head(cpu));
             }

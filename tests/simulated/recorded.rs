@@ -1,9 +1,10 @@
 //! [`Recording`]: readers of other formats feed the merge by it. Here the format is one that was made up: lines of text.
 
+use perf_event_open_sys::bindings;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use perfweave::{
-    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Kind, Layout, Merge, Order, Reader, Recording, Rings,
-    Sample, Sequence, sim,
+    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Layout, Merge, Order, Reader, Recording, Rings,
+    Sequence, sim,
 };
 use std::mem::offset_of;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const LONGEST: u64 = 64;
 /// A sample with these fields, as perf_event_open(2) has it.
 fn sample(id: u64, time: u64, cpu: u32, data: &[u8]) -> Vec<u8> {
     let raw = (4 + data.len()).next_multiple_of(8);
-    let mut record = Kind::SAMPLE.0.to_ne_bytes().to_vec();
+    let mut record = bindings::PERF_RECORD_SAMPLE.to_ne_bytes().to_vec();
     record.extend([0, (32 + raw) as u16].iter().flat_map(|half| half.to_ne_bytes()));
     record.extend([id, time].iter().flat_map(|word| word.to_ne_bytes()));
     record.extend([cpu, 0, raw as u32 - 4].iter().flat_map(|half| half.to_ne_bytes()));
@@ -193,11 +194,11 @@ fn what_has_no_room_is_refused_and_what_is_no_record_is_damage() {
 /// A loss without `sample_id_all` has the place of what came before it.
 #[test]
 fn a_loss_may_have_no_time() {
-    let layout = Layout::new(1 << 2 | Sample::Addr.bit(), false, 0);
+    let layout = Layout::new((bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_ADDR).into(), false, 0);
     let mut recording = Recording::new(Clock::Perf, None);
     let ring = recording.ring(0, layout, [], 256).unwrap();
     for time in [5u64, 7] {
-        let mut record = Kind::SAMPLE.0.to_ne_bytes().to_vec();
+        let mut record = bindings::PERF_RECORD_SAMPLE.to_ne_bytes().to_vec();
         record.extend([0, 24u16].iter().flat_map(|half| half.to_ne_bytes()));
         record.extend([time, 0].iter().flat_map(|word| word.to_ne_bytes()));
         recording.write(ring, &record).unwrap();

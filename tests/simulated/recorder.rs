@@ -1,7 +1,8 @@
 //! The flight recorder on simulated rings, which are written backwards over the oldest records.
 
 use crate::text;
-use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
+use perf_event_open_sys::bindings;
+use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Layout, Recorder, sim};
 use perfweave_support::{assert_error, threads};
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
@@ -49,7 +50,7 @@ fn what_was_written_is_there_as_often_as_one_looks() {
             (Some(10), Some(5), Certainty::Proven, 0)
         );
         let record = event.record().unwrap();
-        assert_eq!((record.cpu(), record.time(), record.kind()), (5, Some(10), Kind::SAMPLE));
+        assert_eq!((record.cpu(), record.time(), record.kind()), (5, Some(10), bindings::PERF_RECORD_SAMPLE));
         assert_eq!(record.payload().unwrap().to_vec(), b"only");
         assert_eq!(frozen.events().len(), 1);
         assert_eq!(frozen.complete_from(), None);
@@ -301,7 +302,7 @@ fn without_any_key_rings_come_one_after_the_other() {
 fn a_key_function_is_not_asked_about_losses() {
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
     let key = Key::with(|record| {
-        assert_ne!(record.kind(), Kind::LOST);
+        assert_ne!(record.kind(), bindings::PERF_RECORD_LOST);
         record.time()
     });
     let mut recorder = kernel.recorder(key).unwrap();
@@ -317,7 +318,7 @@ fn other_kinds_have_their_place() {
     let (kernel, mut recorder) = machine(&[0, 1], 4096);
     kernel.emit(0, 1, b"a");
     kernel.begin(1, 2);
-    kernel.write_other(1, Kind::COMM, 0x2000, &[1; 16]);
+    kernel.write_other(1, bindings::PERF_RECORD_COMM, 0x2000, &[1; 16]);
     kernel.end(1);
     kernel.emit(0, 3, b"b");
     let frozen = recorder.freeze().unwrap();

@@ -1,5 +1,6 @@
 //! The reading side: events become batches of rows, which never wait for the store.
 
+use perf_event_open_sys::bindings;
 use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
 use super::{Error, missing};
@@ -9,7 +10,7 @@ use crate::seal::{self, End};
 use arrow::array::AsArray;
 use arrow::datatypes::{Int32Type, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use perfweave::{Account, Certainty, Event, Item, Kind, Record, Rings};
+use perfweave::{Account, Certainty, Event, Item, Record, Rings};
 use perfweave_decode::Format;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -235,7 +236,7 @@ impl Recorder {
         let Item::Record(record) = event.item() else { return self.notice_of(event) };
         self.note_last(record.cpu(), mono);
         let source =
-            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE);
+            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE);
         let Some(&number) = source else { return self.notice_other(mono, &record) };
         let late = event.certainty() == Certainty::Late;
         if late {
@@ -294,10 +295,10 @@ impl Recorder {
 
     fn notice_other(&mut self, mono: i64, record: &Record<'_>) -> Result<(), Error> {
         let (kind, text) = match record.kind() {
-            Kind::THROTTLE => ("throttled", "the kernel stops an event that comes too often"),
-            Kind::UNTHROTTLE => ("throttled", "the kernel goes on with the event that it stopped"),
+            bindings::PERF_RECORD_THROTTLE => ("throttled", "the kernel stops an event that comes too often"),
+            bindings::PERF_RECORD_UNTHROTTLE => ("throttled", "the kernel goes on with the event that it stopped"),
             // The heartbeat.
-            Kind::SAMPLE if self.row == self.passed => ("idle", "nothing has come until here"),
+            bindings::PERF_RECORD_SAMPLE if self.row == self.passed => ("idle", "nothing has come until here"),
             _ => return Ok(()),
         };
         let cpu = Some(record.cpu());
@@ -521,9 +522,9 @@ impl Recorder {
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
     pub fn finish(mut self, accounts: &[Account]) -> Result<(), Error> {
-        for Account { cpu, untold, .. } in accounts.iter().filter(|account| account.untold > 0) {
-            let text = format!("the ring was full: {untold} records after its last one are lost");
-            let (count, from) = (Some(untold.cast_signed()), cpu.and_then(|cpu| self.last(cpu)));
+        for Account { cpu, unreported, .. } in accounts.iter().filter(|account| account.unreported > 0) {
+            let text = format!("the ring was full: {unreported} records after its last one are lost");
+            let (count, from) = (Some(unreported.cast_signed()), cpu.and_then(|cpu| self.last(cpu)));
             self.notice(self.mono, &Notice { kind: "lost", cpu: *cpu, count, from, text, ..Notice::default() });
         }
         for notice in std::mem::take(&mut self.lasting) {

@@ -4,7 +4,8 @@ use super::names::{Names, frames};
 use super::view::View;
 use super::{Out, Sink};
 use crate::out::frame;
-use perfweave::{Event, Kind};
+use perf_event_open_sys::bindings;
+use perfweave::Event;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -24,7 +25,9 @@ impl Folded {
 impl Sink for Folded {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
         self.names.learn(event, view);
-        let Some(record) = event.record().filter(|record| record.kind() == Kind::SAMPLE) else { return Ok(()) };
+        let Some(record) = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
+            return Ok(());
+        };
         let frames = frames(&record);
         if frames.is_empty() {
             return Ok(());

@@ -4,7 +4,8 @@ use super::functions::{Files, Identity};
 use super::view::View;
 use crate::out::say;
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
-use perfweave::{Event, Kind, Record};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
@@ -82,7 +83,9 @@ pub fn frames(record: &Record<'_>) -> Vec<Frame> {
 impl Names {
     /// Learns what an event says of mappings.
     pub fn learn(&mut self, event: &Event<'_>, view: &View) {
-        let Some(record) = event.record().filter(|record| record.kind() != Kind::SAMPLE) else { return };
+        let Some(record) = event.record().filter(|record| record.kind() != bindings::PERF_RECORD_SAMPLE) else {
+            return;
+        };
         match record.decode() {
             Ok(EventRecord::Mmap(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();

@@ -8,7 +8,8 @@ use crate::numbers::ENDED;
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
 use crate::waits::{Cause, Has, In, Stretch, Waker, What, Why};
-use perfweave::{Certainty, Event, Item, Kind, Record, Rings};
+use perf_event_open_sys::bindings;
+use perfweave::{Certainty, Event, Item, Record, Rings};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Times are those of the recording's clock, in nanoseconds.
@@ -143,7 +144,8 @@ pub struct Loss {
 }
 
 /// Records that only say how threads are called and what they map.
-const NAMES: [Kind; 4] = [Kind::COMM, Kind::MMAP, Kind::MMAP2, Kind::FORK];
+const NAMES: [u32; 4] =
+    [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK];
 
 /// Makes a picture, event by event.
 #[derive(Debug)]
@@ -237,7 +239,8 @@ impl Painter {
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
-        self.has_switches |= matches!(record.kind(), Kind::SWITCH | Kind::SWITCH_CPU_WIDE);
+        self.has_switches |=
+            matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE);
         if let Some(woken) = view.wakes(record) {
             self.wakings.entry(woken).or_default().push((time, self.picture.points.len() - 1));
         }

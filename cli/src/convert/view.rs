@@ -5,7 +5,8 @@ use super::picture::is_switch_out;
 use crate::interrupt;
 use crate::numbers::{Numbers, OUTSIDE};
 use linux_perf_event_reader::EventRecord;
-use perfweave::{Clock, ClockOffset, Event, Item, Kind, Record, Rings};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
 use perfweave_decode::{Field, Format};
 use perfweave_perf_data as perf_data;
 use std::borrow::Cow;
@@ -109,12 +110,12 @@ impl View {
         let Item::Record(record) = event.item() else { return };
         self.learn_numbers(&record);
         if let Some((pid, tid)) = record.pid_tid()
-            && record.kind() == Kind::SAMPLE
+            && record.kind() == bindings::PERF_RECORD_SAMPLE
         {
             self.processes.insert(tid, pid);
         }
         match record.kind() {
-            Kind::COMM => {
+            bindings::PERF_RECORD_COMM => {
                 // In a PID namespace, threads from outside are 0.
                 if let Ok(EventRecord::Comm(comm)) = record.decode()
                     && comm.tid != 0
@@ -124,7 +125,7 @@ impl View {
                     self.processes.insert(comm.tid.cast_unsigned(), comm.pid.cast_unsigned());
                 }
             }
-            Kind::FORK => {
+            bindings::PERF_RECORD_FORK => {
                 if let Ok(EventRecord::Fork(fork)) = record.decode()
                     && fork.tid != 0
                 {
@@ -135,7 +136,7 @@ impl View {
                     }
                 }
             }
-            Kind::SAMPLE => self.learn_scheduled(&record),
+            bindings::PERF_RECORD_SAMPLE => self.learn_scheduled(&record),
             _ => {}
         }
     }
@@ -145,7 +146,7 @@ impl View {
         if let Some(ended) = self.ended.take() {
             self.numbers.forget(ended);
         }
-        if let (Kind::EXIT, Some((_, tid))) = (record.kind(), record.pid_tid()) {
+        if let (bindings::PERF_RECORD_EXIT, Some((_, tid))) = (record.kind(), record.pid_tid()) {
             self.ending.insert(record.cpu(), tid);
         }
         let Some(thread) = self.common_pid(record) else { return };
@@ -175,7 +176,7 @@ impl View {
     }
 
     fn sched(&self, record: &Record<'_>) -> Option<&Sched> {
-        self.sources.get(record.source()?)?.sched.as_ref().filter(|_| record.kind() == Kind::SAMPLE)
+        self.sources.get(record.source()?)?.sched.as_ref().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
     }
 
     /// The number of the running thread in the first PID namespace.
@@ -221,7 +222,7 @@ impl View {
     /// The event's name; the kind of a record that is no sample.
     pub fn name(&self, record: &Record<'_>) -> Cow<'_, str> {
         let source = record.source().and_then(|at| self.sources.get(at));
-        match source.filter(|_| record.kind() == Kind::SAMPLE) {
+        match source.filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) {
             Some(source) => Cow::Borrowed(&source.name),
             None => Cow::Owned(format!("{:?}", record.kind())),
         }
@@ -267,7 +268,7 @@ impl View {
 
     /// The format of a sample of a tracepoint.
     pub fn format(&self, record: &Record<'_>) -> Option<&Format> {
-        self.sources.get(record.source()?)?.format.as_ref().filter(|_| record.kind() == Kind::SAMPLE)
+        self.sources.get(record.source()?)?.format.as_ref().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
     }
 
     /// The record's fields in words.
@@ -288,7 +289,7 @@ impl View {
             }
             Ok(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
             Ok(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
-            _ if matches!(record.kind(), Kind::SWITCH | Kind::SWITCH_CPU_WIDE) => {
+            _ if matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE) => {
                 if is_switch_out(record) { "leaves the CPU" } else { "runs" }.to_owned()
             }
             Ok(EventRecord::Sample(_)) => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),

@@ -5,7 +5,8 @@ use crate::failure::Outcome;
 use crate::key::{self, value};
 use crate::names::{NAMING, Names};
 use crate::session::{Session, Tell};
-use perfweave::{Item, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Item, Rings};
 use std::collections::HashMap;
 
 pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
@@ -15,7 +16,7 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
     if from != to {
         options = options.tracepoint(to);
     }
-    let options = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer);
+    let options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let end = usize::from(from != to);
     let fields = key::fields(&rings, [0, end], by)?;

@@ -12,7 +12,8 @@ use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use crate::waits::{Left, Ran, Why};
-use perfweave::{Event, Item, Kind, Record, Rings, Status};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Item, Record, Rings, Status};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::io;
@@ -119,7 +120,7 @@ impl<'a> Account<'a> {
 
     /// Takes what the ledger knows at the end and no event has told.
     pub fn end(&mut self, ledger: &Status) {
-        let since = self.scheduler.untold(ledger);
+        let since = self.scheduler.unreported(ledger);
         self.void(since);
     }
 
@@ -135,7 +136,7 @@ impl<'a> Account<'a> {
         let ran = self.scheduler.record(record, time, &mut self.names);
         if self.names.take(record) {
             let thread = record.body().u32(4);
-            if record.kind() == Kind::COMM && thread == self.waits {
+            if record.kind() == bindings::PERF_RECORD_COMM && thread == self.waits {
                 self.waits = None;
             }
             return Ok(());

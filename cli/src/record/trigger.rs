@@ -5,7 +5,8 @@ use crate::failure::Failure;
 use crate::names::Names;
 use crate::scheduler::{self, Scheduler};
 use nix::sys::signal::Signal;
-use perfweave::{Clock, Handle, Item, Reader, Record, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, Handle, Item, Reader, Record, Rings};
 use perfweave_decode::Format;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -103,9 +104,9 @@ impl On {
     /// Watches for it in a thread, until the handle is closed.
     pub fn watch(&self, common: &Common, told: SyncSender<Told>) -> Result<Handle, Failure> {
         let options = match self {
-            Self::Wakeup(_) => {
-                scheduler::sources(Rings::options()).tracepoint("sched:sched_wakeup_new").sample([Sample::Tid])
-            }
+            Self::Wakeup(_) => scheduler::sources(Rings::options())
+                .tracepoint("sched:sched_wakeup_new")
+                .sample(bindings::PERF_SAMPLE_TID),
             Self::Event { name, filter } => {
                 let options = Rings::options().tracepoint(name);
                 filter.iter().fold(options, |options, filter| options.filter(filter))

@@ -9,7 +9,8 @@ use crate::names::{NAMING, Names};
 use crate::out::{Out, line};
 use crate::scheduler::{self, Scheduler};
 use judge::{Found, Handed, judge};
-use perfweave::{Item, Order, Reader, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Item, Order, Reader, Rings};
 use serde_json::json;
 use stage::Stage;
 use std::collections::BTreeMap;
@@ -116,7 +117,7 @@ fn verdict(is_true: bool, found: &BTreeMap<Kind, Found>, handed: &Handed) -> (bo
 fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
     let bytes = if losing { 64 << 10 } else { 16 << 20 };
     let options = scheduler::all_sources(Rings::options(), |_| false).records(NAMING);
-    let rings = options.sample([Sample::Tid]).bytes(bytes).open()?;
+    let rings = options.sample(bindings::PERF_SAMPLE_TID).bytes(bytes).open()?;
     let stage = Stage::new()?;
     let mut scheduler = Scheduler::new(&rings, false, MOST)?;
     let mut reader = Reader::new(rings, Order::new())?;
@@ -159,7 +160,7 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
                     }
                 }
             }
-            let since = scheduler.untold(&reader.ledger()?);
+            let since = scheduler.unreported(&reader.ledger()?);
             losses.extend(since.map(|since| [since, u64::MAX]));
             judge(&scheduler, &stage.truth(), &losses, &mut found, &mut handed);
             losses.clear();

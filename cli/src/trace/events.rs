@@ -8,7 +8,8 @@ use crate::family::Family;
 use crate::names::NAMING;
 use crate::out::say;
 use crate::session::{Session, Tell};
-use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Item, Record, RingOptions, Rings};
 use perfweave_decode::Format;
 use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
@@ -21,7 +22,7 @@ pub fn run(args: &Args) -> Outcome {
         options = event(options, name, args.filter.as_deref())?;
     }
     // The records come last: they are the source after the events.
-    let options = options.records(NAMING).sample([Sample::Tid, Sample::Ip]);
+    let options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP);
     // The kernel does not let processes inherit probes. Then the rings have those of all processes.
     let of = args.events.iter().any(|name| is_probe(name)).then(|| args.target.process(child.as_ref())).flatten();
     let rings = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) }.open()?;
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> Outcome {
 fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
     let Item::Record(record) = event.item() else { return true };
     family.take(&record);
-    record.kind() != Kind::SAMPLE || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
+    record.kind() != bindings::PERF_RECORD_SAMPLE || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
 }
 
 fn is_probe(name: &str) -> bool {
@@ -141,7 +142,7 @@ fn take(
     };
     if lines.names.take(&record) {
         // The process becomes the command, which is when the kernel gives it the command's name.
-        if record.kind() == Kind::COMM && record.body().u32(4) == *waits {
+        if record.kind() == bindings::PERF_RECORD_COMM && record.body().u32(4) == *waits {
             *waits = None;
         }
         return Ok(());

@@ -2,7 +2,8 @@
 
 use super::calls::{self, is_exec, is_fork, is_sigreturn};
 use crate::failure::Failure;
-use perfweave::{Kind, Record, RingOptions, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Record, RingOptions, Rings};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 
@@ -69,7 +70,9 @@ pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> Ring
     let with = |options: RingOptions| if numbers.is_empty() { options } else { options.filter(&filter) };
     let options = with(options.tracepoint("raw_syscalls:sys_enter"));
     let options = with(options.tracepoint("raw_syscalls:sys_exit"));
-    options.records([Kind::COMM, Kind::FORK, Kind::EXIT]).sample([Sample::Tid])
+    options
+        .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_FORK, bindings::PERF_RECORD_EXIT])
+        .sample(bindings::PERF_SAMPLE_TID)
 }
 
 impl Pairs {
@@ -112,7 +115,7 @@ impl Pairs {
     }
 
     pub fn take(&mut self, record: &Record<'_>) -> Step {
-        if record.kind() == Kind::EXIT {
+        if record.kind() == bindings::PERF_RECORD_EXIT {
             let body = record.body();
             let (Some(pid), Some(tid)) = (body.u32(0), body.u32(8)) else { return Step::Nothing };
             return Step::Ends { pid, tid, entry: self.inside.remove(&tid) };

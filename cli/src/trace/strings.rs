@@ -11,7 +11,8 @@ use super::program::{self, BUFFER, BYTES, CALLS, FIRST, LEN, MOST_CALLS, OUTPUT,
 use aya::maps::{Array, Map};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
-use perfweave::{Event, Rings, Sample};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Rings};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -66,7 +67,7 @@ impl Strings {
         tracepoint.load()?;
         tracepoint.attach("sys_enter")?;
         let Some(Map::PerfEventArray(output)) = program.map(OUTPUT) else { return Err("no output".into()) };
-        let rings = Rings::options().bpf_output(output.fd()).sample([Sample::Tid]).bytes(RING).open()?;
+        let rings = Rings::options().bpf_output(output.fd()).sample(bindings::PERF_SAMPLE_TID).bytes(RING).open()?;
         Ok(Some(Self { rings, _program: program, copied: BTreeMap::new(), newest: 0 }))
     }
 

@@ -89,7 +89,7 @@ impl<'a> Rows<'a> {
 
     /// Takes what the ledger knows at the end and no event has told.
     pub fn end(&mut self, ledger: &Status) {
-        let since = self.scheduler.untold(ledger);
+        let since = self.scheduler.unreported(ledger);
         self.void(since);
     }
 

@@ -8,7 +8,8 @@
 //! (`CLONE_FILES` without `CLONE_THREAD`). Programs of 32 bits have other numbers of calls, so theirs have no names.
 
 use crate::trace::calls::is_exec;
-use perfweave::{Clock, Event, Item, Kind, Record, Rings};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, Event, Item, Record, Rings};
 use perfweave_decode::{Field, Format};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -128,7 +129,7 @@ impl Descriptors {
     fn record(&mut self, record: &Record<'_>, time: u64) {
         let Some((process, tid)) = record.pid_tid() else { return };
         match (record.kind(), record.source()) {
-            (Kind::SAMPLE, Some(source)) if source == self.enters.0 => {
+            (bindings::PERF_RECORD_SAMPLE, Some(source)) if source == self.enters.0 => {
                 let [number, args] = &self.enters.1;
                 let (Some(number), Some(values)) = (number.int(record), args.ints(record)) else { return };
                 let mut args = [0; 2];
@@ -137,7 +138,7 @@ impl Descriptors {
                 self.changed(process, changed.clone(), time);
                 self.changing.insert(tid, (process, changed));
             }
-            (Kind::SAMPLE, Some(source)) if source == self.returns.0 => {
+            (bindings::PERF_RECORD_SAMPLE, Some(source)) if source == self.returns.0 => {
                 let Some(number) = self.returns.1.int(record).filter(|number| changes(*number, [0; 2]).is_some())
                 else {
                     return;
@@ -152,13 +153,13 @@ impl Descriptors {
                 self.changed(process, changed, time);
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }: a number may come back.
-            (Kind::FORK, _) => {
+            (bindings::PERF_RECORD_FORK, _) => {
                 let [process, tid] = [0, 8].map(|at| record.body().u32(at));
                 if let Some(process) = process.filter(|_| process == tid) {
                     self.changed(process, 0..=i32::MAX, time);
                 }
             }
-            (Kind::EXIT, _) => drop(self.changing.remove(&tid)),
+            (bindings::PERF_RECORD_EXIT, _) => drop(self.changing.remove(&tid)),
             _ => {}
         }
     }

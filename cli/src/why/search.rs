@@ -11,7 +11,8 @@ use crate::recent::late;
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
 use crate::waits::{In, Ran, Who};
-use perfweave::{Event, Item, Kind, Record, Status};
+use perf_event_open_sys::bindings;
+use perfweave::{Event, Item, Record, Status};
 use std::time::{Duration, Instant};
 
 /// A thread that has waited so long is asked for the file behind its descriptor.
@@ -151,7 +152,10 @@ impl Search {
         }
         if let Some(command) = self.command {
             // The first time that it takes a name, it becomes the command.
-            if self.executed.is_none() && record.kind() == Kind::COMM && record.body().u32(4) == Some(command) {
+            if self.executed.is_none()
+                && record.kind() == bindings::PERF_RECORD_COMM
+                && record.body().u32(4) == Some(command)
+            {
                 self.executed = self.scheduler.who(command).map(|who| (time, who));
             }
             return;
@@ -210,7 +214,7 @@ impl Search {
     /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are
     /// made of.
     pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
-        let since = self.scheduler.untold(ledger);
+        let since = self.scheduler.unreported(ledger);
         self.void(since);
         self.descriptors.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
         let account = &self.scheduler.account;

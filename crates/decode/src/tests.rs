@@ -342,7 +342,7 @@ fn fields_of_a_record_have_text_or_none() {
                 assert_eq!(format.field(name).unwrap().text(&record).as_deref(), text, "{name}, {record:?}");
             }
         }
-        merge.publish();
+        merge.advance_tails();
     }
     assert!(wraps > 0);
 }

@@ -1,7 +1,7 @@
 //! Attributes of events, and where their fields lie.
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use perfweave::{Bytes, Clock, Kind, Layout};
+use perfweave::{Bytes, Clock, Layout};
 use std::mem::offset_of;
 
 pub(crate) const TID: u64 = bindings::PERF_SAMPLE_TID as u64;
@@ -154,7 +154,7 @@ pub(crate) fn field(record: Bytes<'_>, layout: &Layout, field: u64) -> Option<u6
     if sample_type & field == 0 {
         return None;
     }
-    let at = if record.u32(0)? == Kind::SAMPLE.0 {
+    let at = if record.u32(0)? == bindings::PERF_RECORD_SAMPLE {
         in_samples(sample_type, field)
     } else if layout.sample_id_all() {
         record.len().checked_sub(in_trailers(sample_type, field) + 8).filter(|at| *at >= 8)?

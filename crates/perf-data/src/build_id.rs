@@ -76,7 +76,7 @@ fn of_elf<'data, Elf: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(data: 
 }
 
 /// The build ids that a recording has in its table (`HEADER_BUILD_ID`), by the paths of programs and libraries: `perf
-/// record` writes it. Records of mappings can have their own ([`Kind::MMAP2`](perfweave::Kind::MMAP2)). A path is there
+/// record` writes it. Records of mappings can have their own (`PERF_RECORD_MMAP2`). A path is there
 /// twice if the file was another one later. Ids of files of the kernel are left out.
 ///
 /// Empty for rings that are not a recording's.

@@ -6,7 +6,7 @@ use crate::build_id::{BuildId, BuildIds, of_notes};
 use crate::machine;
 use crate::procfs::{Machine, Mapping, Thread};
 use perf_event_open_sys::bindings;
-use perfweave::{ErrorKind, Kind};
+use perfweave::ErrorKind;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
@@ -91,7 +91,7 @@ pub(crate) struct Naming<'a, P> {
 /// What was written, why names are missing, and the section of build ids.
 pub(crate) type Named = (Names, Vec<Error>, Vec<u8>);
 
-impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
+impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     pub(crate) fn new(machine: &'a Machine, put: P) -> Self {
         let (names, unnamed, table, build_ids) = Default::default();
         Self { machine, put, names, unnamed, table, build_ids, hidden: None }
@@ -171,7 +171,7 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         let mut body: Vec<u8> = [u32::MAX, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend([start, len, offset].iter().flat_map(|word| word.to_ne_bytes()));
         string(&mut body, path);
-        (self.put)(Kind::MMAP, KERNEL, &body).map_err(Failed::Write)
+        (self.put)(bindings::PERF_RECORD_MMAP, KERNEL, &body).map_err(Failed::Write)
     }
 
     /// Adds a build id of the kernel or of a module to the table (`struct perf_record_header_build_id`).
@@ -241,11 +241,11 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         let mut body: Vec<u8> =
             [process, parent, number, of_parent].iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend(0u64.to_ne_bytes());
-        (self.put)(Kind::FORK, FORK_EXEC, &body).map_err(Failed::Write)?;
+        (self.put)(bindings::PERF_RECORD_FORK, FORK_EXEC, &body).map_err(Failed::Write)?;
         body.clear();
         body.extend([process, number].iter().flat_map(|word| word.to_ne_bytes()));
         string(&mut body, name);
-        (self.put)(Kind::COMM, 0, &body).map_err(Failed::Write)?;
+        (self.put)(bindings::PERF_RECORD_COMM, 0, &body).map_err(Failed::Write)?;
         self.names.threads += 1;
         Ok(())
     }
@@ -294,7 +294,7 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         body.extend([protection, sharing as u32].iter().flat_map(|word| word.to_ne_bytes()));
         // As the kernel names mappings of no file.
         string(&mut body, if path.is_empty() { b"//anon" } else { path });
-        (self.put)(Kind::MMAP2, misc, &body).map_err(Failed::Write)?;
+        (self.put)(bindings::PERF_RECORD_MMAP2, misc, &body).map_err(Failed::Write)?;
         self.names.mappings += 1;
         Ok(())
     }

@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::attrs::{self, ADDR, Attr, CPU, ID, IDENTIFIER, IP, TIME};
 use crate::seal::{Counted, NOBODY};
-use perfweave::{Bytes, Clock, ErrorKind, Kind, Layout, Source};
+use perf_event_open_sys::bindings;
+use perfweave::{Bytes, Clock, ErrorKind, Layout, Source};
 
 /// An event as the file describes it.
 #[derive(Debug)]
@@ -44,8 +45,8 @@ impl Noted {
     }
 
     /// What a record says of itself when it is in the file. `cpu` is that of its ring.
-    pub(crate) fn counted(&self, kind: Kind, record: Bytes<'_>, cpu: u32) -> Counted {
-        let is_sample = kind == Kind::SAMPLE;
+    pub(crate) fn counted(&self, kind: u32, record: Bytes<'_>, cpu: u32) -> Counted {
+        let is_sample = kind == bindings::PERF_RECORD_SAMPLE;
         let [in_record, time] = if is_sample {
             self.samples.map(|at| record.u64(at?))
         } else {

@@ -49,7 +49,7 @@ impl Output {
         let is_wanted = |kind: FileType| kind.is_file() || kind.is_dir();
         let Some(file) = created::create(path, is_wanted).map_err(io)? else {
             let message = "it is no regular file";
-            return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
+            return Err(Error::new(ErrorKind::Recording, message).hinting("write into one, and copy that"));
         };
         Ok(Self::new(file, false))
     }
@@ -223,7 +223,7 @@ fn write_all(mut file: &File, mut bytes: &[u8]) -> io::Result<()> {
 fn io(errno: io::Error) -> Error {
     let is_full =
         matches!(errno.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge);
-    let error = Error::new(ErrorKind::Output, "").because(errno);
+    let error = Error::new(ErrorKind::Recording, "").because(errno);
     if is_full {
         error.hinting("what was written until then can be read; make room, and write the rest into another file")
     } else {

@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::attrs::{self, CPU, ID, IDENTIFIER};
 use crate::metadata::Described;
-use perfweave::{Bytes, ErrorKind, Kind, Layout};
+use perf_event_open_sys::bindings;
+use perfweave::{Bytes, ErrorKind, Layout};
 use std::collections::HashMap;
 
 /// What a ring's records have in common.
@@ -78,7 +79,7 @@ impl Sorting {
         let id = attrs::field(record, layout, IDENTIFIER).or_else(|| attrs::field(record, layout, ID));
         let event = id.and_then(|id| Some((id, *self.by_id.get(&id)?)));
         let has = |field: u64| layout.sample_type() & field != 0;
-        if !layout.sample_id_all() && record.u32(0) != Some(Kind::SAMPLE.0) {
+        if !layout.sample_id_all() && record.u32(0) != Some(bindings::PERF_RECORD_SAMPLE) {
             return None;
         }
         let place = if has(CPU) {

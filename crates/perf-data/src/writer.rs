@@ -14,7 +14,8 @@ use crate::seal::{Counted, FINISHED_ROUND};
 use crate::sections::{Front, Section, behind, describe, features, size_of_all};
 use crate::{Error, Facts, machine};
 use certify::Certificate;
-use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Kind, Layout, Record, Rings, Status};
+use perf_event_open_sys::bindings;
+use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Layout, Record, Rings, Status};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -34,7 +35,7 @@ use std::path::{Path, PathBuf};
 /// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
 /// }
-/// writer.untold(&reader.ledger()?);
+/// writer.unreported(&reader.ledger()?);
 /// writer.finish()?;
 /// // perf script -i perf.data
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -70,10 +71,9 @@ use std::path::{Path, PathBuf};
 /// opened for), for the kernel and for its modules, with their build ids. It reads procfs for that: some milliseconds
 /// for each hundred processes. The records have the time 0.
 ///
-/// - For what starts later, ask the rings for [`Kind::COMM`], [`Kind::MMAP2`] and [`Kind::FORK`]
+/// - For what starts later, ask the rings for `PERF_RECORD_COMM`, `PERF_RECORD_MMAP2` and `PERF_RECORD_FORK`
 ///   ([`RingOptions::records`](perfweave::RingOptions::records)). Open the rings first, so that no process is missed.
-/// - Samples name their process only with [`Sample::Tid`](perfweave::Sample::Tid). Without it, processes are not
-///   written.
+/// - Samples name their process only with `PERF_SAMPLE_TID`. Without it, processes are not written.
 /// - A process that ended before the writer was created has no name, as in the file of a flight recorder.
 /// - BPF programs that were loaded before have no names.
 /// - Names that this process may not read are missing: [`Writer::unnamed`] says which, and what would help.
@@ -102,7 +102,7 @@ use std::path::{Path, PathBuf};
 /// before have no seal of their own, however many they are: the next one has them too. A seal counts the records and
 /// losses, by CPU since the seal before it; the records whose order was proven, those that left early and those that
 /// were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one
-/// has the ledger of [`Writer::untold`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's
+/// has the ledger of [`Writer::unreported`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's
 /// hash, and of its own claims. So a byte that is changed, added, removed or moved breaks the chain, and
 /// [`verify`](crate::verify) says where. Behind all parts of a file, a last seal stands for those that are no records.
 /// [`Written::hash`] is the end of the chain.
@@ -180,7 +180,7 @@ impl Writer {
     /// anybody's file.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is
+    /// [`ErrorKind::Recording`] if the file cannot be created or written, belongs to another user, has other names, or is
     /// reached by a link of another user; [`ErrorKind::InvalidInput`] if events with records of different layouts do
     /// not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a
     /// tracepoint's format cannot be read. A missing name is no error: see [`Writer::unnamed`].
@@ -271,11 +271,11 @@ impl Writer {
             let padded = len.next_multiple_of(8);
             let place = if feature == TRACING_DATA {
                 // perf expects the data 12 bytes behind the record's begin.
-                self.bytes(&header(Kind(HEADER_TRACING_DATA), 0, 12))?;
+                self.bytes(&header(HEADER_TRACING_DATA, 0, 12))?;
                 self.bytes(&(padded as u32).to_ne_bytes())?;
                 at + 12
             } else if len <= FACT {
-                self.bytes(&header(Kind(HEADER_FEATURE), 0, 16 + padded as u16))?;
+                self.bytes(&header(HEADER_FEATURE, 0, 16 + padded as u16))?;
                 self.bytes(&u64::from(feature).to_ne_bytes())?;
                 at + 16
             } else {
@@ -290,7 +290,7 @@ impl Writer {
         self.sections.retain(|(feature, _)| *feature != EVENT_DESC);
         let odd = (self.data % 8) as usize;
         if odd != 0 {
-            self.bytes(&header(Kind(FINISHED_ROUND), 0, 16 - odd as u16))?;
+            self.bytes(&header(FINISHED_ROUND, 0, 16 - odd as u16))?;
             self.bytes(&[0; 8][odd..])?;
         }
         // What follows is read on its own where the end of the file is lost.
@@ -319,7 +319,7 @@ impl Writer {
     }
 
     /// Writes a record of the writer's own, at the time 0 and of no event.
-    fn made_up(&mut self, kind: Kind, misc: u16, body: &[u8]) -> Result<(), Error> {
+    fn made_up(&mut self, kind: u32, misc: u16, body: &[u8]) -> Result<(), Error> {
         let layout = self.events[0].layout;
         let fields = TRAILER_ORDER.iter().filter(|field| layout.sample_type() & **field != 0).count();
         let trailer = if layout.sample_id_all() { 8 * fields } else { 0 };
@@ -350,14 +350,14 @@ impl Writer {
     /// bytes. It blocks as writing to a file does, once for 256 KiB of records.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be written. What was written before [can be read](Self#the-end).
+    /// [`ErrorKind::Recording`] if the file cannot be written. What was written before [can be read](Self#the-end).
     /// [`ErrorKind::InvalidInput`] if the record is too long to have its CPU added, or if its layout differs from that
     /// of the others and it does not name its event. It is then not written, and the writer can go on.
     /// [`ErrorKind::Forked`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
         self.check()?;
         let wrote = match event.item() {
-            Item::Record(record) if record.kind().0 < OWN_KINDS && !record.layout().is_ring_buffer() => {
+            Item::Record(record) if record.kind() < OWN_KINDS && !record.layout().is_ring_buffer() => {
                 self.record(&record, event)
             }
             Item::Lost(lost) => {
@@ -378,15 +378,15 @@ impl Writer {
         wrote.map_err(|why| self.give_up(why))
     }
 
-    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](perfweave::Account::untold)):
+    /// Writes the losses that a ledger has and no event has reported ([`Account::unreported`](perfweave::Account::unreported)):
     /// what the kernel dropped after the last event that was yielded. Call it once, with
     /// [`Reader::ledger`](perfweave::Reader::ledger) of the reader whose stream has ended, before [`Writer::finish`].
-    pub fn untold(&mut self, ledger: &Status) {
-        for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
+    pub fn unreported(&mut self, ledger: &Status) {
+        for account in ledger.accounts.iter().filter(|account| account.unreported > 0) {
             let Some(cpu) = account.cpu else { continue };
             let none = Loss { cpu, count: 0, id: 0, source: None };
             let lost = self.lost.entry(cpu).or_insert(none);
-            lost.count = lost.count.saturating_add(account.untold);
+            lost.count = lost.count.saturating_add(account.unreported);
         }
         self.certificate.take_ledger(ledger);
     }
@@ -406,7 +406,7 @@ impl Writer {
     /// Completes the file and closes it. Blocks as writing to a file does. Does not wait until the file is on a disk.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be written, or could not be written before: the first error.
+    /// [`ErrorKind::Recording`] if the file cannot be written, or could not be written before: the first error.
     /// [`ErrorKind::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
         self.check()?;
@@ -526,21 +526,21 @@ impl Writer {
                 bytes.extend(value.to_ne_bytes());
             }
         }
-        let header = header(Kind::LOST, 0, bytes.len() as u16);
+        let header = header(bindings::PERF_RECORD_LOST, 0, bytes.len() as u16);
         bytes[..8].copy_from_slice(&header);
-        self.put(Kind::LOST, [&bytes, &[]], at, lost.cpu)?;
-        let counted = self.events[at].counted(Kind::LOST, Bytes::from(bytes.as_slice()), lost.cpu);
+        self.put(bindings::PERF_RECORD_LOST, [&bytes, &[]], at, lost.cpu)?;
+        let counted = self.events[at].counted(bindings::PERF_RECORD_LOST, Bytes::from(bytes.as_slice()), lost.cpu);
         self.certificate.tally.add(Counted { lost: Some(lost.count), ..counted });
         self.written.lost = self.written.lost.saturating_add(lost.count);
         Ok(())
     }
 
     /// Writes a record that lies in up to two pieces, with the fields that are added to its event's records.
-    fn put(&mut self, kind: Kind, [first, second]: [&[u8]; 2], at: usize, cpu: u32) -> Result<(), Error> {
+    fn put(&mut self, kind: u32, [first, second]: [&[u8]; 2], at: usize, cpu: u32) -> Result<(), Error> {
         let Noted { ref layout, adds, .. } = self.events[at];
         let (sample_type, len) = (layout.sample_type(), first.len() + second.len());
         let place = |field| match kind {
-            Kind::SAMPLE => Some(in_samples(sample_type, field)),
+            bindings::PERF_RECORD_SAMPLE => Some(in_samples(sample_type, field)),
             // `struct sample_id` has no instruction pointer.
             _ if field == IP || !layout.sample_id_all() => None,
             _ => len.checked_sub(in_trailers(sample_type, field)),
@@ -617,9 +617,9 @@ fn cpu_field(cpu: u32) -> u64 {
     u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
 }
 
-fn header(kind: Kind, misc: u16, size: u16) -> [u8; 8] {
+fn header(kind: u32, misc: u16, size: u16) -> [u8; 8] {
     let mut header = [0; 8];
-    header[..4].copy_from_slice(&kind.0.to_ne_bytes());
+    header[..4].copy_from_slice(&kind.to_ne_bytes());
     header[4..6].copy_from_slice(&misc.to_ne_bytes());
     header[6..].copy_from_slice(&size.to_ne_bytes());
     header

@@ -4,10 +4,11 @@ use super::{FORGOTTEN, Far, Index, LONGEST, TAIL_PART, Waiting};
 use crate::order::key::{Keys, Plain};
 use crate::order::place::{Note, Place, SPAN, Tag};
 use crate::order::queue::{REACH, REACH_BYTES, SLOTS};
-use crate::record::{Kind, Origin, Record};
+use crate::record::{Origin, Record};
 use crate::ring::{Fault, Framing, LOW_POSITION, Ring, prefetch, with_framing};
 use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::Said;
+use perf_event_open_sys::bindings;
 use std::sync::Arc;
 
 /// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another
@@ -121,7 +122,7 @@ impl Index {
             self.longest = self.longest.max(record.len());
             if record.is_discarded() {
                 (self.cursor, self.done) = (self.cursor + record.len(), self.done + record.len());
-            } else if record.kind() == Kind::LOST {
+            } else if record.kind() == bindings::PERF_RECORD_LOST {
                 self.index_lost(&record, losses, with.far);
             } else {
                 self.index_record(&record, with);
@@ -145,13 +146,13 @@ impl Index {
         let long = if record.header().size() == 0 { len as u32 } else { 0 };
         let note = number.and_then(|number| self.take_number(number, record, long));
         let note = note.or((long > 0).then_some(Note::Long { len: long }));
-        if record.kind() == Kind::READ && record.origin().is_adopted {
+        if record.kind() == bindings::PERF_RECORD_READ && record.origin().is_adopted {
             // Other CPUs write into these rings, outside of any section that a fence waits for.
             with.keys.distrust();
         }
         self.counts.indexed += 1;
         self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.queue.is_empty());
-        let tag = if record.kind() == Kind::SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
+        let tag = if record.kind() == bindings::PERF_RECORD_SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
         self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
         self.before = own.or(self.before);
         self.cursor += len;

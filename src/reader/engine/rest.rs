@@ -71,7 +71,7 @@ impl Engine {
         if !rest.is_zero() {
             self.merge.keep_behind = have_buffers;
             // Bytes of yielded events are given back before every sleep: by a refresh, or here.
-            self.merge.publish();
+            self.merge.advance_tails();
             if !self.merge.is_crowded() {
                 return rest;
             }

@@ -1,6 +1,6 @@
 //! Hand-made and hostile records.
 
-use crate::record::{Kind, Layout, Origin, Record};
+use crate::record::{Layout, Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
 use linux_perf_event_reader::{EventRecord, Mmap2FileId, RawData};
 use perf_event_open_sys::bindings as sys;
@@ -13,9 +13,9 @@ fn origin(layout: Layout) -> Arc<Origin> {
 }
 
 /// A record of whole words, header included.
-fn written(kind: Kind, misc: u16, body: &[u64]) -> Vec<u8> {
+fn written(kind: u32, misc: u16, body: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    bytes.extend(kind.0.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
     bytes.extend(misc.to_ne_bytes());
     bytes.extend((8 + 8 * body.len() as u16).to_ne_bytes());
     body.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
@@ -74,7 +74,7 @@ fn samples_are_taken_apart_wherever_they_wrap() {
         &[4096],
     ]
     .concat();
-    let bytes = written(Kind::SAMPLE, sys::PERF_RECORD_MISC_USER as u16, &body);
+    let bytes = written(sys::PERF_RECORD_SAMPLE, sys::PERF_RECORD_MISC_USER as u16, &body);
     for cut in 0..bytes.len() {
         let record = record(&bytes, cut, &origin);
         let Ok(EventRecord::Sample(sample)) = record.decode() else { panic!("{:?}", record.decode()) };
@@ -91,11 +91,11 @@ fn samples_are_taken_apart_wherever_they_wrap() {
         let (stack, used) = sample.user_stack.unwrap();
         assert_eq!((stack.len(), used, sample.intr_regs), (16, 8, None));
         assert_eq!((sample.data_page_size, sample.code_page_size), (Some(4096), None));
-        let cgroup = record.field(sys::PERF_SAMPLE_CGROUP.into()).unwrap();
+        let cgroup = record.field(sys::PERF_SAMPLE_CGROUP).unwrap();
         assert_eq!(cgroup.u64(0), Some(4242));
     }
     // Without its last field it is too short.
-    let bytes = written(Kind::SAMPLE, 0, &body[..body.len() - 1]);
+    let bytes = written(sys::PERF_RECORD_SAMPLE, 0, &body[..body.len() - 1]);
     assert_eq!(record(&bytes, 0, &origin).decode(), Err(Fault::Short { size: bytes.len() as u16 }));
 }
 
@@ -116,19 +116,19 @@ fn other_records_are_typed_and_end_before_what_all_have() {
     };
     // A name without a zero byte does not run into the bytes after it.
     let name = u64::from_ne_bytes(*b"abcdefgh");
-    let said = decoded(Kind::COMM, sys::PERF_RECORD_MISC_COMM_EXEC as u16, &[pair(1, 2), name]);
+    let said = decoded(sys::PERF_RECORD_COMM, sys::PERF_RECORD_MISC_COMM_EXEC as u16, &[pair(1, 2), name]);
     assert!(said.contains("\"abcdefgh\"") && said.contains("is_execve\": true"), "{said}");
-    let said = decoded(Kind::FORK, 0, &[pair(1, 2), pair(3, 4), 9]);
+    let said = decoded(sys::PERF_RECORD_FORK, 0, &[pair(1, 2), pair(3, 4), 9]);
     assert!(said.contains("Fork(ForkOrExitRecord { pid: 1, ppid: 2, tid: 3, ptid: 4, timestamp: 9 })"), "{said}");
-    assert!(decoded(Kind::EXIT, 0, &[pair(1, 2), pair(3, 4), 9]).contains("Exit("));
-    assert!(decoded(Kind::LOST, 0, &[7, 12]).contains("count: 12"));
+    assert!(decoded(sys::PERF_RECORD_EXIT, 0, &[pair(1, 2), pair(3, 4), 9]).contains("Exit("));
+    assert!(decoded(sys::PERF_RECORD_LOST, 0, &[7, 12]).contains("count: 12"));
     let out = sys::PERF_RECORD_MISC_SWITCH_OUT as u16;
-    assert!(decoded(Kind::SWITCH_CPU_WIDE, out, &[pair(1, 2)]).contains("Out { next_pid: Some(1)"));
+    assert!(decoded(sys::PERF_RECORD_SWITCH_CPU_WIDE, out, &[pair(1, 2)]).contains("Out { next_pid: Some(1)"));
 
     // Kinds without their own type come as raw records, with the common fields.
-    let bytes = written(Kind::CGROUP, 0, &with(&[1, 2]));
+    let bytes = written(sys::PERF_RECORD_CGROUP, 0, &with(&[1, 2]));
     let Ok(EventRecord::Raw(raw)) = record(&bytes, 20, &origin).decode() else { panic!() };
-    assert_eq!((raw.record_type.0, raw.data.len(), raw.timestamp()), (Kind::CGROUP.0, 32, Some(555)));
+    assert_eq!((raw.record_type.0, raw.data.len(), raw.timestamp()), (sys::PERF_RECORD_CGROUP, 32, Some(555)));
     assert_eq!(raw.common_data().unwrap().tid, Some(11));
 }
 
@@ -141,7 +141,7 @@ fn build_ids_are_no_longer_than_they_can_be() {
         let id: Vec<u64> = id.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
         let body =
             [&[pair(1, 2), 0x1000, 0x2000, 0][..], &id, &[pair(5, 0), u64::from_ne_bytes(*b"/a/b\0\0\0\0")]].concat();
-        let bytes = written(Kind::MMAP2, sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16, &body);
+        let bytes = written(sys::PERF_RECORD_MMAP2, sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16, &body);
         match record(&bytes, 30, &origin).decode() {
             Ok(EventRecord::Mmap2(mapped)) => {
                 assert_eq!(mapped.file_id, Mmap2FileId::BuildId(vec![9; len.into()]));
@@ -158,7 +158,7 @@ fn build_ids_are_no_longer_than_they_can_be() {
 #[test]
 fn payloads_are_values_of_types_that_take_any_bytes() {
     let origin = origin(Layout::RAW);
-    let bytes = written(Kind::SAMPLE, 0, &[pair(12, 1), pair(2, 3)]);
+    let bytes = written(sys::PERF_RECORD_SAMPLE, 0, &[pair(12, 1), pair(2, 3)]);
     for cut in 0..bytes.len() {
         let record = record(&bytes, cut, &origin);
         assert_eq!(record.payload_as::<[u32; 3]>(), Some([1, 2, 3]), "{cut}");
@@ -166,7 +166,7 @@ fn payloads_are_values_of_types_that_take_any_bytes() {
         assert_eq!(record.payload_as::<[u32; 4]>(), None, "there are not as many bytes");
         assert_eq!(record.payload_as::<()>(), Some(()));
     }
-    let bytes = written(Kind::EXIT, 0, &[0; 4]);
+    let bytes = written(sys::PERF_RECORD_EXIT, 0, &[0; 4]);
     assert_eq!(record(&bytes, 0, &origin).payload_as::<u32>(), None, "no payload");
 }
 
@@ -185,7 +185,7 @@ fn leaning(number: u64) -> u64 {
 fn a_sample_that_ends_before_its_fields_is_short() {
     let layout = Layout::new(bits(&[sys::PERF_SAMPLE_IP, sys::PERF_SAMPLE_BRANCH_STACK]), true, 0);
     for (branches, fits) in [(1, true), (2, false)] {
-        let bytes = written(Kind::SAMPLE, 0, &[1, branches, 2, 3, 4]);
+        let bytes = written(sys::PERF_RECORD_SAMPLE, 0, &[1, branches, 2, 3, 4]);
         assert_eq!(record(&bytes, 0, &origin(layout)).decode().is_ok(), fits, "{branches}");
     }
 }
@@ -196,9 +196,9 @@ quickcheck! {
         let body: Vec<u64> = body.into_iter().map(leaning).collect();
         let layout = Layout::new(leaning(sample_type) & 0x1ff_ffff, kind & 64 == 0, format).registers(leaning(masks.0), masks.1);
         let origin = origin(layout.branches(format));
-        let with_build_id = (Kind::MMAP2.0, misc | sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16);
+        let with_build_id = (sys::PERF_RECORD_MMAP2, misc | sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16);
         for (kind, misc) in [(9, misc), with_build_id, (kind % 24, misc)] {
-            let bytes = written(Kind(kind), misc, &body);
+            let bytes = written(kind, misc, &body);
             let record = record(&bytes, cut, &origin);
             let mut said = format!("{:?} {record:?}", record.decode());
             if let Ok(EventRecord::Raw(raw)) = record.decode() {

@@ -7,10 +7,10 @@ fn origin(layout: Layout) -> Arc<Origin> {
     Arc::new(Origin::new(3, layout, [(7, 0), (9, 1)].into_iter().collect()))
 }
 
-fn record<'a>(kind: Kind, words: &'a mut Vec<u8>, origin: &'a Arc<Origin>, body: &[u64]) -> Record<'a> {
+fn record<'a>(kind: u32, words: &'a mut Vec<u8>, origin: &'a Arc<Origin>, body: &[u64]) -> Record<'a> {
     words.clear();
     let size = 8 + 8 * body.len() as u16;
-    words.extend(kind.0.to_ne_bytes());
+    words.extend(kind.to_ne_bytes());
     words.extend(1u16.to_ne_bytes());
     words.extend(size.to_ne_bytes());
     body.iter().for_each(|word| words.extend(word.to_ne_bytes()));
@@ -45,7 +45,8 @@ fn a_layout_is_what_was_asked_for() {
 fn fields_lie_where_the_manual_says() {
     let origin = origin(Layout::new(RAW | TIME | CPU | IDENTIFIER | TID, true, 0));
     let mut bytes = Vec::new();
-    let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[9, two(10, 11), 555, two(3, 0), two(4, 0xabcd)]);
+    let sample =
+        record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[9, two(10, 11), 555, two(3, 0), two(4, 0xabcd)]);
     assert_eq!(sample.check(), Ok(()));
     assert_eq!(sample.id(), Some(9));
     assert_eq!(sample.source(), Some(1));
@@ -55,7 +56,7 @@ fn fields_lie_where_the_manual_says() {
     assert_eq!((sample.cpu(), sample.misc()), (3, 1));
 
     // struct lost { id, lost }, then TID, TIME, CPU, IDENTIFIER.
-    let lost = record(Kind::LOST, &mut bytes, &origin, &[7, 12, two(10, 11), 556, two(3, 0), 7]);
+    let lost = record(sys::PERF_RECORD_LOST, &mut bytes, &origin, &[7, 12, two(10, 11), 556, two(3, 0), 7]);
     assert_eq!(lost.check(), Ok(()));
     assert_eq!(lost.lost(), Some((7, 12)));
     assert_eq!(lost.time(), Some(556));
@@ -68,12 +69,12 @@ fn fields_lie_where_the_manual_says() {
 fn a_raw_only_ring_has_neither_time_nor_id() {
     let origin = Arc::new(Origin::new(3, Layout::RAW, [(0, 0)].into_iter().collect()));
     let mut bytes = Vec::new();
-    let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[two(12, 1), two(2, 3)]);
+    let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[two(12, 1), two(2, 3)]);
     assert_eq!(sample.check(), Ok(()));
     assert_eq!((sample.time(), sample.id(), sample.pid_tid()), (None, None, None));
     assert_eq!(sample.source(), Some(0));
     assert_eq!(sample.payload().unwrap().len(), 12);
-    let lost = record(Kind::LOST, &mut bytes, &origin, &[1, 5]);
+    let lost = record(sys::PERF_RECORD_LOST, &mut bytes, &origin, &[1, 5]);
     assert_eq!((lost.check(), lost.lost(), lost.time()), (Ok(()), Some((1, 5)), None));
 }
 
@@ -83,7 +84,7 @@ fn raw_data_is_found_behind_read_and_callchain() {
     let origin = origin(Layout::new(RAW | TIME | READ | CALLCHAIN, true, read_format));
     let mut bytes = Vec::new();
     let sample = record(
-        Kind::SAMPLE,
+        sys::PERF_RECORD_SAMPLE,
         &mut bytes,
         &origin,
         // time; nr = 2, enabled, (value, id) twice; nr = 3, three frames; raw.
@@ -96,10 +97,10 @@ fn raw_data_is_found_behind_read_and_callchain() {
     assert_eq!(sample.field(READ).unwrap().len(), 48);
 
     for wild in [u64::MAX, u64::MAX / 8, 1 << 61, 1 << 60, 100] {
-        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, wild, 99, 1, 2]);
+        let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[555, wild, 99, 1, 2]);
         assert_eq!(sample.check(), Err(Fault::Short { size: 48 }), "{wild}");
         assert_eq!(sample.payload(), None);
-        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, 0, 99, wild, 2]);
+        let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[555, 0, 99, wild, 2]);
         assert_eq!(sample.check(), Err(Fault::Short { size: 48 }), "{wild}");
         assert!(sample.callchain().is_none() && sample.field(CALLCHAIN).is_none());
     }
@@ -117,12 +118,12 @@ fn fields_that_others_move_are_found() {
             let origin = origin(Layout::new(others.iter().map(|(field, _)| field).sum::<u64>() | id, true, 0));
             let mut body = if identified { vec![9] } else { vec![] };
             body.extend(others.iter().map(|(_, value)| *value));
-            let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+            let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &body);
             let found = [(IP, sample.ip()), (TIME, sample.time()), (ADDR, sample.addr()), (PERIOD, sample.period())];
             let known = |field| others.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
             assert!(found.iter().all(|(field, value)| *value == known(*field)), "{found:x?}, {others:x?}");
             assert!(found.iter().all(|(field, value)| sample.field(*field).map(|f| f.u64(0).unwrap()) == *value));
-            let other = record(Kind::EXIT, &mut bytes, &origin, &[9; 9]);
+            let other = record(sys::PERF_RECORD_EXIT, &mut bytes, &origin, &[9; 9]);
             assert_eq!((other.ip(), other.addr(), other.period(), other.field(IP)), (None, None, None, None));
         }
     }
@@ -149,13 +150,13 @@ fn raw_data_is_found_behind_read_values_of_any_format() {
             let raw = two(4, 0xabcd);
             body.push(raw);
             let mut bytes = Vec::new();
-            let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+            let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &body);
             assert_eq!(sample.check(), Ok(()), "{format:#x}, {group:?}");
             assert_eq!(sample.payload().unwrap().u32(0), Some(0xabcd), "{format:#x}, {group:?}");
             // Without the raw data it is too short.
             body.pop();
             let size = 8 * (1 + body.len() as u16);
-            let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+            let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &body);
             assert_eq!(sample.check(), Err(Fault::Short { size }), "{format:#x}, {group:?}");
         }
     }
@@ -166,13 +167,13 @@ fn raw_data_is_found_behind_read_values_of_any_format() {
 fn samples_have_what_they_were_asked_for_and_nothing_else() {
     let mut bytes = Vec::new();
     let chain = origin(Layout::new(RAW | TIME | CALLCHAIN, true, 0));
-    let sample = record(Kind::SAMPLE, &mut bytes, &chain, &[555, 2, 0xa, 0xb, two(4, 0xabcd)]);
+    let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &chain, &[555, 2, 0xa, 0xb, two(4, 0xabcd)]);
     assert_eq!((sample.check(), sample.payload().unwrap().u32(0)), (Ok(()), Some(0xabcd)));
     for (asked, body) in [(TIME, &[555][..]), (TIME | CALLCHAIN, &[555, 1, 0xa]), (TIME | READ, &[555, 9])] {
         let origin = origin(Layout::new(asked, true, 0));
-        let sample = record(Kind::SAMPLE, &mut bytes, &origin, body);
+        let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, body);
         assert_eq!((sample.check(), sample.payload(), sample.time()), (Ok(()), None, Some(555)), "{asked:#x}");
-        let short = record(Kind::SAMPLE, &mut bytes, &origin, &body[1..]);
+        let short = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &body[1..]);
         assert_eq!(short.check(), Err(Fault::Short { size: 8 * body.len() as u16 }), "{asked:#x}");
     }
 }
@@ -181,20 +182,20 @@ fn samples_have_what_they_were_asked_for_and_nothing_else() {
 fn what_does_not_fit_is_a_fault() {
     let origin = origin(Layout::new(RAW | TIME, true, 0));
     let mut bytes = Vec::new();
-    let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, two(5, 0)]);
+    let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[555, two(5, 0)]);
     assert_eq!(sample.check(), Err(Fault::Raw { raw_size: 5, room: 4 }));
     assert_eq!(sample.payload(), None);
-    let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, two(u32::MAX, 0)]);
+    let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[555, two(u32::MAX, 0)]);
     assert_eq!(sample.check(), Err(Fault::Raw { raw_size: u32::MAX, room: 4 }));
-    let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555]);
+    let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[555]);
     assert_eq!(sample.check(), Err(Fault::Short { size: 16 }));
-    let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[]);
+    let sample = record(sys::PERF_RECORD_SAMPLE, &mut bytes, &origin, &[]);
     assert_eq!((sample.check(), sample.time()), (Err(Fault::Short { size: 8 }), None));
-    let lost = record(Kind::LOST, &mut bytes, &origin, &[1, 2]);
+    let lost = record(sys::PERF_RECORD_LOST, &mut bytes, &origin, &[1, 2]);
     assert_eq!(lost.check(), Err(Fault::Short { size: 24 }), "no room for the time");
-    let other = record(Kind(200), &mut bytes, &origin, &[]);
+    let other = record(200, &mut bytes, &origin, &[]);
     assert_eq!(other.check(), Err(Fault::Short { size: 8 }));
-    let other = record(Kind(200), &mut bytes, &origin, &[8]);
+    let other = record(200, &mut bytes, &origin, &[8]);
     assert_eq!((other.check(), other.time()), (Ok(()), Some(8)));
 }
 
@@ -224,7 +225,7 @@ fn records_need_no_id_where_all_are_of_one_source() {
     let sources = |ids: &[(u64, usize)]| ids.iter().copied().collect::<Sources>();
     let source = |origin: &Origin| {
         let origin = Arc::new(origin.clone());
-        record(Kind::SAMPLE, &mut Vec::new(), &origin, &[two(4, 0)]).source()
+        record(sys::PERF_RECORD_SAMPLE, &mut Vec::new(), &origin, &[two(4, 0)]).source()
     };
     // Two events of one source, as on a CPU that came back.
     let one = Origin::new(0, Layout::RAW, sources(&[(10, 5), (11, 5)]));

@@ -1,6 +1,7 @@
 //! Machines that this one is not: with modules, with other symbols, with strange files.
 
 use super::*;
+use perf_event_open_sys::bindings;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ impl Made {
     }
 
     /// What is written: kind, `misc` and bytes of each record, and the rest.
-    fn write(&self, only: Option<&[u32]>) -> (Vec<(Kind, u16, Vec<u8>)>, Named) {
+    fn write(&self, only: Option<&[u32]>) -> (Vec<(u32, u16, Vec<u8>)>, Named) {
         let [proc, sys, modules] = ["proc", "sys", "lib"].map(|folder| self.0.join(folder));
         let machine = Machine { proc, sys, modules };
         let mut records = Vec::new();
@@ -89,7 +90,7 @@ fn the_kernel_and_its_modules() {
     ];
     assert_eq!(records.len(), expected.len());
     for ((kind, misc, body), (start, len, offset, path)) in records.iter().zip(expected) {
-        assert_eq!((*kind, *misc), (Kind::MMAP, 1));
+        assert_eq!((*kind, *misc), (bindings::PERF_RECORD_MMAP, 1));
         assert_eq!(words(body), [u64::from(u32::MAX), start, len, offset]);
         assert_eq!(text(&body[32..]), path);
     }
@@ -140,12 +141,12 @@ fn processes() {
         // As a thread's folder is there, and is not listed.
         let (mut records, (names, ..)) = made.write(only);
         assert_eq!((names.processes, names.threads, names.mappings, names.hidden), (1, 2, 4, 0));
-        records.retain(|(kind, ..)| *kind != Kind::FORK);
-        let mut comms: Vec<_> = records.iter().filter(|(kind, ..)| *kind == Kind::COMM).collect();
+        records.retain(|(kind, ..)| *kind != bindings::PERF_RECORD_FORK);
+        let mut comms: Vec<_> = records.iter().filter(|(kind, ..)| *kind == bindings::PERF_RECORD_COMM).collect();
         comms.sort_by(|a, b| a.2.cmp(&b.2));
         assert!(comms[0].2[..8] == words_of([7, 7]) && text(&comms[0].2[8..]) == "a\\b");
         assert!(comms[1].2[..8] == words_of([7, 8]) && text(&comms[1].2[8..]) == "worker");
-        let maps: Vec<_> = records.iter().filter(|(kind, ..)| *kind == Kind::MMAP2).collect();
+        let maps: Vec<_> = records.iter().filter(|(kind, ..)| *kind == bindings::PERF_RECORD_MMAP2).collect();
         let expected = [(0x1000, 0x2000, 0x2000), (0x5000, 0x1000, 0), (0x6000, 0x1000, 0), (0x7000, 0x1000, 0)];
         for ((_, _, body), (start, len, offset)) in maps.iter().zip(expected) {
             assert_eq!(words::<4>(body)[1..], [start, len, offset]);

@@ -16,7 +16,8 @@ use crate::seal::{
 use crate::sections::unfinished;
 use crate::sorting::Sorting;
 use blake3::Hasher;
-use perfweave::{Account, Bytes, Kind, Sequence};
+use perf_event_open_sys::bindings;
+use perfweave::{Account, Bytes, Sequence};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -274,7 +275,7 @@ impl<'a> Check<'a> {
         let place = sorting.place(record).map(|(place, _)| place);
         let layout = place.and_then(|place| sorting.groups.get(place.group));
         let time = layout.and_then(|layout| attrs::field(bytes, layout, TIME));
-        let lost = (bytes.u32(0) == Some(Kind::LOST.0)).then(|| bytes.u64(16).unwrap_or(0));
+        let lost = (bytes.u32(0) == Some(bindings::PERF_RECORD_LOST)).then(|| bytes.u64(16).unwrap_or(0));
         let counted = Counted { cpu: place.map_or(NOBODY, |place| place.cpu), time, lost };
         if let (Some(time), None) = (time, lost) {
             let frontier = self.last.as_ref().map_or(0, |last| last.seal.sums.frontier);

@@ -5,7 +5,8 @@ use crate::attrs::CPU;
 use crate::file::no_memory;
 use crate::noted::cpu_of;
 use crate::seal::{Counted, MOST_CPUS, NOBODY};
-use perfweave::{Clock, Kind, Layout, Record, Recording, Sequence};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, Layout, Record, Recording, Sequence};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -30,7 +31,7 @@ impl<'a> Numbers<'a> {
 
     /// Takes a record, which has one of these layouts: those that were known before, and more.
     pub(super) fn add(&mut self, record: &[u8], layout: usize, layouts: &[Layout]) -> Result<(), Error> {
-        if record.first_chunk().is_none_or(|kind| u32::from_ne_bytes(*kind) != Kind::SAMPLE.0) {
+        if record.first_chunk().is_none_or(|kind| u32::from_ne_bytes(*kind) != bindings::PERF_RECORD_SAMPLE) {
             return Ok(());
         }
         self.layouts.extend(layouts.iter().skip(self.layouts.len()));

@@ -11,7 +11,7 @@ use crate::noted::Noted;
 use crate::output::Output;
 use crate::sections::{described, pipe_header};
 use crate::{Error, machine};
-use perfweave::{Kind, Rings};
+use perfweave::Rings;
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl Writer {
     /// 6.1 ends there with a segmentation fault if they are tracepoints; `perf report` reads them.
     ///
     /// # Errors
-    /// As for [`Writer::create`]. [`ErrorKind::Output`](perfweave::ErrorKind::Output) with `EPIPE` if nobody reads any
+    /// As for [`Writer::create`]. [`ErrorKind::Recording`](perfweave::ErrorKind::Recording) with `EPIPE` if nobody reads any
     /// more: Rust programs ignore the signal.
     pub fn pipe(to: impl Into<OwnedFd>, rings: &Rings) -> Result<Self, Error> {
         let to = to.into();
@@ -71,7 +71,7 @@ impl Writer {
         name.truncate(FACT);
         // It ends with a zero byte.
         name.resize((name.len() + 1).next_multiple_of(8), 0);
-        self.bytes(&header(Kind(EVENT_UPDATE), 0, 24 + name.len() as u16))?;
+        self.bytes(&header(EVENT_UPDATE, 0, 24 + name.len() as u16))?;
         self.bytes(&UPDATE_NAME.to_ne_bytes())?;
         self.bytes(&id.to_ne_bytes())?;
         self.bytes(&name)
@@ -91,7 +91,7 @@ impl Writer {
     /// Describes an event, or more ids of it.
     fn describe(&mut self, at: usize, ids: &[u64]) -> Result<(), Error> {
         let body = described(&self.events[at], ids);
-        self.bytes(&header(Kind(HEADER_ATTR), 0, 8 + body.len() as u16))?;
+        self.bytes(&header(HEADER_ATTR, 0, 8 + body.len() as u16))?;
         self.bytes(&body)
     }
 
