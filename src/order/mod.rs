@@ -38,15 +38,12 @@ mod index;
 pub(crate) mod key;
 pub(crate) mod merge;
 mod options;
-mod parts;
 mod place;
-mod pressure;
 pub(crate) mod proof;
 mod queue;
 pub(crate) mod rcu;
 pub(crate) mod rules;
 mod self_filter;
-mod status;
 mod stream;
 pub(crate) mod watch;
 
