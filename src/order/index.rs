@@ -9,23 +9,27 @@
 //! farther away, it goes into a heap that all rings share. So the first places of the queue lie near the tail, and what
 //! is in the heap lies behind a place of the queue that is yielded later.
 
-use crate::order::certainty::Certainty;
-mod fill;
 mod memory;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod walk;
 
 use crate::instrument::step;
-use crate::order::place::{Keyed, Note, Place, Tag};
-use crate::order::queue::{Queue, REACH_BYTES};
-use crate::ring::{LOW_POSITION, Ring};
-use crate::rings::CpuRing;
-use crate::sequence::numbers::{CpuNumbers, NumberCounts};
-
+use crate::order::certainty::Certainty;
+use crate::order::key::{Keys, Plain};
+use crate::order::place::{Keyed, Note, Place, SPAN, Tag};
+use crate::order::queue::{self, Queue, REACH_BYTES, SLOTS};
+use crate::record::{Origin, Record};
+use crate::ring::{Fault, LOW_POSITION, Ring, with_framing};
+use crate::rings::{CpuRing, Losses};
+use crate::sequence::numbers::{CpuNumbers, NumberCounts, Said};
 use binary_heap_plus::{BinaryHeap, MinComparator};
-pub(crate) use fill::Indexing;
+use memory::{List, list_of};
 pub(crate) use memory::{memory_of, shrink};
+use perf_event_open_sys::bindings;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use walk::Walk;
 
 /// Records of all rings that are out of order, and whose places in their queues are far away.
 pub(crate) type Far = BinaryHeap<Place, MinComparator>;
@@ -69,6 +73,14 @@ pub(crate) const ROOM: usize = 32;
 
 /// How many entries one step makes at most: a LOST record's and that of the record it was written with.
 const PAIR: usize = 2;
+
+/// What all rings are indexed with.
+pub(crate) struct Indexing<'a> {
+    pub(crate) keys: &'a mut Keys,
+    pub(crate) far: &'a mut Far,
+    /// The most bytes of memory that this ring's index and the heap may take; more only if nothing is held.
+    pub(crate) most: usize,
+}
 
 /// Counts of a ring's records so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -195,6 +207,268 @@ impl Index {
         }
     }
 
+    // Indexing: from the ring's bytes to places. The hot half of a refresh.
+
+    /// Advances the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the
+    /// key function panics.
+    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+        self.advance_tail(cpu_ring);
+        self.look(cpu_ring, with)
+    }
+
+    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the
+    /// tail only if there is more to yield.
+    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+        if !self.catches_up(cpu_ring) {
+            return self.refresh(cpu_ring, with);
+        }
+        let is_whole = self.look(cpu_ring, with);
+        if !self.catches_up(cpu_ring) {
+            self.advance_tail(cpu_ring);
+        }
+        is_whole
+    }
+
+    /// Loads the head and indexes new records.
+    fn look(&mut self, cpu_ring: &mut CpuRing, mut with: Indexing<'_>) -> bool {
+        let CpuRing { ring, origin, losses, .. } = cpu_ring;
+        losses.refreshed();
+        let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
+        if self.lost_head {
+            if self.len() > 0 {
+                return true;
+            }
+            ring.skip_to_head();
+            self.lost_head = false;
+            // What was reserved before is skipped.
+            (self.sighted, self.marked) = (self.sighted.min(self.cursor), self.marked.min(self.cursor));
+        }
+        self.tidy();
+        // The length of an unusually long record fades over time.
+        self.longest -= self.longest / FORGOTTEN;
+        let head = ring.refresh();
+        self.found = ring.head() - self.cursor;
+        self.counts.most_used = self.counts.most_used.max(ring.used());
+        // The ring may have been full before the bytes yielded since the last refresh were given back.
+        self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
+        self.share = ring.size() / TAIL_PART;
+        let whole = self.index_all(ring, origin, losses, head, &mut with);
+        self.check_fill_at = self.advance_at + ring.size() / TAIL_PART;
+        whole
+    }
+
+    /// Indexes everything that a ring has, and the fault of its head.
+    fn index_all(
+        &mut self,
+        ring: &Ring,
+        origin: &Arc<Origin>,
+        losses: &mut Losses,
+        head: Result<(), Fault>,
+        with: &mut Indexing<'_>,
+    ) -> bool {
+        let is_in_reach = self.front().is_none_or(|front| self.cursor - self.position(front) < SPAN);
+        if !is_in_reach || !self.index(ring, origin, losses, with) {
+            return false;
+        }
+        if let Err(fault) = head {
+            // A fault that cannot be reported for lack of memory is found again by the next refresh.
+            if self.room == 0 && !self.make_room(with.far, with.most) {
+                return false;
+            }
+            self.lost_head = true;
+            self.skip_corrupt(fault, self.cursor, with.far);
+        }
+        true
+    }
+
+    /// Indexes everything up to the ring's head, or as much as fits into the memory.
+    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, losses: &mut Losses, with: &mut Indexing<'_>) -> bool {
+        // Other rings may have used the memory that was free at the last refresh.
+        self.room = 0;
+        while self.cursor < ring.head() {
+            // A LOST record and the record it was written with belong together.
+            if self.room == 0 && self.lost.is_none() && !self.make_room(with.far, with.most) {
+                return false;
+            }
+            if self.lost.is_none()
+                && let Some(plain) = with.keys.plain(&origin.layout)
+                && self.index_plain(ring, &plain, with)
+            {
+                continue;
+            }
+            self.room = self.room.saturating_sub(1);
+            let record = match Record::at(ring, self.cursor, origin) {
+                Ok(record) => record,
+                Err((fault, end)) => {
+                    self.skip_corrupt(fault, end, with.far);
+                    continue;
+                }
+            };
+            self.longest = self.longest.max(record.len());
+            if record.is_discarded() {
+                (self.cursor, self.done) = (self.cursor + record.len(), self.done + record.len());
+            } else if record.kind() == bindings::PERF_RECORD_LOST {
+                self.index_lost(&record, losses, with.far);
+            } else {
+                self.index_record(&record, with);
+            }
+        }
+        self.settle_lost(None, with.far);
+        true
+    }
+
+    /// Indexes a record of any kind.
+    fn index_record(&mut self, record: &Record<'_>, with: &mut Indexing<'_>) {
+        let len = record.len();
+        // The user's functions may panic. Nothing of this record is stored before they return.
+        let own = match with.keys.of(record) {
+            Ok(own) => own,
+            Err(fault) => return self.skip_corrupt(fault, self.cursor + len, with.far),
+        };
+        let number = with.keys.number(record);
+        self.settle_lost(own, with.far);
+        // One in a BPF ring buffer may be too long for a place.
+        let long = if record.header().size() == 0 { len as u32 } else { 0 };
+        let note = number.and_then(|number| self.take_number(number, record, long));
+        let note = note.or((long > 0).then_some(Note::Long { len: long }));
+        if record.kind() == bindings::PERF_RECORD_READ && record.origin().is_adopted {
+            // Other CPUs write into these rings, outside of any section that a fence waits for.
+            with.keys.distrust();
+        }
+        self.counts.indexed += 1;
+        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.queue.is_empty());
+        let tag = if record.kind() == bindings::PERF_RECORD_SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
+        self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
+        self.before = own.or(self.before);
+        self.cursor += len;
+        self.largest = self.largest.max(own);
+    }
+
+    /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns
+    /// whether there was any.
+    fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
+        let bytes = ring.rest(self.cursor);
+        // Where the low bits of the position wrap, the general way goes on.
+        let until = LOW_POSITION - (self.cursor & LOW_POSITION);
+        let bytes = &bytes[..bytes.len().min(until as usize)];
+        let back = if self.queue.is_empty() { 0 } else { self.back };
+        let word = Place::word(self.ring_index, self.cursor);
+        if self.far == 0 {
+            self.far_end = 0;
+        }
+        let (block, begin, floor) = self.queue.unfilled();
+        let (far_end, longest) = (self.far_end, self.longest);
+        let mut walk = Walk { left: bytes, word, back, longest, floor, far_end, last: 0, repaired: 0 };
+        let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
+        let Walk { left, back, longest, last, repaired, .. } = walk;
+        let (new, len) = (end - begin, bytes.len() - left.len());
+        if new == 0 {
+            return false;
+        }
+        self.queue.filled(new);
+        self.room = self.room.saturating_sub(new);
+        self.made += new as u64;
+        self.counts.indexed += new as u64;
+        self.counts.repaired += repaired as u64;
+        (self.back, self.longest) = (back, longest);
+        self.before = Some(last);
+        self.cursor += len as u64;
+        self.largest = self.largest.max(Some(self.back));
+        with.keys.grew(self.back);
+        true
+    }
+
+    /// Counts the number of a record. Returns the note for the record, if it needs one. `len`: of a record that is too
+    /// long for a place.
+    #[inline]
+    fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
+        let (cpu, lost) = (record.cpu(), std::mem::take(&mut self.skipped));
+        match self.numbers.as_mut()?.take(cpu, number, lost)? {
+            Said::Well => None,
+            Said::Hole(hole) => Some(Note::Hole { cpu, len, hole, after: self.before }),
+            Said::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, len, kind, expected, found: number }),
+        }
+    }
+
+    /// Checks the count of a LOST record, and keeps it until the record with which it was written.
+    #[cold]
+    fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, far: &mut Far) {
+        if self.lost.is_some() {
+            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one
+            // reserves more.
+            return self.settle_lost(None, far);
+        }
+        let size = record.len();
+        let end = self.cursor + size;
+        let (id, count) = record.lost().unwrap_or_default();
+        if let Err(fault) = losses.add_reported(count) {
+            return self.skip_corrupt(fault, end, far);
+        }
+        self.skipped = self.skipped.saturating_add(count);
+        self.lost = Some(Waiting { position: self.cursor, size, id, count });
+        self.cursor = end;
+    }
+
+    /// Places a waiting LOST record right before the record with which it was written.
+    #[inline]
+    fn settle_lost(&mut self, key: Option<u64>, far: &mut Far) {
+        if let Some(Waiting { position, size, id, count }) = self.lost.take() {
+            let unreported = self.unreported(count);
+            let note =
+                if unreported == 0 { Note::Reported } else { Note::Lost { id, count: unreported, after: self.before } };
+            self.insert(position, size, key, Tag::OTHER, Some(note), far);
+        }
+    }
+
+    /// The part of a LOST record's count that no event has reported yet.
+    #[cold]
+    fn unreported(&mut self, count: u64) -> u64 {
+        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes
+        // before this record.
+        if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
+            self.reported_ahead -= loose.count;
+        }
+        let covered = count.min(self.reported_ahead);
+        self.reported_ahead -= covered;
+        count - covered
+    }
+
+    /// Skips the bytes from the cursor to `end` as a corrupt record, which is yielded as damage.
+    #[cold]
+    fn skip_corrupt(&mut self, fault: Fault, end: u64, far: &mut Far) {
+        self.settle_lost(None, far);
+        let len = (end - self.cursor) as u32;
+        self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), far);
+        self.cursor = end;
+    }
+
+    /// Makes a place. `tag` is that of one with its own key.
+    #[inline]
+    fn insert(&mut self, position: u64, size: u64, own: Option<u64>, tag: Tag, note: Option<Note>, far: &mut Far) {
+        let (key, tag) = match (own, self.before) {
+            (Some(key), _) => (key, tag),
+            (None, Some(key)) => (key, Tag::BEFORE),
+            (None, None) => (0, Tag::NEVER),
+        };
+        if note.is_some() {
+            self.notes.push_back((position, note));
+        }
+        let place = Place::new(key, self.ring_index, position, size, if note.is_some() { tag.noted() } else { tag });
+        self.made += 1;
+        if self.queue.is_empty() || key >= self.back {
+            self.back = key;
+            return self.queue.push(place);
+        }
+        // Of equal keys in a ring the heap's come first.
+        if (self.far > 0 && key < self.far_end) || !self.queue.shift_in(place) {
+            self.far_end = key.saturating_add(1).max(if self.far > 0 { self.far_end } else { 0 });
+            self.far += 1;
+            far.push(place);
+        }
+    }
+
+    // What a merge takes out of it, and puts back.
+
     /// The queue, to be merged.
     #[inline]
     pub(crate) fn queue(&self) -> &Queue {
@@ -253,6 +527,8 @@ impl Index {
         part.count().max(1)
     }
 
+    // What it has.
+
     /// The loss that lies in no ring.
     pub(crate) fn loose(&self) -> Option<Place> {
         self.loose.map(|loose| loose.place)
@@ -262,6 +538,76 @@ impl Index {
     #[inline]
     pub(crate) fn front(&self) -> Option<Place> {
         self.queue.front().copied()
+    }
+
+    /// The largest key that the index has. `None` if it is empty.
+    pub(crate) fn back(&self) -> Option<u64> {
+        (!self.queue.is_empty()).then_some(self.back)
+    }
+
+    /// How many events it has.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.places() + usize::from(self.loose.is_some())
+    }
+
+    #[inline]
+    fn places(&self) -> usize {
+        self.queue.len() + self.far
+    }
+
+    /// The largest key of the places before a position.
+    pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
+        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap
+        // has a smaller key.
+        let near = self.queue.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
+        near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
+    }
+
+    /// Keys that divide the places into pieces of about the same length, the largest key included.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
+        self.queue.firsts().map(|place| place.key).chain(self.back())
+    }
+
+    /// The key of the record that was indexed last.
+    pub(crate) fn before(&self) -> Option<u64> {
+        self.before
+    }
+
+    /// The largest key ever indexed.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.largest
+    }
+
+    /// Bytes that were seen and are in the index, and those of places whose length is in a note until they are yielded.
+    pub(crate) fn unread(&self) -> u64 {
+        self.cursor - self.done
+    }
+
+    /// Bytes of the longest record of recent refreshes.
+    pub(crate) fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// Bytes that the last refresh found.
+    pub(crate) fn found(&self) -> u64 {
+        self.found
+    }
+
+    /// Everything before it is indexed.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Whether everything is indexed for which a proof or a report waits.
+    pub(crate) fn is_past_reserved(&self) -> bool {
+        self.is_past_sighted() && self.cursor >= self.marked
+    }
+
+    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
+    /// head is lost.
+    pub(crate) fn is_past_sighted(&self) -> bool {
+        self.cursor >= self.sighted || self.lost_head
     }
 
     /// The counts of the ring's records so far.
@@ -280,65 +626,12 @@ impl Index {
         self.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default()
     }
 
-    /// How many events it has.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.places() + usize::from(self.loose.is_some())
-    }
-
-    #[inline]
-    fn places(&self) -> usize {
-        self.queue.len() + self.far
-    }
-
     /// Records that are not in it any more.
     pub(crate) fn records_taken(&self) -> u64 {
         self.made - self.places() as u64 - self.others
     }
 
-    /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is
-    /// merged and not yielded. The tail is near the first place.
-    #[inline]
-    pub(crate) fn is_tail_due(&self) -> bool {
-        self.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
-    }
-
-    /// Bytes that the last refresh found.
-    pub(crate) fn found(&self) -> u64 {
-        self.found
-    }
-
-    /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
-    pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
-        let position = self.front().map_or(self.cursor, |front| self.position(front));
-        let asks = position >= self.check_fill_at;
-        if asks {
-            self.check_fill_at = position + 2 * ring.size() / TAIL_PART;
-        }
-        asks && ring.fills_up()
-    }
-
-    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged
-    /// and not yielded.
-    #[inline]
-    pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing) {
-        // Further, if held bytes were copied out.
-        let tail = self.tail();
-        cpu_ring.ring.release(tail.max(cpu_ring.ring.tail()));
-        cpu_ring.copies.forget_before(tail);
-        self.advance_at = tail + cpu_ring.ring.size() / TAIL_PART;
-    }
-
-    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for
-    /// each record then.
-    pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
-        cpu_ring.ring.properties().wakes_when_drained && self.queue.is_empty()
-    }
-
-    /// Everything before it is indexed.
-    pub(crate) fn cursor(&self) -> u64 {
-        self.cursor
-    }
+    // Positions, and the tail.
 
     /// The position of a place, or of its end.
     #[inline]
@@ -363,31 +656,41 @@ impl Index {
         tail
     }
 
-    /// Whether everything is indexed for which a proof or a report waits.
-    pub(crate) fn is_past_reserved(&self) -> bool {
-        self.is_past_sighted() && self.cursor >= self.marked
+    /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is
+    /// merged and not yielded. The tail is near the first place.
+    #[inline]
+    pub(crate) fn is_tail_due(&self) -> bool {
+        self.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
     }
 
-    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
-    /// head is lost.
-    pub(crate) fn is_past_sighted(&self) -> bool {
-        self.cursor >= self.sighted || self.lost_head
+    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged
+    /// and not yielded.
+    #[inline]
+    pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing) {
+        // Further, if held bytes were copied out.
+        let tail = self.tail();
+        cpu_ring.ring.release(tail.max(cpu_ring.ring.tail()));
+        cpu_ring.copies.forget_before(tail);
+        self.advance_at = tail + cpu_ring.ring.size() / TAIL_PART;
     }
 
-    /// The key of the record that was indexed last.
-    pub(crate) fn before(&self) -> Option<u64> {
-        self.before
+    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for
+    /// each record then.
+    pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
+        cpu_ring.ring.properties().wakes_when_drained && self.queue.is_empty()
     }
 
-    /// Bytes that were seen and are in the index, and those of places whose length is in a note until they are yielded.
-    pub(crate) fn unread(&self) -> u64 {
-        self.cursor - self.done
+    /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
+    pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
+        let position = self.front().map_or(self.cursor, |front| self.position(front));
+        let asks = position >= self.check_fill_at;
+        if asks {
+            self.check_fill_at = position + 2 * ring.size() / TAIL_PART;
+        }
+        asks && ring.fills_up()
     }
 
-    /// Bytes of the longest record of recent refreshes.
-    pub(crate) fn longest(&self) -> u64 {
-        self.longest
-    }
+    // Notes, and places that are yielded.
 
     /// The origin of a place's key.
     pub(crate) fn keyed(&self, place: Place) -> Keyed {
@@ -460,10 +763,7 @@ impl Index {
         }
     }
 
-    /// The largest key ever indexed.
-    pub(crate) fn largest(&self) -> Option<u64> {
-        self.largest
-    }
+    // Losses that the kernel counts beyond LOST records.
 
     /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The
     /// losses that no event has reported yet become one loss after all held records. Call it after a refresh. `stays`:
@@ -487,28 +787,75 @@ impl Index {
         self.reported_ahead
     }
 
-    /// The largest key of the places before a position.
-    pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
-        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap
-        // has a smaller key.
-        let near = self.queue.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
-        near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
-    }
-
-    /// The largest key that the index has. `None` if it is empty.
-    pub(crate) fn back(&self) -> Option<u64> {
-        (!self.queue.is_empty()).then_some(self.back)
-    }
-
-    /// Keys that divide the places into pieces of about the same length, the largest key included.
-    pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
-        self.queue.firsts().map(|place| place.key).chain(self.back())
-    }
+    // Rings, and memory: reserved before records are indexed, given back after a burst.
 
     /// A ring came before this one.
     pub(crate) fn move_ring_index(&mut self) {
         self.ring_index += 1;
         self.queue.move_ring_index();
         self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
+    }
+
+    /// Reserves memory for more places. False if that would exceed the bound, unless nothing is held.
+    #[cold]
+    fn make_room(&mut self, far: &mut Far, most: usize) -> bool {
+        let new_block = self.queue.free() < PAIR;
+        let (heap_list, notes) = (list_of(far), self.list_of_notes());
+        // While a list grows, both the old and the new one exist.
+        let growing =
+            [heap_list, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
+        // A number may add a hole, or cut one in two.
+        let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
+        let heap = memory_of(far);
+        let needed = |index: &Self| index.memory() + heap + growing + if new_block { index.queue.more() } else { 0 };
+        let mut is_within = needed(self) + piece <= most;
+        if !is_within {
+            self.queue.free_spare();
+            is_within = needed(self) + piece <= most;
+        }
+        if !is_within && self.len() > 0 {
+            return false;
+        }
+        let pieces = most.saturating_sub(needed(self)).checked_div(piece).unwrap_or(usize::MAX);
+        self.notes.reserve_exact(notes.grown() - notes.len);
+        let free = if new_block { SLOTS } else { self.queue.free() };
+        if is_within {
+            far.reserve_exact(heap_list.grown() - heap_list.len);
+            let room = [list_of(far), self.list_of_notes()]
+                .map(|list| list.capacity - list.len)
+                .into_iter()
+                .fold(free, usize::min);
+            self.room = (room / PAIR).min(pieces.max(1));
+        } else {
+            // The first of a ring is in order.
+            self.room = 1;
+        }
+        true
+    }
+
+    fn list_of_notes(&self) -> List {
+        let each = size_of::<(u64, Option<Note>)>();
+        List { len: self.notes.len(), capacity: self.notes.capacity(), each }
+    }
+
+    /// Bytes that holding takes, except copies and the heap, beyond the initial memory of every ring.
+    pub(crate) fn memory(&self) -> usize {
+        let holes = self.numbers.as_ref().map_or(0, CpuNumbers::memory);
+        self.queue.memory().saturating_sub(queue::FIXED) + self.list_of_notes().memory() + holes
+    }
+
+    /// Frees spare blocks. Returns whether there were any.
+    pub(crate) fn free_spare(&mut self) -> bool {
+        self.queue.free_spare()
+    }
+
+    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist.
+    /// It does not shrink a list if that takes more than `most` bytes.
+    pub(crate) fn shrink(&mut self, most: usize) {
+        self.queue.shrink();
+        if self.list_of_notes().shrunk() <= most {
+            self.notes.shrink_to(ROOM);
+        }
+        self.room = 0;
     }
 }

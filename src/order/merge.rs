@@ -1,15 +1,19 @@
 //! The merge: all rings' records as one stream, in place.
 
-mod reports;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
+use crate::account::cpu::Account;
+use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
-use crate::order::event::Event;
+use crate::order::event::{EarlyRelease, Event};
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
 use crate::order::frontier::Frontier;
-use crate::order::index::{Index, Indexing, memory_of};
+use crate::order::index::{Far, Index, Indexing, memory_of, shrink};
 use crate::order::key::{Key, Keys};
 use crate::order::place::{RINGS, Tag};
+use crate::order::queue::{BLOCK, SLOTS};
 use crate::order::rules::Awaits;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
@@ -17,12 +21,31 @@ use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::numbers::CpuNumbers;
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
+
+/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
+/// are copied out of a ring unless its free part can take what is written meanwhile.
+const SOON: Duration = Duration::from_millis(10);
+
+/// Refreshes in quicker succession say little about how fast a ring is written.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
+const WINDOW: u32 = 32;
+
+/// The most bytes of memory that a byte of a ring takes: a record of 8 bytes that is out of order and has a note, while
+/// its lists grow.
+const DEAREST: u64 = 32;
+
+/// How many bytes of memory a ring's index grows before the rings are compared again.
+const STEP: usize = 64 << 10;
 
 /// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it
 /// in programs with their own event loop.
@@ -84,18 +107,18 @@ use std::time::Duration;
 #[doc(alias = "ordered consumption")]
 pub struct Merge {
     pub(crate) rings: Rings,
-    pub(crate) stream: Stream,
-    pub(crate) when_full: WhenFull,
+    stream: Stream,
+    when_full: WhenFull,
     /// For a recording that is indexed in parts.
-    pub(crate) floors: Option<Floors>,
-    pub(crate) mark: FillMark,
+    floors: Option<Floors>,
+    mark: FillMark,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
     /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held
     /// records out of it.
     pub(crate) was_crowded: bool,
     /// Refreshes since memory that was not needed was freed.
-    pub(crate) refreshed: u32,
+    refreshed: u32,
     /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind
     /// ([`Index::catches_up`]).
     pub(crate) keep_behind: bool,
@@ -162,6 +185,8 @@ impl Merge {
             sighting: None,
         })
     }
+
+    // Refreshes.
 
     /// Advances the tails past all yielded events, loads every ring's head, and indexes new records. Returns the number
     /// of new events. It refreshes twice if records must leave early to make space.
@@ -278,24 +303,6 @@ impl Merge {
         })
     }
 
-    /// Whether a proof or a report waits for programs to commit what they have reserved.
-    pub(crate) fn awaits_commits(&self) -> bool {
-        self.whole && self.awaited().next().is_some()
-    }
-
-    /// Whether a refresh may find some of these reservations committed.
-    pub(crate) fn may_find_commits(&self) -> bool {
-        self.awaited().any(|cpu_ring| cpu_ring.ring.has_committed())
-    }
-
-    /// The rings with reservations for which a proof or a report waits.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
-        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
-        let awaited =
-            cpu_rings.filter(|(cpu_ring, index)| cpu_ring.ring.properties().reserves && !index.is_past_reserved());
-        awaited.map(|(cpu_ring, _)| cpu_ring)
-    }
-
     /// Indexes the new records of each ring.
     fn index(&mut self) -> Indexed {
         if self.is_in_parts() {
@@ -322,6 +329,12 @@ impl Merge {
             others += index.memory() + memory_of(far);
         }
         indexed
+    }
+
+    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
+    /// all of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.rings.are_complete() && self.whole && self.stream.counts.refreshes > 0 && self.held() == 0
     }
 
     /// Opens rings for CPUs that came online since the rings were opened. A new CPU gets a ring. A CPU that came back
@@ -370,6 +383,8 @@ impl Merge {
         failed.map(|()| any)
     }
 
+    // Proofs, and reservations for which they wait.
+
     /// Whether a grace period that begins after this call would release an event that was seen. If so, wait for one,
     /// then call [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
     ///
@@ -405,11 +420,46 @@ impl Merge {
         self.stream.frontier.fail_proof();
     }
 
-    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
-    /// all of it.
-    pub(crate) fn is_over(&self) -> bool {
-        self.rings.are_complete() && self.whole && self.stream.counts.refreshes > 0 && self.held() == 0
+    /// What releases held events. Nothing need be awaited in a recording.
+    pub(crate) fn awaits(&self) -> Awaits {
+        self.stream.frontier.awaits
     }
+
+    /// Whether a proof or a report waits for programs to commit what they have reserved.
+    pub(crate) fn awaits_commits(&self) -> bool {
+        self.whole && self.awaited().next().is_some()
+    }
+
+    /// Whether a refresh may find some of these reservations committed.
+    pub(crate) fn may_find_commits(&self) -> bool {
+        self.awaited().any(|cpu_ring| cpu_ring.ring.has_committed())
+    }
+
+    /// The rings with reservations for which a proof or a report waits.
+    fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let awaited =
+            cpu_rings.filter(|(cpu_ring, index)| cpu_ring.ring.properties().reserves && !index.is_past_reserved());
+        awaited.map(|(cpu_ring, _)| cpu_ring)
+    }
+
+    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and
+    /// where it is.
+    pub(crate) fn awaited_places(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.awaited().map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.head()))
+    }
+
+    /// The CPUs of rings that hold events. All online CPUs write into a ring of no single CPU.
+    pub(crate) fn writers(&mut self) -> impl Iterator<Item = u32> {
+        // What was merged is held too.
+        self.stream.sync();
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let holding = cpu_rings.filter(|(_, index)| index.len() > 0).map(|(cpu_ring, _)| cpu_ring.origin.cpu);
+        let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
+        holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
+    }
+
+    // Yielding.
 
     /// Whether [`Merge::next`] has an event to give.
     ///
@@ -526,6 +576,8 @@ impl Merge {
         }
     }
 
+    // What it has.
+
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
         // A loss that lies in no ring stays in its index until it is yielded.
@@ -546,11 +598,6 @@ impl Merge {
         self.stream.frontier.key
     }
 
-    /// What releases held events. Nothing need be awaited in a recording.
-    pub(crate) fn awaits(&self) -> Awaits {
-        self.stream.frontier.awaits
-    }
-
     /// The merged rings.
     pub fn rings(&self) -> &Rings {
         &self.rings
@@ -567,6 +614,405 @@ impl Merge {
         let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
         let unheard = all.filter(|(cpu_ring, _)| cpu_ring.ring.properties().wakes_when_drained);
         unheard.map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
+    }
+
+    // The events before a report: all that were in the rings when it was requested, and none newer.
+
+    /// Records how far the rings were written, or reserved, at the last refresh.
+    pub(crate) fn mark_heads(&mut self) {
+        for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
+            index.marked = cpu_ring.ring.reserved();
+        }
+    }
+
+    /// Whether the merge has indexed everything that was in the rings when heads were marked.
+    pub(crate) fn is_past_marks(&self) -> bool {
+        self.stream.indexes.iter().all(|index| index.cursor() >= index.marked)
+    }
+
+    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`].
+    pub(crate) fn set_cap(&mut self) {
+        self.stream.sync();
+        self.stream.frontier.set_cap();
+    }
+
+    pub(crate) fn lift_cap(&mut self) {
+        self.stream.sync();
+        self.stream.frontier.lift_cap();
+    }
+
+    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes
+    /// after the report. Nor does it wait for a proof any more that waits for them, which is said once (`is_first`).
+    /// Returns whether it waited for any.
+    pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)], is_first: bool) -> bool {
+        let mut oldest = None;
+        for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
+            let place = (cpu_ring.origin.cpu, cpu_ring.ring.head());
+            // A ring that is not indexed up to its reservation is short of memory, and has more to give.
+            let is_there = cpu_ring.ring.properties().reserves && index.cursor() == place.1;
+            // The proof may wait for what was reserved after the report began.
+            let keeps = is_there && (index.marked > place.1 || is_first && index.sighted > place.1);
+            if let Some((_, age)) = old.iter().find(|(other, _)| keeps && *other == place) {
+                index.marked = index.marked.min(index.cursor());
+                oldest = oldest.max(Some((*age, place.0)));
+            }
+        }
+        let Some((age, cpu)) = oldest else { return false };
+        let notice = EarlyRelease { cpu, reserved: Some(age), ..self.unproven(self.memory()) };
+        self.stream.sync();
+        self.stream.early_notice = Some(notice);
+        self.stream.notices.push_back(Notice::EarlyRelease(notice));
+        true
+    }
+
+    /// Releases what a report still waits for, as early, if the rule is one that proves.
+    pub(crate) fn release_before_report(&mut self) {
+        self.stream.sync();
+        if self.stream.frontier.awaits.is_proof() && !self.stream.frontier.release_to_cap() {
+            // Only the last refresh found the rest. The next one shows what was in flight meanwhile.
+            self.stream.rushed = true;
+        }
+    }
+
+    /// Picks the report of a flush as the next event.
+    pub(crate) fn pick_flushed(&mut self) {
+        self.stream.sync();
+        self.stream.notices.push_back(Notice::Flushed);
+        self.pick();
+    }
+
+    /// Whether all held events wait until the cap is lifted.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
+    }
+
+    // Full rings: how held records leave them, and the memory that this takes.
+
+    /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the
+    /// kernel wakes a reader: in a small ring the fence's own events may fill a quarter.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.rings.cpu_rings.iter().any(|cpu_ring| cpu_ring.ring.used() > cpu_ring.ring.size() / 2)
+    }
+
+    /// Whether a ring has filled up so much while events were yielded that a refresh should come before the next one.
+    #[inline(always)]
+    pub(crate) fn is_rushed(&self) -> bool {
+        self.stream.rushed
+    }
+
+    /// Bytes of memory that holding takes now.
+    fn memory(&self) -> usize {
+        let cpu_rings = self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory());
+        let indexes = self.stream.indexes.iter().map(Index::memory);
+        let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
+        cpu_rings.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
+    }
+
+    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the
+    /// bound: a list that grows exists twice for a moment.
+    fn reserved(&self) -> usize {
+        let still = |sequence: &Tracker| sequence.most_memory() - sequence.memory() + Tracker::BESIDE;
+        self.stream.sequence.as_ref().map_or(0, still)
+    }
+
+    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must
+    /// leave.
+    fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
+        let most = self.when_full.most();
+        self.free_unneeded(most);
+        // A quarter stays free for new records while the consumer takes the released ones.
+        let enough = most - most / 4;
+        let mut memory = self.memory();
+        if memory > enough {
+            self.stream.free_spare();
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
+            memory = self.memory();
+        }
+        let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
+        // Dense numbers leave without a fence, until one is missing.
+        let flows = self.stream.flows();
+        self.stream.sync();
+        // Events that leave free nothing until a whole chunk has left, and gaps between them take memory at once.
+        let reserved = self.reserved();
+        let mut release = None;
+        let mut crowded = false;
+        self.was_crowded |= self.is_crowded();
+        let is_complete = self.rings.are_complete();
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            let (tail, used, size) = (cpu_ring.ring.tail(), cpu_ring.ring.used(), cpu_ring.ring.size());
+            let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
+            let mark = self.mark.leaving(size, index.longest());
+            // Events that may leave are not held: the consumer makes space by taking them.
+            let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
+            // The rings of a recording need no free space.
+            if used <= mark.min(size.saturating_sub(soon)) || is_out || is_complete {
+                continue;
+            }
+            let is_above_mark = used > mark;
+            match self.when_full {
+                WhenFull::Discard => {}
+                WhenFull::Copy { .. }
+                    if memory + reserved + cpu_ring.copies.more(&cpu_ring.ring, index.cursor()) <= most =>
+                {
+                    memory += cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
+                    index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
+                }
+                // The ring still has space.
+                WhenFull::Copy { .. } if !is_above_mark => {}
+                // Copied records will leave, which frees memory for this ring.
+                WhenFull::Copy { .. } if size as usize <= most / 2 => crowded = true,
+                // Down to half the mark. Otherwise the next record would exceed it again.
+                WhenFull::Copy { .. } | WhenFull::Release => {
+                    release = release.max(index.largest_before(tail + used - mark / 2));
+                }
+            }
+        }
+        let counts = &mut self.stream.counts;
+        (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
+        // Proven events of a recording leave first and free memory.
+        let is_enough = is_complete && self.stream.top().is_some_and(|top| self.stream.frontier.admits(top.key));
+        if (crowded || indexed.up_to().is_some() || memory > enough) && !is_enough {
+            release = release.max(self.oldest_quarter());
+        }
+        let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));
+        self.stream.early_notice = Some(self.unproven(memory));
+        Some(release)
+    }
+
+    /// Frees memory that was not needed for some refreshes, now and then.
+    fn free_unneeded(&mut self, most: usize) {
+        self.refreshed += 1;
+        if self.refreshed == WINDOW {
+            self.refreshed = 0;
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
+            let mut memory = self.memory();
+            for index in &mut self.stream.indexes {
+                let before = index.memory();
+                index.shrink(most.saturating_sub(memory));
+                memory -= before - index.memory();
+            }
+            shrink(&mut self.stream.far, most.saturating_sub(memory));
+        }
+    }
+
+    /// The key below or at which about a quarter of the held records lie.
+    fn oldest_quarter(&self) -> Option<u64> {
+        let far = self.stream.far.iter().step_by(SLOTS).map(|place| place.key);
+        let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).chain(far).collect();
+        let quarter = marks.len() / 4;
+        (!marks.is_empty()).then(|| *marks.select_nth_unstable(quarter).1)
+    }
+
+    /// The notice of an early release.
+    fn unproven(&self, memory: usize) -> EarlyRelease {
+        let filled = |ring: &Ring| (ring.used() * 100 / ring.size()) as u8;
+        let fullest = self.rings.cpu_rings.iter().max_by_key(|cpu_ring| filled(&cpu_ring.ring));
+        let (cpu, filled) = fullest.map_or((0, 0), |cpu_ring| (cpu_ring.origin.cpu, filled(&cpu_ring.ring)));
+        let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
+        EarlyRelease { cpu, filled, memory, most, reserved: None }
+    }
+
+    // A recording in parts, if the index of the whole would exceed the memory bound.
+
+    /// Whether the rings are a recording that must be indexed in parts. If so, also computes the smallest keys of each
+    /// ring's parts.
+    fn is_in_parts(&mut self) -> bool {
+        if self.floors.is_none() && self.rings.are_complete() {
+            // This may be the first refresh, before which the heads are unknown.
+            for cpu_ring in &mut self.rings.cpu_rings {
+                let _ = cpu_ring.ring.refresh();
+            }
+            let bytes: u64 =
+                self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.head() - cpu_ring.ring.tail()).sum();
+            if bytes.saturating_mul(DEAREST) > self.when_full.most() as u64 {
+                self.floors = Some(Floors::of(&self.rings.cpu_rings, &self.stream.keys));
+            }
+        }
+        self.floors.is_some()
+    }
+
+    /// Indexes as much as fits into the memory, always in the ring with the smallest keys left. So few events are held
+    /// that another ring keeps from leaving. Keys smaller than all that are left are proven.
+    fn index_in_parts(&mut self) -> Indexed {
+        let most = self.when_full.most();
+        // Another ring may need it.
+        self.stream.free_spare();
+        let mut all = self.memory() + self.reserved();
+        let step = (most / 2 / self.rings.cpu_rings.len()).clamp(BLOCK, STEP);
+        // A part of each ring: a ring without held events says nothing about its keys.
+        for ring_index in 0..self.rings.cpu_rings.len() {
+            if self.stream.indexes[ring_index].len() == 0 {
+                self.index_further(ring_index, &mut all, step);
+            }
+        }
+        while let Some((floor, ring_index)) = self.lowest() {
+            if !self.index_further(ring_index, &mut all, step) {
+                self.stream.frontier.prove_below(floor);
+                return Indexed::UpTo(self.left().filter_map(|(index, _)| index.largest()).min().unwrap_or(u64::MAX));
+            }
+        }
+        Indexed::Whole
+    }
+
+    /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that
+    /// all rings take.
+    fn index_further(&mut self, ring_index: usize, all: &mut usize, step: usize) -> bool {
+        let Stream { keys, indexes, far, .. } = &mut self.stream;
+        let (cpu_ring, index) = (&mut self.rings.cpu_rings[ring_index], &mut indexes[ring_index]);
+        let memory = |index: &Index, far: &Far| index.memory() + memory_of(far);
+        let (cursor, others, mut more) = (index.cursor(), *all - memory(index, far), step);
+        let most = self.when_full.most().saturating_sub(others);
+        // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need
+        // the rest.
+        loop {
+            let some = most.min(memory(index, far).saturating_add(more));
+            if index.refresh(cpu_ring, Indexing { keys, far, most: some }) || index.cursor() > cursor || some == most {
+                break;
+            }
+            more = more.saturating_mul(2);
+        }
+        *all = others + memory(index, far);
+        index.cursor() > cursor
+    }
+
+    /// Of the rings that are not completely indexed, the one with the smallest keys left, and a lower bound of those
+    /// keys.
+    fn lowest(&self) -> Option<(u64, usize)> {
+        let floors = self.floors.as_ref()?;
+        let floor = |(index, ring_index): (&Index, usize)| {
+            // An event without a key of its own has the key of the record before it.
+            let floor = floors.behind(ring_index, index.cursor()).min(index.before().unwrap_or(0));
+            (floor, index.largest(), ring_index)
+        };
+        self.left().map(floor).min().map(|(floor, _, ring_index)| (floor, ring_index))
+    }
+
+    /// The rings that are not completely indexed.
+    fn left(&self) -> impl Iterator<Item = (&Index, usize)> {
+        let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate();
+        all.filter(|(_, (cpu_ring, index))| index.cursor() < cpu_ring.ring.head())
+            .map(|(ring_index, (_, index))| (index, ring_index))
+    }
+
+    // The status, and losses that no record in a ring reports.
+
+    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported,
+    /// because no record followed them. Returns whether there are any. Interrupts every CPU.
+    ///
+    /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
+    /// before it reports a flush.
+    pub fn read_losses(&mut self) -> bool {
+        self.read_losses_of(|_, _| true, false)
+    }
+
+    /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with
+    /// LOST records of the same losses, come after the report.
+    pub(crate) fn read_losses_before_report(&mut self) {
+        self.read_losses_of(|_, _| true, true);
+        // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is
+        // newer.
+        self.suspect_losses();
+    }
+
+    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What
+    /// programs count needs no pause in the stream: no LOST record will come.
+    pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
+        let may_ask = |cpu_ring: &CpuRing, index: &Index| all || index.len() == 0 || cpu_ring.losses.are_cheap();
+        self.read_losses_of(|cpu_ring, index| index.suspect && may_ask(cpu_ring, index), false)
+    }
+
+    fn read_losses_of(&mut self, which: impl Fn(&CpuRing, &Index) -> bool, before_report: bool) -> bool {
+        self.stream.sync();
+        let held = self.held();
+        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+            if which(cpu_ring, index)
+                && let Some(total) = cpu_ring.losses.read()
+            {
+                index.dropped(total, cpu_ring.losses.reported(), before_report);
+            }
+        }
+        self.held() > held
+    }
+
+    /// Records may have been dropped from any ring, because output was paused.
+    pub(crate) fn suspect_losses(&mut self) {
+        self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
+    }
+
+    /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call,
+    /// lacks the losses that nothing has reported yet, and lacks records that the last refresh left unindexed.
+    pub fn status(&self) -> Status {
+        let mut status = Status::default();
+        self.fill_status(&mut status, false);
+        status
+    }
+
+    /// [`Merge::status`] with an account of everything that was written, by the last refresh and the kernel's present
+    /// counts. Interrupts every CPU.
+    pub fn ledger(&self) -> Status {
+        let mut status = Status::default();
+        self.fill_status(&mut status, true);
+        status
+    }
+
+    /// The status in the memory of an earlier one. `asks`: whether to ask the kernel for its present counts.
+    pub(crate) fn fill_status(&self, status: &mut Status, asks: bool) {
+        let (frontier, top) = (&self.stream.frontier, self.stream.top());
+        let (seen, key) = (frontier.seen, frontier.key);
+        let mut accounts = std::mem::take(&mut status.accounts);
+        accounts.clear();
+        *status = Status {
+            accounts,
+            numbers: self.stream.indexes.iter().any(|index| index.numbers.is_some()),
+            held: self.held(),
+            lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
+            next: top.map(|top| (self.rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
+            reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
+            ..self.stream.counts
+        };
+        for (ring_index, (cpu_ring, index)) in self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate() {
+            status.add(self.account(ring_index, cpu_ring, index, asks));
+        }
+        for (cpu, untraced) in self.rings.untraced.times() {
+            status.add_untraced(cpu, untraced);
+        }
+        status.explain_machine();
+        if !asks {
+            status.is_not_exact();
+        }
+    }
+
+    /// The account of one ring.
+    fn account(&self, ring_index: usize, cpu_ring: &CpuRing, index: &Index, asks: bool) -> Account {
+        let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(ring_index));
+        let total = if asks { cpu_ring.losses.read() } else { None };
+        let reported = cpu_ring.losses.reported().saturating_add(index.reported_ahead());
+        let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(reported);
+        let unindexed = if asks { cpu_ring.records_from(index.cursor()) } else { 0 };
+        let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
+        Account {
+            cpu: Some(cpu_ring.origin.cpu),
+            size: cpu_ring.ring.size(),
+            most_used: counts.most_used,
+            yielded,
+            held: (counts.indexed - yielded).saturating_add(unindexed),
+            lost,
+            unreported: lost.saturating_sub(counts.lost),
+            // What lies after a reservation that is not committed cannot be read.
+            exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
+            damaged: counts.corrupt,
+            missing,
+            // The last loss may have been drawn before the last record: by a writer that was interrupted.
+            unexplained: missing.saturating_sub(lost),
+            wraparounds: numbers.anomalies[AnomalyKind::Wraparound as usize],
+            anomalies: numbers.anomalies.iter().sum(),
+            late: counts.late,
+            max_late: counts.max_late,
+            early: counts.early,
+            repaired: counts.repaired,
+            copied: counts.copied,
+            untraced: Duration::ZERO,
+        }
     }
 }
 
@@ -626,6 +1072,11 @@ fn too_many(rings: usize, most: usize) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
 }
 
+/// The bytes that are written in `time`, if `bytes` were written in `other`.
+fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
+    bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
+}
+
 /// The index of a ring of which nothing is read yet.
 fn index_of(ring_index: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
     Index::new(ring_index, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
@@ -633,14 +1084,14 @@ fn index_of(ring_index: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
 
 /// How much of the rings' content was indexed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Indexed {
+enum Indexed {
     Whole,
     /// As much as fits into the memory. Each ring that was left in the middle is indexed at least up to this key.
     UpTo(u64),
 }
 
 impl Indexed {
-    pub(crate) fn up_to(self) -> Option<u64> {
+    fn up_to(self) -> Option<u64> {
         match self {
             Self::Whole => None,
             Self::UpTo(key) => Some(key),
@@ -667,120 +1118,5 @@ impl fmt::Debug for Merge {
             .field("frontier", &self.stream.frontier)
             .field("status", &self.status())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::record::Layout;
-    use crate::sim;
-    use crate::{Hold, Item};
-
-    /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The
-    /// others are traced.
-    #[test]
-    fn cpus_beyond_the_most_rings_are_reported() {
-        assert_eq!(RINGS, 16_384, "as documented");
-        let kernel = sim::Kernel::new(&[0, 1]);
-        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
-        [2, 3, 4].into_iter().for_each(|cpu| kernel.plug(cpu));
-        let error = merge.follow_cpus_up_to(3).unwrap_err();
-        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, "5 rings: at most 3".into()));
-        assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), [0, 1, 2]);
-        let mut reported = Vec::new();
-        while let Some(event) = merge.next() {
-            if let Item::Untraced(untraced) = event.event().item() {
-                reported.push((untraced.cpu, untraced.lasted));
-            }
-        }
-        assert_eq!(reported, [(3, None), (4, None)]);
-        assert!(!merge.follow_cpus_up_to(3).unwrap(), "once");
-    }
-
-    /// What waits in the heap, far out of order, is there still when a CPU with a smaller number comes online.
-    #[test]
-    fn what_is_far_out_of_order_outlives_a_new_cpu() {
-        let kernel = sim::Kernel::new(&[1, 2]);
-        let mut merge = Merge::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
-        let times: Vec<u64> = (0..100).map(|n| 1000 - n).chain(2000..2010).collect();
-        for cpu in [1, 2] {
-            times.iter().for_each(|time| assert!(kernel.emit(cpu, time + u64::from(cpu), b"")));
-        }
-        merge.refresh(0);
-        assert!(!merge.stream.far.is_empty());
-        kernel.plug(0);
-        assert!(merge.follow_cpus().unwrap() && kernel.emit(0, 950, b""));
-        merge.refresh(0);
-        assert!(merge.begin_fence());
-        merge.end_fence();
-        merge.refresh(0);
-        let mut expected: Vec<_> = times.iter().flat_map(|time| [(time + 1, 1), (time + 2, 2)]).collect();
-        expected.push((950, 0));
-        expected.sort_unstable();
-        let next = |merge: &mut Merge| merge.next().map(|event| (event.key().unwrap(), event.cpu().unwrap()));
-        let mut yielded: Vec<_> = std::iter::from_fn(|| next(&mut merge)).collect();
-        assert!(yielded.is_sorted_by_key(|event| event.0), "{yielded:?}");
-        yielded.sort_unstable();
-        expected.truncate(yielded.len());
-        assert!(yielded.len() > 200 && yielded == expected, "{yielded:?}");
-        assert_eq!(merge.held(), 221 - yielded.len());
-    }
-
-    /// The kernel is not asked, so no account is exact: neither that of a ring, nor that of the machine.
-    #[test]
-    fn a_status_is_never_exact() {
-        let kernel = sim::Kernel::new(&[0]);
-        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
-        merge.refresh(0);
-        let status = merge.status();
-        assert!(!status.machine.exact && !status.accounts[0].exact && !status.is_complete());
-        assert!(merge.ledger().is_complete());
-    }
-
-    /// A report that has waited long enough for a reservation waits no longer for that one, and on for all others: for
-    /// another place, another ring, and rings in which nothing is reserved.
-    #[test]
-    fn a_report_forgoes_the_old_reservations_alone() {
-        let kernel = sim::Kernel::new(&[2]);
-        let mut rings = kernel.rings();
-        let (buffers, in_memory): (Vec<_>, Vec<_>) = (0..2).map(|_| sim::RingBuffer::new(4096)).unzip();
-        for (cpu, ring) in (0..).zip(in_memory) {
-            rings.add(cpu, ring, Layout::RING_BUFFER);
-        }
-        let order = Order::new().key(Key::with(|record| record.payload()?.u64(0))).hold(Hold::None);
-        let mut merge = Merge::new(rings, order).unwrap();
-        for buffer in &buffers {
-            assert!(buffer.output(&1u64.to_ne_bytes()) && buffer.reserve(8).is_some());
-        }
-        assert!(kernel.emit(2, 1, &1u64.to_ne_bytes()));
-        merge.refresh(0);
-        merge.mark_heads();
-        let age = Duration::from_secs(1);
-        let places: Vec<_> = merge.awaited_places().collect();
-        assert_eq!(places.iter().map(|place| place.0).collect::<Vec<_>>(), [0, 1]);
-        let old = places[0];
-        assert!(!merge.forgo_reserved(&[((old.0, old.1 + 8), age), ((3, old.1), age)], true));
-        assert!(merge.forgo_reserved(&[(old, age)], false) && merge.stream.early_notice.is_some());
-        assert_eq!(merge.awaited_places().collect::<Vec<_>>(), places[1..]);
-        // It is forgone already, and no proof waits for it.
-        assert!(!merge.forgo_reserved(&[(old, age)], true));
-        let index_of = |merge: &Merge, cpu| merge.rings.cpu_rings.iter().position(|one| one.origin.cpu == cpu).unwrap();
-        let at = index_of(&merge, old.0);
-        merge.stream.indexes[at].sighted = old.1;
-        assert!(!merge.forgo_reserved(&[(old, age)], true));
-        merge.stream.indexes[at].sighted = old.1 + 8;
-        assert!(!merge.forgo_reserved(&[(old, age)], false) && merge.forgo_reserved(&[(old, age)], true));
-        // In a perf ring nothing is reserved.
-        let at = index_of(&merge, 2);
-        let head = merge.rings.cpu_rings[at].ring.head();
-        merge.stream.indexes[at].sighted = head + 8;
-        assert!(!merge.forgo_reserved(&[((2, head), age)], true));
-    }
-
-    #[test]
-    #[should_panic(expected = "101 percent")]
-    fn a_mark_beyond_the_ring_is_refused() {
-        let _ = Order::new().fill_mark(101);
     }
 }

@@ -10,15 +10,15 @@
 //!
 //! | step | file | what it does |
 //! | --- | --- | --- |
-//! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's queue (queue.rs). One out of order is shifted in, or goes into a heap |
+//! | index | index.rs | walks over the new records of a ring and appends a place for each to the ring's queue (queue.rs). One out of order is shifted in, or goes into a heap |
 //! | frontier | frontier.rs | moves the key up to which events may leave, by the hold rule (rules/) |
 //! | merge | array.rs | merges the queues up to the frontier into an array of places, a block at a time |
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
 //! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others
-//! are picked one by one (stream/notices.rs): losses, damage, gaps, records without a key, and notices. Before anything
-//! changes that decides what comes next, `Stream::sync` puts back what was merged and not yielded.
+//! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that decides
+//! what comes next, `Stream::sync` puts back what was merged and not yielded.
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
@@ -38,15 +38,12 @@ mod index;
 pub(crate) mod key;
 pub(crate) mod merge;
 mod options;
-mod parts;
 mod place;
-mod pressure;
 pub(crate) mod proof;
 mod queue;
 pub(crate) mod rcu;
 pub(crate) mod rules;
 mod self_filter;
-mod status;
 mod stream;
 pub(crate) mod watch;
 

@@ -6,6 +6,7 @@ use crate::order::key::Key;
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
 use crate::sequence::counter::Sequence;
+use crate::sys::memory;
 use std::time::Duration;
 
 /// The default of [`Order::latency`].
@@ -83,6 +84,23 @@ pub enum WhenFull {
 impl WhenFull {
     /// [`WhenFull::Copy`] with 64 MiB. Two CPUs that write as fast as they can fill this in a tenth of a second.
     pub const COPY: Self = Self::Copy { most: 64 << 20 };
+
+    /// The most memory that holding may take, in bytes.
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Self::Copy { most } => most,
+            // The index is bounded by the size of the rings.
+            Self::Release | Self::Discard => usize::MAX,
+        }
+    }
+
+    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a
+    /// process that exceeds a limit, and a control group kills it. The other half is for the rest of the program.
+    pub(crate) fn for_a_recording(self) -> Self {
+        let available =
+            memory::available().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX));
+        Self::Copy { most: self.most().min(available) }
+    }
 }
 
 impl Default for WhenFull {

@@ -1,7 +1,7 @@
 //! The part of a reader that does not sleep: refreshes, fences, due reports, new CPUs.
 
-mod reserved;
-mod rest;
+mod awaited;
+mod filling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -17,8 +17,8 @@ use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use crate::sys::machine;
-use reserved::Awaited;
-use rest::Filling;
+use awaited::Awaited;
+use filling::{Filling, QUARTER, SIXTEENTH};
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -94,6 +94,19 @@ const APART: Duration = Duration::from_micros(100);
 
 /// How often the kernel is asked for its count of losses.
 const ASK_LOSSES: Duration = Duration::from_millis(100);
+
+/// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most
+/// programs take.
+const SPINS: u32 = 256;
+
+/// A flush or a deadline waits for a reservation this many times as long as an event waits for a refresh at most; but
+/// longer than a fence takes, and no longer than somebody waits who has pressed Ctrl-C.
+const PATIENCE: u32 = 10;
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(10);
+
+/// A reader rests only while it holds less than this part of the events it found since it slept.
+const PART_HELD: usize = 4;
 
 impl Engine {
     /// The default of the longest time that an event lies in its ring unseen. Without messages about CPUs, also how
@@ -236,6 +249,8 @@ impl Engine {
         Turn::Ended
     }
 
+    // Sleeping, and rests: how long before the next refresh.
+
     /// The longest sleep after which there may be a reason to refresh.
     pub(crate) fn pause(&self) -> Duration {
         if self.merge.is_behind() || (self.awaited.since.is_some() && self.merge.may_find_commits()) {
@@ -280,6 +295,80 @@ impl Engine {
             _ => Duration::MAX,
         }
     }
+
+    /// Whether to refresh again instead of sleeping.
+    pub(crate) fn spins(&self) -> bool {
+        !self.spin.is_zero()
+            && (self.spin == Duration::MAX || self.found.is_some_and(|found| found.elapsed() < self.spin))
+    }
+
+    /// Counts a sleep, if its time is not zero.
+    pub(crate) fn sleeps(&mut self, time: Duration) {
+        self.since_sleep = 0;
+        self.sleeps += u64::from(!time.is_zero());
+    }
+
+    /// Counts a wake, if something other than the reader's own tick woke it.
+    pub(crate) fn wakes(&mut self, woken: bool) {
+        self.wakes += u64::from(woken);
+    }
+
+    /// How long to sleep before the next refresh, although more may have been written since the last. Zero: refresh at
+    /// once.
+    ///
+    /// The kernel writes more while a reader takes the events it has found. A refresh at once would find few, in cache
+    /// lines that the kernel is still writing. So a reader that has found many events since it slept, and has taken
+    /// them, sleeps for the rest of the tick. It does not rest if rings cannot wake it, if a ring is full already, or
+    /// if a caller waits.
+    ///
+    /// A BPF ring buffer wakes a reader for each record with which the reader has caught up. So if events come fast,
+    /// the reader rests however few it has found, and does not catch up: it keeps the last bytes of each BPF ring
+    /// buffer, so nothing wakes it.
+    pub(crate) fn rest(&mut self) -> Duration {
+        let have_buffers = self.merge.rings().have(|ring| ring.wakes_when_drained);
+        let found = self.since_sleep >= if have_buffers && self.pace.is_busy() { 1 } else { WORTH_A_REFRESH };
+        let took_much = found && self.merge.held() < WORTH_A_REFRESH.max(self.since_sleep / PART_HELD);
+        let is_awaited = self.report.is_some() || !self.merge.is_whole() || self.merge.rings().are_complete();
+        if !took_much || is_awaited || !self.spin.is_zero() || !self.have_events() {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
+        let rest = self.pace.rest(now).min(self.unwatched());
+        let rest = ends.into_iter().flatten().fold(rest, Duration::min);
+        if !rest.is_zero() {
+            self.merge.keep_behind = have_buffers;
+            // Bytes of yielded events are given back before every sleep: by a refresh, or here.
+            self.merge.advance_tails();
+            if !self.merge.is_crowded() {
+                return rest;
+            }
+        }
+        self.merge.keep_behind = false;
+        self.since_sleep = 0;
+        Duration::ZERO
+    }
+
+    /// The longest sleep while rings fill up and none wakes the reader. A writer that does nothing else fills a
+    /// sixteenth of the smallest BPF ring buffer in it, or a quarter if writers have been slow.
+    fn unwatched(&self) -> Duration {
+        let part = if self.filling.is_slow { QUARTER } else { SIXTEENTH };
+        self.merge.smallest_buffer().map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / part)))
+    }
+
+    /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader
+    /// that has given all earlier records back.
+    fn do_rings_wake(&self) -> bool {
+        self.have_events() && !self.merge.rings().have(|ring| ring.wakes_when_drained)
+    }
+
+    /// Whether each ring can wake the reader.
+    fn have_events(&self) -> bool {
+        let rings = self.merge.rings();
+        rings.events().count() == rings.len()
+    }
+
+    // Signals, and reports that are due.
 
     /// Acts on flushes, closings and forks. Says whether the stream goes on.
     #[cold]
@@ -349,6 +438,8 @@ impl Engine {
         self.capped && self.merge.is_drained()
     }
 
+    // Proofs.
+
     /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next
     /// fence.
     #[inline]
@@ -368,15 +459,6 @@ impl Engine {
             }
             Some(Err(errno)) => self.fence_failed(errno),
         }
-    }
-
-    /// Does periodic work, even if there is always an event to yield: new CPUs, losses, a deadline.
-    fn attend(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
-        self.follow_cpus(now)?;
-        self.report_past_deadline();
-        self.find_losses(now);
-        Ok(())
     }
 
     /// Waits a little for a program that is inside to leave. After too long, a grace period of the kernel replaces the
@@ -409,40 +491,6 @@ impl Engine {
         self.failures
             .failed(waited_for)
             .map_or(Ok(()), |times| Err(Error::fence_failed(ErrorKind::Degraded, errno, times)))
-    }
-
-    /// Refreshes all rings, and begins the proof that releases held events.
-    fn refresh(&mut self) {
-        self.know_threads();
-        // What a proof releases at once need not leave its ring before.
-        let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
-        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
-        self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
-        let found = self.merge.refresh(self.now());
-        // One more refresh releases the events of this one. A third one follows only if the second finds many events.
-        self.again = if self.again { found >= WORTH_A_REFRESH } else { found > 0 };
-        let now = Instant::now();
-        self.pace.refreshed(now, found);
-        self.since_sleep = self.since_sleep.saturating_add(found);
-        self.filling.refreshed(now, &self.merge);
-        if found > 0 {
-            self.found = Some(now);
-        }
-        self.cap();
-        self.watch_reserved(now);
-        self.forgo_reserved(now);
-        self.prove(now);
-        self.control.update_status(|status| self.fill_status(status, false));
-    }
-
-    /// Learns the thread that refreshes, and those of fences.
-    fn know_threads(&mut self) {
-        for thread in std::iter::once(machine::thread()).chain(self.proof.iter().flat_map(Proof::threads)) {
-            if !self.threads.contains(&thread) {
-                self.threads.push(thread);
-                self.merge.leave_out(thread);
-            }
-        }
     }
 
     /// Begins the proof that releases held events, if it is time.
@@ -484,21 +532,128 @@ impl Engine {
         gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
     }
 
-    /// Whether to refresh again instead of sleeping.
-    pub(crate) fn spins(&self) -> bool {
-        !self.spin.is_zero()
-            && (self.spin == Duration::MAX || self.found.is_some_and(|found| found.elapsed() < self.spin))
+    // What programs have reserved in BPF ring buffers and not committed.
+
+    /// Waits a little for programs to commit what they have reserved in BPF ring buffers, if a proof waits for them.
+    fn await_commits(&mut self) {
+        if !self.merge.awaits_commits() {
+            self.awaited.since = None;
+            return;
+        }
+        let spins = if self.awaited.since.is_none() { SPINS } else { 1 };
+        self.awaited.since.get_or_insert_with(Instant::now);
+        for _ in 0..spins {
+            if self.merge.may_find_commits() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
     }
 
-    /// Counts a sleep, if its time is not zero.
-    pub(crate) fn sleeps(&mut self, time: Duration) {
-        self.since_sleep = 0;
-        self.sleeps += u64::from(!time.is_zero());
+    /// Notes at which reservations rings stand for which a proof or a report waits. Call it after a refresh.
+    fn watch_reserved(&mut self, now: Instant) {
+        let places = &mut self.awaited.places;
+        places.retain(|(place, _)| self.merge.awaited_places().any(|other| other == *place));
+        for place in self.merge.awaited_places() {
+            if !places.iter().any(|(known, _)| *known == place) {
+                places.push((place, now));
+            }
+        }
     }
 
-    /// Counts a wake, if something other than the reader's own tick woke it.
-    pub(crate) fn wakes(&mut self, woken: bool) {
-        self.wakes += u64::from(woken);
+    /// How long to sleep at most while a proof or a report waits for reservations.
+    fn commit_nap(&self, now: Instant) -> Duration {
+        let Some(since) = self.awaited.since else { return Duration::MAX };
+        // As long again as the wait so far: nothing wakes the reader when a program commits.
+        let nap = COMMIT_NAP.max(now.saturating_duration_since(since));
+        if self.report.is_some() && !self.awaited.forgone {
+            nap.min(self.patience_left(now).max(COMMIT_NAP))
+        } else {
+            nap
+        }
+    }
+
+    /// How long a report waits for a reservation.
+    fn patience(&self) -> Duration {
+        (self.pace.longest() * PATIENCE).clamp(LEAST, MOST)
+    }
+
+    /// How much longer the report that is due waits for the oldest reservation. One that was found later was found
+    /// while it waited.
+    fn patience_left(&self, now: Instant) -> Duration {
+        let since = self.awaited.oldest().map_or(self.reported, |oldest| oldest.max(self.reported));
+        self.patience().saturating_sub(now.saturating_duration_since(since))
+    }
+
+    /// If a report has waited long enough for programs to commit what they have reserved, it waits no longer for those:
+    /// what is held before it leaves early. A program may never commit.
+    fn forgo_reserved(&mut self, now: Instant) {
+        if self.report.is_none() || self.report_is_due() {
+            return;
+        }
+        // A report that waits for a fence, too, waits on: programs come and go all the time.
+        if !self.awaited.places.is_empty() && self.patience_left(now).is_zero() {
+            let patience = self.patience();
+            let age = |found: Instant| now.saturating_duration_since(found);
+            let old = self.awaited.places.iter().filter(|(_, found)| age(*found) >= patience);
+            let old = old.map(|(place, found)| (*place, age(*found))).collect::<SmallVec<[_; 2]>>();
+            self.awaited.forgone |= self.merge.forgo_reserved(&old, !self.awaited.forgone);
+            self.cap();
+        }
+        if self.awaited.forgone {
+            self.merge.release_before_report();
+        }
+    }
+
+    // Refreshes, and periodic work.
+
+    /// Refreshes all rings, and begins the proof that releases held events.
+    fn refresh(&mut self) {
+        self.know_threads();
+        // What a proof releases at once need not leave its ring before.
+        let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
+        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
+        self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
+        let found = self.merge.refresh(self.now());
+        // One more refresh releases the events of this one. A third one follows only if the second finds many events.
+        self.again = if self.again { found >= WORTH_A_REFRESH } else { found > 0 };
+        let now = Instant::now();
+        self.pace.refreshed(now, found);
+        self.since_sleep = self.since_sleep.saturating_add(found);
+        self.filling.refreshed(now, &self.merge);
+        if found > 0 {
+            self.found = Some(now);
+        }
+        self.cap();
+        self.watch_reserved(now);
+        self.forgo_reserved(now);
+        self.prove(now);
+        self.control.update_status(|status| self.fill_status(status, false));
+    }
+
+    /// A reading of the keys' clock, if the rule needs one.
+    fn now(&self) -> u64 {
+        let needs_clock = matches!(self.merge.awaits(), Awaits::Time(_));
+        if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
+    }
+
+    /// Learns the thread that refreshes, and those of fences.
+    fn know_threads(&mut self) {
+        for thread in std::iter::once(machine::thread()).chain(self.proof.iter().flat_map(Proof::threads)) {
+            if !self.threads.contains(&thread) {
+                self.threads.push(thread);
+                self.merge.leave_out(thread);
+            }
+        }
+    }
+
+    /// Does periodic work, even if there is always an event to yield: new CPUs, losses, a deadline.
+    fn attend(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        self.follow_cpus(now)?;
+        self.report_past_deadline();
+        self.find_losses(now);
+        Ok(())
     }
 
     /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether
@@ -516,6 +671,23 @@ impl Engine {
         // run dry.
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
+
+    /// The kernel's message says that CPUs may have come online.
+    pub(crate) fn cpus_changed(&mut self) {
+        self.check_cpus = Instant::now();
+    }
+
+    /// Opens rings for new CPUs: when the kernel's messages say so, and periodically.
+    fn follow_cpus(&mut self, now: Instant) -> Result<(), Error> {
+        if now < self.check_cpus {
+            return Ok(());
+        }
+        let has_news = self.merge.rings().news().is_some();
+        self.check_cpus = now + if has_news { LIST_CPUS } else { Self::TICK };
+        self.merge.follow_cpus().map(drop)
+    }
+
+    // The status.
 
     /// The status of this reader as of the last refresh.
     pub(crate) fn status(&self) -> Status {
@@ -539,27 +711,6 @@ impl Engine {
         status.fences_failed = self.fences_failed;
         status.stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
         status.fence = self.proof.as_ref().and_then(Proof::under_way);
-    }
-
-    /// A reading of the keys' clock, if the rule needs one.
-    fn now(&self) -> u64 {
-        let needs_clock = matches!(self.merge.awaits(), Awaits::Time(_));
-        if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
-    }
-
-    /// The kernel's message says that CPUs may have come online.
-    pub(crate) fn cpus_changed(&mut self) {
-        self.check_cpus = Instant::now();
-    }
-
-    /// Opens rings for new CPUs: when the kernel's messages say so, and periodically.
-    fn follow_cpus(&mut self, now: Instant) -> Result<(), Error> {
-        if now < self.check_cpus {
-            return Ok(());
-        }
-        let has_news = self.merge.rings().news().is_some();
-        self.check_cpus = now + if has_news { LIST_CPUS } else { Self::TICK };
-        self.merge.follow_cpus().map(drop)
     }
 }
 

@@ -6,42 +6,25 @@ use crate::sys::{bpf, perf};
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 
-impl Rings {
-    /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an
-    /// [`ErrorKind::Degraded`] that names the tracepoint ([`Error::event`]) and the program.
-    ///
-    /// The kernel runs such a program before it writes the event into any ring. If one returns 0, it writes no event,
-    /// and **nothing counts** that (`perf_trace_run_bpf_submit`, kernel/events/core.c). What a program returns cannot
-    /// be seen from outside. Programs at raw tracepoints, fentry programs and those of other probes keep nothing back,
-    /// and are not listed. Neither are programs that come later: ask again.
-    ///
-    /// One ioctl(2) for each tracepoint (`PERF_EVENT_IOC_QUERY_BPF`). Empty where the rings have no tracepoints, and
-    /// once the reader is closed.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Permission`] without `CAP_PERFMON`; [`ErrorKind::System`] if the kernel does not answer;
-    /// [`ErrorKind::Forked`].
-    #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
-    pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
-        self.control().check()?;
-        let tracepoints = self.sources().iter().filter(|source| source.tracepoint_id().is_some());
-        let mut unasked: HashSet<&str> = tracepoints.map(Source::name).collect();
-        let mut programs = Vec::new();
-        for producer in self.control().producers().events() {
-            if !unasked.remove(&*producer.name) {
-                continue;
-            }
-            let asked = perf::programs(producer.event.as_fd()).map_err(|errno| {
-                let message = format!("cannot ask for BPF programs at {}", producer.name);
-                let kind = ErrorKind::of(&errno);
-                let hint =
-                    if kind == ErrorKind::Permission { "needs CAP_PERFMON in the first user namespace" } else { "" };
-                Error::new(kind, message).because(errno).hinting(hint).about(&producer.name)
-            });
-            programs.extend(asked?.into_iter().map(|id| foreign(&producer.name, id)));
+/// [`Rings::foreign_programs`].
+pub(super) fn programs(rings: &Rings) -> Result<Vec<Error>, Error> {
+    rings.control().check()?;
+    let tracepoints = rings.sources().iter().filter(|source| source.tracepoint_id().is_some());
+    let mut unasked: HashSet<&str> = tracepoints.map(Source::name).collect();
+    let mut programs = Vec::new();
+    for producer in rings.control().producers().events() {
+        if !unasked.remove(&*producer.name) {
+            continue;
         }
-        Ok(programs)
+        let asked = perf::programs(producer.event.as_fd()).map_err(|errno| {
+            let message = format!("cannot ask for BPF programs at {}", producer.name);
+            let kind = ErrorKind::of(&errno);
+            let hint = if kind == ErrorKind::Permission { "needs CAP_PERFMON in the first user namespace" } else { "" };
+            Error::new(kind, message).because(errno).hinting(hint).about(&producer.name)
+        });
+        programs.extend(asked?.into_iter().map(|id| foreign(&producer.name, id)));
     }
+    Ok(programs)
 }
 
 /// A program that is attached to a tracepoint.

@@ -1,7 +1,7 @@
 //! The texts of formats: from tracefs, from a recording, and for probes from the kernel's documentation.
 
 use crate::error::{Error, ErrorKind, hint, short};
-use crate::rings::{Rings, Source};
+use crate::rings::Source;
 use crate::sys::{machine, pmu, tracepoint};
 use std::fs;
 use std::io;
@@ -36,7 +36,7 @@ fn of_probe(returns: bool) -> String {
 fn of_number(number: u64) -> Result<String, Error> {
     let name = format!("of number {number}");
     match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {
-        Some(name) => Rings::format_of(&name),
+        Some(name) => of_name(&name),
         None => Err(none(&name, &machine::tracefs().map_err(|errno| refused(&name, errno))?)),
     }
 }
@@ -53,60 +53,29 @@ pub(crate) fn place_of(format: &str, field: &str) -> Option<usize> {
     format.lines().find_map(parts)
 }
 
-impl Rings {
-    /// The text of a source's format, as the file `format` of tracefs has it, by the number that
-    /// [`Record::source`](crate::Record::source) gives. It names the fields of a payload. The package perfweave-decode
-    /// parses it. It reads tracefs, so call it before reading. For a tracepoint that was given by number it searches
-    /// all tracepoints.
-    ///
-    /// A recording contains its formats, those of the machine that was recorded.
-    ///
-    /// Probes have the fields `__probe_ip`, or, for return probes, `__probe_func` and `__probe_ret_ip`, after the
-    /// fields that are common to all tracepoints.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a number that is not an index of [`Rings::sources`]; [`ErrorKind::NotFound`] for
-    /// BPF output, for events that are neither tracepoints nor probes, and for a recording without the format; and the
-    /// errors of [`Rings::format_of`].
-    pub fn format(&self, source: usize) -> Result<String, Error> {
-        let sources = self.sources();
-        let Some(source) = sources.get(source) else {
-            let has = format!("the rings have {} (adopted and simulated rings have none)", sources.len());
-            return Err(Error::new(ErrorKind::InvalidInput, format!("there is no source {source}: {has}")));
-        };
-        if let Some(text) = source.recorded_format() {
-            return Ok(text.to_owned());
-        }
-        if self.are_complete() && source.tracepoint_id().is_some() {
-            let cure = "the recording does not bring it, and that of this machine (Rings::format_of) may be another";
-            return Err(no_format(source.name(), cure));
-        }
-        match (source.tracepoint(), source.tracepoint_id()) {
-            (Some(name), _) => Self::format_of(name),
-            (None, Some(number)) => of_number(number),
-            (None, None) => returns(source).map(of_probe).ok_or_else(|| {
-                let cure = "a program's output is laid out as the program has it: see Record::payload_as";
-                no_format(source.name(), cure)
-            }),
-        }
+/// [`Rings::format`](crate::Rings::format), of a source of this machine.
+pub(super) fn of(source: &Source) -> Result<String, Error> {
+    match (source.tracepoint(), source.tracepoint_id()) {
+        (Some(name), _) => of_name(name),
+        (None, Some(number)) => of_number(number),
+        (None, None) => returns(source).map(of_probe).ok_or_else(|| {
+            let cure = "a program's output is laid out as the program has it: see Record::payload_as";
+            no_format(source.name(), cure)
+        }),
     }
+}
 
-    /// The text of the format of a tracepoint of this machine, `category:name`, from tracefs, wherever that is mounted.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be
-    /// read, and [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name without category.
-    pub fn format_of(name: &str) -> Result<String, Error> {
-        let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-            return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
-        };
-        let tracefs = machine::tracefs().map_err(|errno| refused(name, errno))?;
-        let path = tracefs.join("events").join(category).join(event).join("format");
-        fs::read_to_string(&path).map_err(|errno| match errno.kind() {
-            io::ErrorKind::NotFound => none(name, &tracefs),
-            _ => refused(name, at(&path, &errno)),
-        })
-    }
+/// [`Rings::format_of`](crate::Rings::format_of).
+pub(super) fn of_name(name: &str) -> Result<String, Error> {
+    let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
+        return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+    };
+    let tracefs = machine::tracefs().map_err(|errno| refused(name, errno))?;
+    let path = tracefs.join("events").join(category).join(event).join("format");
+    fs::read_to_string(&path).map_err(|errno| match errno.kind() {
+        io::ErrorKind::NotFound => none(name, &tracefs),
+        _ => refused(name, at(&path, &errno)),
+    })
 }
 
 /// For a probe, whether it is a return probe.
@@ -130,7 +99,7 @@ fn none(name: &str, tracefs: &Path) -> Error {
     Error::no_tracepoint(name, format!("see {}", tracefs.join("available_events").display()))
 }
 
-fn no_format(event: &str, cure: &'static str) -> Error {
+pub(super) fn no_format(event: &str, cure: &'static str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{} has no format", short(event))).hinting(cure).about(event)
 }
 

@@ -38,6 +38,8 @@ use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::{Control, Pause, ProducerGate};
+use crate::rings::options::RingOptions;
+use crate::rings::ring_buffers::Failures;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
@@ -171,6 +173,11 @@ pub struct RawRing {
 }
 
 impl Rings {
+    /// Options to open rings with.
+    pub fn options() -> RingOptions {
+        RingOptions::new()
+    }
+
     /// Rings without a ring yet, for [`Rings::add`]. `clock` stamps the records.
     pub fn empty(clock: Clock) -> Self {
         Self {
@@ -253,6 +260,64 @@ impl Rings {
         self.others.as_deref()
     }
 
+    /// The text of a source's format, as the file `format` of tracefs has it, by the number that
+    /// [`Record::source`](crate::Record::source) gives. It names the fields of a payload. The package perfweave-decode
+    /// parses it. It reads tracefs, so call it before reading. For a tracepoint that was given by number it searches
+    /// all tracepoints.
+    ///
+    /// A recording contains its formats, those of the machine that was recorded.
+    ///
+    /// Probes have the fields `__probe_ip`, or, for return probes, `__probe_func` and `__probe_ret_ip`, after the
+    /// fields that are common to all tracepoints.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a number that is not an index of [`Rings::sources`]; [`ErrorKind::NotFound`] for
+    /// BPF output, for events that are neither tracepoints nor probes, and for a recording without the format; and the
+    /// errors of [`Rings::format_of`].
+    pub fn format(&self, source: usize) -> Result<String, Error> {
+        let sources = self.sources();
+        let Some(source) = sources.get(source) else {
+            let has = format!("the rings have {} (adopted and simulated rings have none)", sources.len());
+            return Err(Error::new(ErrorKind::InvalidInput, format!("there is no source {source}: {has}")));
+        };
+        if let Some(text) = source.recorded_format() {
+            return Ok(text.to_owned());
+        }
+        if self.are_complete() && source.tracepoint_id().is_some() {
+            let cure = "the recording does not bring it, and that of this machine (Rings::format_of) may be another";
+            return Err(format::no_format(source.name(), cure));
+        }
+        format::of(source)
+    }
+
+    /// The text of the format of a tracepoint of this machine, `category:name`, from tracefs, wherever that is mounted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be
+    /// read, and [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name without category.
+    pub fn format_of(name: &str) -> Result<String, Error> {
+        format::of_name(name)
+    }
+
+    /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an
+    /// [`ErrorKind::Degraded`] that names the tracepoint ([`Error::event`]) and the program.
+    ///
+    /// The kernel runs such a program before it writes the event into any ring. If one returns 0, it writes no event,
+    /// and **nothing counts** that (`perf_trace_run_bpf_submit`, kernel/events/core.c). What a program returns cannot
+    /// be seen from outside. Programs at raw tracepoints, fentry programs and those of other probes keep nothing back,
+    /// and are not listed. Neither are programs that come later: ask again.
+    ///
+    /// One ioctl(2) for each tracepoint (`PERF_EVENT_IOC_QUERY_BPF`). Empty where the rings have no tracepoints, and
+    /// once the reader is closed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] without `CAP_PERFMON`; [`ErrorKind::System`] if the kernel does not answer;
+    /// [`ErrorKind::Forked`].
+    #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
+    pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
+        foreign::programs(self)
+    }
+
     /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
     pub(crate) fn news(&self) -> Option<&Arc<OwnedFd>> {
         self.news.as_ref()
@@ -287,6 +352,31 @@ impl Rings {
         self.is_complete = false;
         self.facts = None;
         self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
+    }
+
+    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
+    /// count up: 8 bytes, one count for each CPU. `perfweave_reserve()` and `perfweave_output()` of
+    /// [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger and losses ([`Lost`](crate::Lost)) then have these
+    /// counts.
+    ///
+    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them.
+    /// [`Account::exact`](crate::Account::exact) is then false, and only sequence numbers show what is missing.
+    ///
+    /// Call it after [`Rings::add`]. It counts failures from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the map is no such array, if there is no BPF ring buffer, or if several
+    /// share a CPU: the counts do not say to which a failure belongs. [`ErrorKind::System`].
+    pub fn count_failures(&mut self, map: impl AsFd) -> Result<(), Error> {
+        let uncounted = |cpu_ring: &CpuRing| !cpu_ring.ring.properties().counts_losses;
+        let buffers: Vec<u32> =
+            self.cpu_rings.iter().filter(|cpu_ring| uncounted(cpu_ring)).map(|cpu_ring| cpu_ring.origin.cpu).collect();
+        let failures = Failures::of(map.as_fd(), &buffers)?;
+        let cpu_rings = self.cpu_rings.iter_mut().filter(|cpu_ring| uncounted(cpu_ring));
+        for (cpu_ring, failures) in cpu_rings.zip(failures) {
+            cpu_ring.losses = Losses::new(Counter::Failures(failures));
+        }
+        Ok(())
     }
 
     /// How many rings there are.

@@ -64,13 +64,6 @@ const URETPROBE: &str = "uretprobe";
 /// default), so a user who may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
 
-impl Rings {
-    /// Options to open rings with.
-    pub fn options() -> RingOptions {
-        RingOptions::new()
-    }
-}
-
 impl RingOptions {
     pub(super) fn new() -> Self {
         Self {

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::ring::ANY_CPU;
-use crate::rings::{Counter, CpuRing, Losses, Rings};
+use crate::rings::no_such_cpu;
 use crate::sys::{bpf, machine};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The counts of failed reservations: a map with a word for each possible CPU.
@@ -19,38 +19,10 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// How many reservations have failed since the ring was adopted.
-    pub(crate) fn read(&self) -> Option<u64> {
-        self.count().ok()
-    }
-
-    fn count(&self) -> io::Result<u64> {
-        let counts = bpf::map_counts(self.map.as_fd(), self.possible)?;
-        let all = match self.which {
-            Some(which) => counts.get(which).copied().unwrap_or(0),
-            None => counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count)),
-        };
-        Ok(all.saturating_sub(self.before))
-    }
-}
-
-impl Rings {
-    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
-    /// count up: 8 bytes, one count for each CPU. `perfweave_reserve()` and `perfweave_output()` of
-    /// [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger and losses ([`Lost`](crate::Lost)) then have these
-    /// counts.
-    ///
-    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them.
-    /// [`Account::exact`](crate::Account::exact) is then false, and only sequence numbers show what is missing.
-    ///
-    /// Call it after [`Rings::add`]. It counts failures from now on.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the map is no such array, if there is no BPF ring buffer, or if several
-    /// share a CPU: the counts do not say to which a failure belongs. [`ErrorKind::System`].
-    pub fn count_failures(&mut self, map: impl AsFd) -> Result<(), Error> {
+    /// The counts of the BPF ring buffers of these CPUs, from now on.
+    pub(super) fn of(map: BorrowedFd<'_>, buffers: &[u32]) -> Result<Vec<Self>, Error> {
         // Asked for once: what is checked is what is read from then on.
-        let map = map.as_fd().try_clone_to_owned().map_err(Error::cannot("duplicate a map's file descriptor"))?;
+        let map = map.try_clone_to_owned().map_err(Error::cannot("duplicate a map's file descriptor"))?;
         let map = Arc::new(map);
         let info =
             bpf::map_info(map.as_fd()).map_err(|errno| Error::system("ask what the map of failures is", errno))?;
@@ -64,9 +36,6 @@ impl Rings {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
-        let uncounted = |cpu_ring: &CpuRing| !cpu_ring.ring.properties().counts_losses;
-        let buffers: Vec<u32> =
-            self.cpu_rings.iter().filter(|cpu_ring| uncounted(cpu_ring)).map(|cpu_ring| cpu_ring.origin.cpu).collect();
         let shared = |cpu: &u32| buffers.iter().filter(|other| *other == cpu).count() > 1;
         let wrong = if buffers.is_empty() {
             Some("there is no BPF ring buffer")
@@ -81,17 +50,26 @@ impl Rings {
         let counter = |cpu: u32| {
             let which = (cpu != ANY_CPU).then(|| possible.iter().position(|other| *other == cpu));
             let Some(which) = which.map_or(Some(None), |which| which.map(Some)) else {
-                return Err(super::no_such_cpu(cpu, possible.last().copied().unwrap_or(0)));
+                return Err(no_such_cpu(cpu, possible.last().copied().unwrap_or(0)));
             };
-            let mut failures = Failures { map: Arc::clone(&map), possible: possible.len(), which, before: 0 };
+            let mut failures = Self { map: Arc::clone(&map), possible: possible.len(), which, before: 0 };
             failures.before = failures.count().map_err(Error::cannot("read the counts of failed reservations"))?;
-            Ok(Losses::new(Counter::Failures(failures)))
+            Ok(failures)
         };
-        let counters = buffers.iter().map(|cpu| counter(*cpu)).collect::<Result<Vec<_>, _>>()?;
-        let cpu_rings = self.cpu_rings.iter_mut().filter(|cpu_ring| uncounted(cpu_ring));
-        for (cpu_ring, losses) in cpu_rings.zip(counters) {
-            cpu_ring.losses = losses;
-        }
-        Ok(())
+        buffers.iter().map(|cpu| counter(*cpu)).collect()
+    }
+
+    /// How many reservations have failed since the ring was adopted.
+    pub(crate) fn read(&self) -> Option<u64> {
+        self.count().ok()
+    }
+
+    fn count(&self) -> io::Result<u64> {
+        let counts = bpf::map_counts(self.map.as_fd(), self.possible)?;
+        let all = match self.which {
+            Some(which) => counts.get(which).copied().unwrap_or(0),
+            None => counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count)),
+        };
+        Ok(all.saturating_sub(self.before))
     }
 }

@@ -1,4 +1,4 @@
-//! The rooms of DESIGN.md: no room uses a room on its right.
+//! The rooms of DESIGN.md: no room uses a room on its right. And a type and its methods are in one file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,48 @@ fn every_room_has_its_place() {
             assert!(ROOMS.contains(&name), "{name} has no place");
         }
     }
+}
+
+/// Methods elsewhere than in the file of their type: one of a later room, those of optional features, and those of each
+/// kind of ring.
+const ELSEWHERE: [&str; 6] = [
+    "impl KernelHalf in ring/consumer/ring_buffer.rs",
+    "impl Record in record/payload.rs",
+    "impl Record in record/typed.rs",
+    "impl Ring in ring/consumer/perf.rs",
+    "impl Ring in ring/consumer/ring_buffer.rs",
+    "impl Rings in reader/unordered.rs",
+];
+
+/// What `impl` in this line gives methods to: nothing if it is of a trait.
+fn given_methods(line: &str) -> Option<&str> {
+    let after = line.trim_start().strip_prefix("impl").filter(|after| after.starts_with([' ', '<']))?;
+    let after = if after.starts_with('<') { after.split_once("> ")?.1 } else { after.trim_start() };
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let name = &after[..after.find(|c| !is_name(c)).unwrap_or(after.len())];
+    (!after.contains(" for ") && !name.is_empty()).then_some(name)
+}
+
+#[test]
+fn a_type_and_its_methods_are_in_one_file() {
+    let mut elsewhere = Vec::new();
+    let mut folders = vec![src()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+            let has = |name: &str| words.windows(2).any(|two| ["struct", "enum"].contains(&two[0]) && two[1] == name);
+            let names = text.lines().filter_map(given_methods).filter(|name| !has(name));
+            let file = path.strip_prefix(src()).unwrap().display().to_string();
+            elsewhere.extend(names.map(|name| format!("impl {name} in {file}")));
+        }
+    }
+    elsewhere.sort();
+    assert_eq!(elsewhere, ELSEWHERE);
 }
 
 #[test]
