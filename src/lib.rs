@@ -44,8 +44,8 @@
 //! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped or a BPF ring buffer
 //!    ([`Ring::adopt_ring_buffers`]), or simulate rings with `sim::Kernel` (feature `test-util`).
 //! 2. Choose an [`Order`]: by which [`Key`], and under which [`Hold`] rule.
-//! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait,
-//!    for programs with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
+//! 3. Read: [`Reader`] waits by itself, or not at all in a program's own event loop ([`Reader::next_timeout`]), and
+//!    `AsyncReader` waits under tokio (feature `tokio`). Both yield [`Event`]s, and most of those are [`Record`]s.
 //!
 //! The [`guide`] has a page each on ordering, loss, sizing, hold rules and migrating.
 //!
@@ -60,7 +60,7 @@
 //! | `perf-event-open-sys-7` | `RingOptions::event`, `Source::attr`: any event by its attribute |
 //! | `linux-perf-event-reader-0-10` | `Record::decode`: records as typed values |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
-//! | `test-util` | `sim`: a simulated kernel for a program's own tests |
+//! | `test-util` | `sim`, a simulated kernel for a program's own tests, and `Merge`, a reader that goes step by step |
 //!
 //! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their
 //! lines as the kernel prints them; `perfweave-symbols` has functions and static probes of programs by name, for
@@ -75,9 +75,9 @@
 //! | --- | --- | --- |
 //! | key | the number that orders events: a time or a sequence number | event time (Flink), timestamp |
 //! | hold rule | when an event may leave the reader ([`Hold`]) | watermark strategy (Flink) |
-//! | frontier | the key up to which events may leave now ([`Merge::frontier`]) | watermark (Flink), frontier (timely dataflow) |
+//! | frontier | the key up to which events may leave now | watermark (Flink), frontier (timely dataflow) |
 //! | fence | a wait for an RCU grace period (not a memory fence), which proves that no smaller key can still come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
-//! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]) | `consume` (libbpf), `sync` (io-uring) |
+//! | refresh | load the heads of all rings and find their new records | `consume` (libbpf), `sync` (io-uring) |
 //! | late event | an event with a smaller key than one that has left ([`Certainty::Late`]) | late event (Flink), out-of-orderness |
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
@@ -101,8 +101,8 @@
 //!
 //! A child of fork(2) does not have the mappings of perf events (`VM_DONTCOPY`).
 //!
-//! - In the child, the parent's reader gives [`ErrorKind::Forked`], and the parent's [`Merge`] panics.
-//! - Dropping either in the child leaves the parent's maps, slots and threads alone.
+//! - In the child, the parent's reader gives [`ErrorKind::Forked`].
+//! - Dropping it in the child leaves the parent's maps, slots and threads alone.
 //! - A [`Frozen`] recorder and its [`Recorded`] panic in the child. They give no record.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function
 //!   has forked) is not guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has
@@ -160,6 +160,7 @@ pub use order::event_guard::{Batch, EventGuard};
 pub use order::fence::Fence;
 pub use order::hold::Hold;
 pub use order::key::Key;
+#[cfg(any(test, feature = "test-util"))]
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
 pub use order::rcu::Rcu;

@@ -3,7 +3,7 @@
 use crate::border::{Failure, Result, checked, guarded, nothing, number, pointer};
 use crate::event::{pw_lost_fn, pw_ring_buffer_sample_fn, pw_sample_fn};
 use crate::options::{Context, descriptor, pw_opts};
-use pw::{Clock, Handle, Hold, Key, Layout, Merge, Order, Reader, Ring, Rings, Wakeup};
+use pw::{Clock, Handle, Hold, Key, Layout, Order, Reader, Ring, Rings, Wakeup};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -283,9 +283,9 @@ fn ring_map(map: c_int, before: &[OwnedFd]) -> Result<OwnedFd> {
     let map = descriptor(map, "map_fd")?
         .try_clone_to_owned()
         .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string()))?;
-    // A merge refuses a ring buffer that is there twice.
+    // A reader refuses a ring buffer that is there twice.
     let all = adopt(before.iter().chain([&map]))?;
-    Merge::new(all, Order::new().key(Key::with(|_| None)).hold(Hold::None))?;
+    Reader::new(all, Order::new().key(Key::with(|_| None)).hold(Hold::None))?;
     Ok(map)
 }
 

@@ -42,8 +42,7 @@ pub struct Status {
     pub refreshes: u64,
     /// Fences that ended.
     pub fences: u64,
-    /// Fences that failed. The next fence proves their events. 0 for a [`Merge`](crate::Merge), which runs no fence
-    /// itself.
+    /// Fences that failed. The next fence proves their events.
     pub fences_failed: u64,
     /// How often a grace period of the kernel replaced writers' epochs, because a program did not leave
     /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)). 0 for a merge.

@@ -54,8 +54,7 @@ use std::time::Duration;
 /// - A program that sleeps inside, unless the patience has no end.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
 ///   although they are marked proven.
-/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
-///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
+/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)). The crate does not check who writes there. Only such programs may write.
 /// - A program that leaves twice, or that leaves after a tail call, which does not return: leave before the call.
 /// - A program that returns without leaving. Its CPU looks occupied for ever. A grace period of the kernel then
 ///   replaces the proof each time, and the reader reports it ([`ErrorKind::Degraded`]).

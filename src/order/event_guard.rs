@@ -10,8 +10,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
 
-/// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Dropping it consumes
-/// the event.
+/// An event lent by [`Reader::next`](crate::Reader::next). Dropping it consumes the event.
 pub struct EventGuard<'a> {
     pub(crate) cpu_rings: &'a [CpuRing],
     pub(crate) stream: &'a mut Stream,
@@ -105,7 +104,7 @@ impl fmt::Debug for EventGuard<'_> {
     }
 }
 
-/// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
+/// An iterator over the events that could be yielded when it was made. See [`Reader::batch`](crate::Reader::batch).
 ///
 /// `batch.for_each(|event| ..)` is a little faster than `for event in batch`, and so are [`Iterator::fold`] and the
 /// methods built on it (`count`, `sum`). Both yield the same events.

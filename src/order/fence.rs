@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
-/// A [`Reader`](crate::Reader) waits on a separate thread. A program that drives a [`Merge`](crate::Merge) itself waits
-/// with [`Fence::open`].
+/// A [`Reader`](crate::Reader) waits on a separate thread. [`Fence::open`] measures a way to wait, or says why there is
+/// none.
 ///
 /// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
 /// fence waits for.
@@ -89,8 +89,7 @@ impl Fence {
         Self::Custom(Arc::new(wait))
     }
 
-    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has its own thread,
-    /// like a [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of
+    /// Opens a way to wait for grace periods without rings. It has its own thread, like a [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of
     /// fence.
     ///
     /// # Errors

@@ -47,8 +47,8 @@ const DEAREST: u64 = 32;
 /// How many bytes of memory a ring's index grows before the rings are compared again.
 const STEP: usize = 64 << 10;
 
-/// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it
-/// in programs with their own event loop.
+/// The rings of a machine merged into one stream, step by step, for a program's tests (feature `test-util`): the test
+/// says when heads are loaded and when a grace period is over. A [`Reader`](crate::Reader) is built on it.
 ///
 /// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become
 /// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it returns
@@ -133,9 +133,7 @@ impl Merge {
     /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`]: there are no rings; a fill mark leaves no space for a record; the key is the
-    /// kernel's time and a ring does not record it; the map of epochs lacks an element for a CPU; a BPF ring buffer was
-    /// added twice. [`ErrorKind::Unsupported`] if writers' epochs prove nothing for these rings. [`ErrorKind::Forked`].
+    /// As [`Reader::new`](crate::Reader::new), without those of waiting.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         rings.control().check()?;
         check(&rings, &order)?;
@@ -508,7 +506,10 @@ impl Merge {
     /// # Panics
     /// In a forked child, which does not have the rings.
     #[inline(always)]
-    #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
+    #[cfg_attr(
+        any(test, feature = "test-util"),
+        expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")
+    )]
     pub fn next(&mut self) -> Option<EventGuard<'_>> {
         if self.is_ready() { Some(self.lend()) } else { None }
     }

@@ -36,6 +36,7 @@ pub(crate) mod frontier;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;
+#[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 pub(crate) mod merge;
 mod options;
 mod place;

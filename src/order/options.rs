@@ -48,9 +48,8 @@ impl Default for Order {
 ///
 /// No kernel writes into the rings of a recording. So no ring can overflow, and nothing is copied, released or
 /// discarded because a ring is full. The bound of [`WhenFull::Copy`] limits the index. If the index of the whole
-/// recording could take more than the bound, each refresh indexes a part of each ring, and
-/// [`Merge::is_behind`](crate::Merge::is_behind) says that there is more. Before the first part the merge computes the
-/// key of each record once. So a part proves the order of all keys that are smaller than every key that is left.
+/// recording could take more than the bound, each refresh indexes a part of each ring.
+/// Before the first part the reader computes the key of each record once. So a part proves the order of all keys that are smaller than every key that is left.
 ///
 /// Records leave before their order is proven in two cases, and [`EarlyRelease`](crate::EarlyRelease) says so: if a key
 /// is smaller than so many keys before it in its ring that they do not fit into the bound. [`WhenFull::Release`] and
@@ -217,7 +216,7 @@ impl Order {
     /// The mark always leaves space for two of the longest records seen in the ring. The kernel wakes the reader, and
     /// the reader refreshes. The rest of a ring must take what a CPU writes until the reader runs. Under
     /// [`WhenFull::Copy`] a reader also copies held records out of a ring below the mark if the kernel would fill the
-    /// rest of the ring within ten milliseconds. Making a merge fails with [`ErrorKind::InvalidInput`] if the mark
+    /// rest of the ring within ten milliseconds. Making a reader fails with [`ErrorKind::InvalidInput`] if the mark
     /// leaves no space for a record in a ring. For a recording this is not checked.
     ///
     /// # Panics
@@ -231,7 +230,7 @@ impl Order {
     }
 
     /// Sets the longest time that an event waits for a refresh, and then for a fence to begin. 100 ms unless set, from
-    /// 1 ms to an hour. It has no effect on a [`Merge`](crate::Merge), which does not wait.
+    /// 1 ms to an hour.
     ///
     /// A reader gathers events, because each wake-up and each fence costs as much as many events. On a machine with few
     /// events it wakes once in this time, and under a fence rule begins a fence if it found an event. On a busy machine
@@ -259,8 +258,7 @@ impl Order {
     /// A spinning reader finds the next event within about a microsecond, without a wake-up, and uses a whole CPU. On a
     /// machine without events it still sleeps. With [`Duration::MAX`] it never sleeps.
     ///
-    /// It has an effect on a [`Reader`](crate::Reader) only: a reader under tokio does not spin, and a
-    /// [`Merge`](crate::Merge) does not wait. A wake-up for every few events
+    /// It has an effect on a [`Reader`](crate::Reader) only: a reader under tokio does not spin. A wake-up for every few events
     /// ([`Wakeup::Events`](crate::Wakeup::Events)) also shortens the wait. It costs the traced program an interrupt
     /// each time.
     #[doc(alias = "busy poll")]

@@ -210,8 +210,7 @@ impl GracePeriods {
         Rcu::read().ok()?.advice(self.name())
     }
 
-    /// Begins a grace period and does not wait. Call it right after [`Merge::begin_fence`](crate::Merge::begin_fence).
-    /// Returns false if one is already under way.
+    /// Begins a grace period and does not wait. Returns false if one is already under way.
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -220,9 +219,7 @@ impl GracePeriods {
         may
     }
 
-    /// The result of the grace period under way, if it has ended, without waiting. Returned once. Then call
-    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
-    /// period failed.
+    /// The result of the grace period under way, if it has ended, without waiting. Returned once.
     ///
     /// # Errors
     /// As [`GracePeriods::wait`].

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// The events of a machine in order: a [`Merge`](crate::Merge) that waits.
+/// The events of a machine in order. It waits for them, or until a time of the program's choice.
 ///
 /// ```
 /// # use perfweave::{Ended, Order, Reader, sim};
@@ -128,10 +128,12 @@ impl Reader {
     /// Makes a reader of these rings, with these options.
     ///
     /// # Errors
-    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the hold rule
-    /// needs a fence and none is possible; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for the lag rule
-    /// on a clock that cannot be read; [`ErrorKind::Limit`](crate::ErrorKind::Limit);
-    /// [`ErrorKind::System`](crate::ErrorKind::System).
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): there are no rings; a fill mark leaves no space for a
+    /// record; the key is the kernel's time and a ring does not record it; the lag rule, and a clock that cannot be read;
+    /// the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the hold rule needs a fence and none is possible, or
+    /// writers' epochs prove nothing for these rings. [`ErrorKind::Limit`](crate::ErrorKind::Limit),
+    /// [`ErrorKind::System`](crate::ErrorKind::System), [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
@@ -178,8 +180,8 @@ impl Reader {
     /// batch is empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
     ///
     /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled
-    /// up by a quarter since the last refresh; the next batch then begins with a refresh. See
-    /// [`Merge::batch`](crate::Merge::batch), and [`Batch`] for the fastest way to take the events.
+    /// up by a quarter since the last refresh; the next batch then begins with a refresh. [`Batch`]
+    /// has the fastest way to take the events.
     ///
     /// # Errors
     /// As [`Reader::next`].

@@ -99,7 +99,7 @@ impl AsyncReader {
     }
 
     /// All events that can be yielded, as an iterator. Waits until there is one. `None` when the stream has ended. The
-    /// items borrow the reader. See [`Merge::batch`](crate::Merge::batch).
+    /// items borrow the reader. See [`Reader::batch`](crate::Reader::batch).
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).

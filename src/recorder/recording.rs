@@ -131,11 +131,12 @@ impl Recorder {
         self.rings.skipped()
     }
 
-    /// Opens rings for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it from
-    /// time to time while recording.
+    /// Opens rings for CPUs that came online. Call it from time to time while recording: what is written on a CPU before
+    /// that is not recorded.
     ///
     /// # Errors
-    /// As [`Merge::follow_cpus`](crate::Merge::follow_cpus).
+    /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries
+    /// again.
     pub fn follow_cpus(&mut self) -> Result<(), Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);

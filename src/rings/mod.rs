@@ -51,10 +51,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The rings of a machine, by CPU. [`Merge`](crate::Merge) and [`Reader`](crate::Reader) take them.
+/// The rings of a machine, by CPU. A [`Reader`](crate::Reader) takes them.
 ///
 /// Open them with [`Rings::options`], adopt rings of other programs with [`Rings::add`], or simulate rings with
-/// [`sim::Kernel`](crate::sim::Kernel).
+/// `sim::Kernel` (feature `test-util`).
 ///
 /// Dropping the rings empties the slots of BPF maps, then unmaps, then closes. A child of fork(2) does not have the
 /// mappings and shares the slots with its parent: there, dropping only closes.

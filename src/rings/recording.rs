@@ -10,8 +10,8 @@ use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::io;
 
-/// Makes [`Rings`] of recorded bytes, for a program that reads a file format. A [`Merge`](crate::Merge) and a
-/// [`Reader`](crate::Reader) take them like those of a kernel.
+/// Makes [`Rings`] of recorded bytes, for a program that reads a file format. A
+/// [`Reader`](crate::Reader) takes them like those of a kernel.
 ///
 /// The package perfweave-perf-data reads `perf.data` files with it. Another format takes what it knows of a CPU to
 /// records as perf_event_open(2) describes them:

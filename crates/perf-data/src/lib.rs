@@ -1,7 +1,7 @@
 //! Recordings of perf(1): `perf.data` files as rings of [`perfweave`], and its streams as `perf.data` files.
 //!
 //! [`open`] reads what `perf record` wrote, here or on another machine. The rings that it gives go into a
-//! [`Merge`](perfweave::Merge) or a [`Reader`](perfweave::Reader) like those of a kernel, so the same program reads
+//! [`Reader`](perfweave::Reader) like those of a kernel, so the same program reads
 //! live and recorded events. A [`Writer`] takes events as they are yielded. `perf script` and `perf report` read its
 //! file in the same order.
 //!

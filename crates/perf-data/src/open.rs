@@ -23,19 +23,12 @@ use std::path::{Path, PathBuf};
 /// that stamped the records (`perf record -k`), or [`Clock::Perf`].
 ///
 /// ```no_run
-/// use perfweave::{Merge, Order};
+/// use perfweave::{Order, Reader};
 ///
 /// // perf record -a -e sched:sched_switch -- sleep 1
-/// let mut merge = Merge::new(perfweave_perf_data::open("perf.data")?, Order::new())?;
-/// loop {
-///     merge.refresh(0);
-///     for event in merge.batch() {
-///         println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
-///     }
-///     // A long recording is indexed in parts.
-///     if !merge.is_behind() {
-///         break;
-///     }
+/// let mut reader = Reader::new(perfweave_perf_data::open("perf.data")?, Order::new())?;
+/// while let Some(event) = reader.next()? {
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -45,7 +38,7 @@ use std::path::{Path, PathBuf};
 /// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts,
 /// each layout has a ring for each CPU. Records that name no CPU, such as those of `perf record --per-thread`, are in a
 /// ring for each event and thread (the event's id), and their [`Record::cpu`](perfweave::Record::cpu) is `u32::MAX`. A
-/// file without records gives no rings, and [`Merge::new`](perfweave::Merge::new) then gives
+/// file without records gives no rings, and [`Reader::new`](perfweave::Reader::new) then gives
 /// [`ErrorKind::InvalidInput`].
 ///
 /// Other programs may still write into rings that are added ([`Rings::add`]). The hold rule then applies to all rings.
