@@ -141,13 +141,13 @@ impl Rows {
     /// count, and neither does what ended after a record that came late.
     pub fn is_missing(&mut self, event: &Event<'_>) -> bool {
         let since = self.last.takes(event);
-        since.into_iter().for_each(|since| self.times.void(since));
+        self.times.void(since);
         since.is_some() && event.record().is_none()
     }
 
     /// Takes what the ledger knows at the end and no event has told.
     fn end(&mut self, ledger: &Status) {
-        self.last.untold_since(ledger).into_iter().for_each(|since| self.times.void(since));
+        self.times.void(self.last.unreported_since(ledger));
     }
 
     /// The first rows, as text for a terminal.

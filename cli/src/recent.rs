@@ -48,7 +48,8 @@ impl<K: Clone + Eq + Hash, T, S: Sum<T>> Recent<K, T, S> {
     }
 
     /// Nothing that was concluded after this time is so.
-    pub fn void(&mut self, since: u64) {
+    pub fn void(&mut self, since: Option<u64>) {
+        let Some(since) = since else { return };
         let is_so = self.newest.partition_point(|(time, ..)| *time <= since);
         self.newest.truncate(is_so);
     }
@@ -121,7 +122,7 @@ impl Last {
     }
 
     /// The same of losses that no event has told, because no record has followed them.
-    pub fn untold_since(&self, ledger: &Status) -> Option<u64> {
+    pub fn unreported_since(&self, ledger: &Status) -> Option<u64> {
         let unreported = ledger.accounts.iter().filter(|account| account.unreported > 0);
         unreported.map(|account| account.cpu.and_then(|cpu| self.times.get(&cpu)).copied().unwrap_or(0)).min()
     }
@@ -209,11 +210,11 @@ mod tests {
         // A record that came late: what is concluded from it is concluded now.
         pairs.add(25, "a", 100);
         assert_eq!((counts(&pairs, "a"), counts(&pairs, "b")), ((3, 103, 100), (1, 3, 3)));
-        pairs.void(20);
+        pairs.void(Some(20));
         assert_eq!((counts(&pairs, "a"), counts(&pairs, "b")), ((2, 3, 2), (0, 0, 0)));
         pairs.add(21, "b", 4);
         assert_eq!(counts(&pairs, "b"), (1, 4, 4));
-        pairs.void(0);
+        pairs.void(Some(0));
         assert!(pairs.sums().is_empty());
     }
 
@@ -222,7 +223,7 @@ mod tests {
         let mut pairs = Pairs::default();
         (0..MOST as u64 + 5).for_each(|time| pairs.add(time, "a", time));
         assert_eq!((pairs.newest.len(), counts(&pairs, "a").0), (MOST, MOST as u64 + 5));
-        pairs.void(0);
+        pairs.void(Some(0));
         assert_eq!(counts(&pairs, "a"), (5, 10, 4));
     }
 

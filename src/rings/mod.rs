@@ -48,6 +48,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -297,6 +298,14 @@ impl Rings {
     /// read, and [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name without category.
     pub fn format_of(name: &str) -> Result<String, Error> {
         format::of_name(name)
+    }
+
+    /// Where tracefs is mounted: the first place that shows all of it, also if mounts cannot be listed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Permission`] if it cannot be searched.
+    pub fn tracefs() -> Result<PathBuf, Error> {
+        machine::tracefs().map_err(Error::cannot("find tracefs"))
     }
 
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an

@@ -66,6 +66,7 @@ fn tracefs_is_found_under_any_path() {
         for path in ["/mnt/a b", "/mnt/a\tb\nc", "/mnt/a\\b\\040c", "/mnt/\u{e4}\u{1d11e}"] {
             mount_on(path, "tracefs");
             open("sched:sched_switch").unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            assert_eq!(Rings::tracefs().unwrap(), Path::new(path));
             umount2(path, MntFlags::empty()).unwrap();
         }
         let error = open("sched:sched_switch").unwrap_err();
@@ -74,6 +75,7 @@ fn tracefs_is_found_under_any_path() {
         assert!(error.to_string().contains("mount -t tracefs"), "{error}");
         let error = Format::read("sched:sched_switch").unwrap_err();
         assert_error!(error, System, "cannot look up tracepoint sched:sched_switch", "mount -t tracefs");
+        assert_error!(Rings::tracefs().unwrap_err(), NotFound, "cannot find tracefs: tracefs is not mounted");
     });
 }
 

@@ -111,8 +111,7 @@ impl<'a> Account<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A thread may have run meanwhile.
-            let since = self.scheduler.notice(event);
-            self.void(since);
+            self.rows.void(self.scheduler.notice(event));
             self.waits = None;
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
@@ -120,19 +119,13 @@ impl<'a> Account<'a> {
 
     /// Takes what the ledger knows at the end and no event has told.
     pub fn end(&mut self, ledger: &Status) {
-        let since = self.scheduler.unreported(ledger);
-        self.void(since);
-    }
-
-    /// No period that ended after this time counts.
-    fn void(&mut self, since: Option<u64>) {
-        since.into_iter().for_each(|since| self.rows.void(since));
+        self.rows.void(self.scheduler.unreported(ledger));
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
         self.family.take(record);
         let Some(time) = event.key() else { return Ok(()) };
-        self.void(late(event));
+        self.rows.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
         if self.names.take(record) {
             let thread = record.body().u32(4);

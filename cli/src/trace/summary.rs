@@ -41,12 +41,12 @@ impl Summary {
     /// Takes what is seen of a CPU. What returned while records were lost, or after one that came late, has no time:
     /// another entry may be among them.
     pub fn saw(&mut self, event: &Event<'_>) {
-        self.last.takes(event).into_iter().for_each(|since| self.times.void(since));
+        self.times.void(self.last.takes(event));
     }
 
     /// The longest in all first.
     pub fn print(&mut self, ledger: &Status, out: &mut impl Write, json: bool) -> io::Result<()> {
-        self.last.untold_since(ledger).into_iter().for_each(|since| self.times.void(since));
+        self.times.void(self.last.unreported_since(ledger));
         let mut times = self.times.sums();
         let mut rows: Vec<_> =
             self.rows.iter().map(|(name, row)| (name, times.remove(name).unwrap_or_default(), row)).collect();

@@ -81,27 +81,20 @@ impl<'a> Rows<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
-            let since = self.scheduler.notice(event);
-            self.void(since);
+            self.pairs.void(self.scheduler.notice(event));
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
     }
 
     /// Takes what the ledger knows at the end and no event has told.
     pub fn end(&mut self, ledger: &Status) {
-        let since = self.scheduler.unreported(ledger);
-        self.void(since);
-    }
-
-    /// No wait that ended after this time counts.
-    fn void(&mut self, since: Option<u64>) {
-        since.into_iter().for_each(|since| self.pairs.void(since));
+        self.pairs.void(self.scheduler.unreported(ledger));
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
         self.family.take(record);
         let Some(time) = event.key() else { return Ok(()) };
-        self.void(late(event));
+        self.pairs.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
         if self.names.take(record) {
             return Ok(());

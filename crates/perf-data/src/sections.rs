@@ -16,7 +16,7 @@ use crate::metadata::{
 use crate::noted::Noted;
 use crate::tracing;
 use crate::{Error, Facts};
-use perfweave::{Clock, ClockOffset, Rings, Source};
+use perfweave::{Clock, ClockOffset, Rings};
 
 /// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
 const STRING: usize = 64;
@@ -162,11 +162,7 @@ pub(crate) fn features(rings: &Rings) -> Result<Features, Error> {
         return Ok(facts.features.clone());
     }
     let mut features = Features::new();
-    let tracepoint = |source: &'_ Source| Some((source.tracepoint_id()?, source.tracepoint().map(str::to_owned)));
-    let tracepoints: Vec<_> = rings.sources().iter().filter_map(tracepoint).collect();
-    if !tracepoints.is_empty() {
-        features.push((TRACING_DATA, tracing::data(&tracepoints)?));
-    }
+    features.extend(tracing::data(rings)?.map(|data| (TRACING_DATA, data)));
     for (feature, text) in [(OSRELEASE, machine::release()), (ARCH, std::env::consts::ARCH.to_owned())] {
         let mut section = Vec::new();
         string(&mut section, &text);

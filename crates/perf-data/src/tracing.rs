@@ -4,31 +4,30 @@
 
 use crate::file::Words;
 use crate::{Error, machine};
+use perfweave::Rings;
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io;
+use std::path::Path;
 
 /// The magic bytes and the version.
 const BEGIN: &[u8] = b"\x17\x08\x44tracing0.6\0";
 
-/// The formats of tracepoints, each by number and, if it is known, `category:name`.
-pub(crate) fn data(tracepoints: &[(u64, Option<String>)]) -> Result<Vec<u8>, Error> {
+/// The formats of the tracepoints among the sources of rings. `None` if there are none.
+pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
+    let sources = rings.sources().iter().enumerate();
+    let mut tracepoints =
+        sources.filter_map(|(at, source)| Some((at, source.tracepoint_id()?, source.tracepoint()))).peekable();
+    let Some(&(_, first, _)) = tracepoints.peek() else { return Ok(None) };
     let failed = |id| move |errno| no_format(id, errno);
-    let first = tracepoints.first().map_or(0, |(id, _)| *id);
-    let tracefs = machine::tracefs().map_err(failed(first))?;
-    let events = tracefs.join("events");
-    let mut categories: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    for &(id, ref name) in tracepoints {
-        let named = name.as_deref().and_then(|name| name.split_once(':'));
-        let found = match named {
-            Some((category, name)) => Some([category, name].map(str::to_owned)),
-            None => machine::tracepoint(&events, id).map_err(failed(id))?,
+    let events = Rings::tracefs().map_err(|error| no_format(first, error.into()))?.join("events");
+    let mut categories: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (at, id, name) in tracepoints {
+        let format = rings.format(at).map_err(|error| no_format(id, error.into()))?;
+        let category = match name.and_then(|name| name.split_once(':')) {
+            Some((category, _)) => category.to_owned(),
+            None => category_of(&events, &format).map_err(failed(id))?,
         };
-        let Some([category, name]) = found else {
-            let errno = io::Error::new(io::ErrorKind::NotFound, "no tracepoint has this number");
-            return Err(no_format(id, errno));
-        };
-        let format = fs::read(events.join(&category).join(name).join("format")).map_err(failed(id))?;
         categories.entry(category).or_default().push(format);
     }
     let mut out = BEGIN.to_vec();
@@ -45,11 +44,21 @@ pub(crate) fn data(tracepoints: &[(u64, Option<String>)]) -> Result<Vec<u8>, Err
     for (category, formats) in categories {
         out.extend(category.bytes().chain([0]));
         out.extend((formats.len() as u32).to_ne_bytes());
-        formats.iter().for_each(|format| with_length(&mut out, format));
+        formats.iter().for_each(|format| with_length(&mut out, format.as_bytes()));
     }
     // Symbols of the kernel, strings of trace_printk, names of processes: none.
     out.extend([0; 4 + 4 + 8]);
-    Ok(out)
+    Ok(Some(out))
+}
+
+/// The category of the tracepoint with this format, which does not say it.
+fn category_of(events: &Path, format: &str) -> io::Result<String> {
+    let name = format.lines().find_map(|line| line.strip_prefix("name: ")).unwrap_or_default();
+    let has = |category: &DirEntry| {
+        fs::read(category.path().join(name).join("format")).is_ok_and(|other| other == format.as_bytes())
+    };
+    let category = fs::read_dir(events)?.flatten().find(has);
+    category.and_then(|category| category.file_name().into_string().ok()).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// The format of a tracepoint cannot be read. Without it perf(1) does not read the file.
