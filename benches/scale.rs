@@ -126,8 +126,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "Rings in memory. Medians of {rounds} rounds. Random rings, records of {RECORD} bytes; an event with its look.\n"
     );
     println!(
-        "| rings | merge, bytes a ring | look at idle rings, µs | a hundredth has a record, µs | a CPU comes, µs | `next`, ns an event | \
-         `batch` | `next`, bursts of ~16 | `batch`, bursts of ~16 | cores for 100,000 events a second in each ring |"
+        "| rings | merge, bytes a ring | look at idle rings, µs | a hundredth has a record, µs | a CPU comes, µs | \
+         `next`, ns an event | `batch` | `next`, bursts of ~16 | `batch`, bursts of ~16 | cores for 100,000 events a \
+         second in each ring |"
     );
     println!("|{}", " --- |".repeat(10));
     for rings in [8, 64, 256, 512, 4096] {

@@ -123,8 +123,8 @@ impl Summary {
             );
         } else {
             println!(
-                "{events} events of {cpus} CPUs ({unproven} unproven, {out_of_order} out of order), lost {lost}, left out \
-                 {left_out}; the other task ran {ticks} times"
+                "{events} events of {cpus} CPUs ({unproven} unproven, {out_of_order} out of order), lost {lost}, left \
+                 out {left_out}; the other task ran {ticks} times"
             );
         }
     }

@@ -93,7 +93,8 @@ impl Common {
     pub fn say_if_not_expedited(&self) {
         if matches!(self.hold, Hold::Fence(Fence::Expedited { .. })) && matches!(Rcu::read(), Ok(Rcu::Normal)) {
             say(format_args!(
-                "perfweave: --hold expedited is as slow as --hold fence here: /sys/kernel/rcu_normal is 1, so no grace period is expedited"
+                "perfweave: --hold expedited is as slow as --hold fence here: /sys/kernel/rcu_normal is 1, so no \
+                 grace period is expedited"
             ));
         }
     }

@@ -82,7 +82,8 @@ impl Advice {
             Some(bytes) => format!("guessed from the largest loss in a row, it takes {option} {}", size(bytes)),
             None => {
                 format!(
-                    "guessed from the largest loss in a row, no {option} is large enough: trace fewer events or processes"
+                    "guessed from the largest loss in a row, no {option} is large enough: trace fewer events or \
+                     processes"
                 )
             }
         }

@@ -277,8 +277,8 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::EarlyRelease(EarlyRelease { cpu, reserved: Some(age), .. }) => {
             let ring = if *cpu == ANY_CPU { "the ring buffer".into() } else { format!("CPU {cpu}'s ring buffer") };
             Some(format!(
-                "a program has not committed what it reserved in {ring} for {:.3} s: events leave before their order is proven, and what lies \
-                 after that reservation cannot be read",
+                "a program has not committed what it reserved in {ring} for {:.3} s: events leave before their order \
+                 is proven, and what lies after that reservation cannot be read",
                 age.as_secs_f64()
             ))
         }

@@ -4,7 +4,8 @@
 const WORDS: [(&str, &str); 24] = [
     (
         "a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/",
-        "-e takes names of `perf list` such as page-faults, tracepoints as sched:sched_switch, and a PMU's events as pmu/event/",
+        "-e takes names of `perf list` such as page-faults, tracepoints as sched:sched_switch, and a PMU's events as \
+         pmu/event/",
     ),
     ("RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it", "-e uprobe:FILE:NAME or -e kprobe:NAME"),
     ("give the function's place in the file to RingOptions::uprobe: nm(1) and readelf(1) tell it", ""),

@@ -134,7 +134,8 @@ fn a_thread_without_quota_is_ready() {
     }
     // 12 ms of computing are more than two quotas of 5 ms.
     let script = format!(
-        "echo $$ > {}/cgroup.procs; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); [ -z \"$(sed -n 's/^nr_throttled [1-9].*/x/p' {0}/cpu.stat)\" ] || exit 0; done",
+        "echo $$ > {}/cgroup.procs; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); [ -z \"$(sed -n 's/^nr_throttled \
+         [1-9].*/x/p' {0}/cpu.stat)\" ] || exit 0; done",
         group.display()
     );
     let Some([each, rows, _]) = objects(&["offcpu", "--json", "--each", "--comm", "sh", "--", "sh", "-c", &script])

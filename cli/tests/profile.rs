@@ -178,7 +178,8 @@ const LOOP: &str = "
     #include <string.h>
     #include <sys/mman.h>
     #include <time.h>
-    __attribute__((noinline)) static void work(void) { volatile long sum = 0; for (int i = 0; i < 100000; i++) { sum += i; sum ^= 5; } }
+    __attribute__((noinline)) static void work(void) { volatile long sum = 0; for (int i = 0; i < 100000; i++) { sum \
+                    += i; sum ^= 5; } }
     int main(int count, char **words) {
         char *copy = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         memcpy(copy, (void *)work, 256);

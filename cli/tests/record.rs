@@ -426,8 +426,8 @@ fn a_full_disk_ends_a_recording_that_can_be_read() {
     let place = Place::new();
     let Some(()) = recorded(&place.file("before"), &["-a"]) else { return };
     // Each line is a system call with a record of its own.
-    let script = "$PERFWEAVE record -e raw_syscalls:sys_enter -o $FILE -- dd if=/dev/zero of=/dev/null bs=1 count=400000; \
-        echo status $?; $PERFWEAVE convert --json $FILE | wc -l";
+    let script = "$PERFWEAVE record -e raw_syscalls:sys_enter -o $FILE -- dd if=/dev/zero of=/dev/null bs=1 \
+                  count=400000; echo status $?; $PERFWEAVE convert --json $FILE | wc -l";
     let output = on_small_disk(&place, 4 << 20, script);
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("status 1\n") && errors.contains("No space left on device"), "{said} {errors}");

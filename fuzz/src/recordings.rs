@@ -1,6 +1,6 @@
 //! Reads any bytes as a recording of perf(1), to its end: events in order, or a typed error. Checks the certificate of
-//! these bytes. Reads them again with little memory. Then writes a file of what was read and reads that: the records are
-//! the same, and its certificate holds.
+//! these bytes. Reads them again with little memory. Then writes a file of what was read and reads that: the records
+//! are the same, and its certificate holds.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull};

@@ -243,8 +243,8 @@ mod tests {
         let damaged = format!("{begin}{lost}{wrong}1 damaged stretches");
         assert_eq!(at(|account| account.damaged = 1), (false, false, damaged));
         let several = format!(
-            "{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 times that so much was lost that the numbers do not \
-             say how much"
+            "{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 times that so much was lost that the \
+             numbers do not say how much"
         );
         assert_eq!(at(|account| (account.unexplained, account.wraparounds) = (2, 3)), (false, false, several));
         let untraced = format!("{begin}{lost}{wrong}1.5s in which nothing of an online CPU was traced");

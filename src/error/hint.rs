@@ -23,8 +23,9 @@ pub(crate) fn tracefs(errno: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             let place = machine::tracefs_place();
             format!(
-                "whether there is one cannot be told: unless it is mounted otherwise, only root can read tracefs. As root, `mount -o \
-                 remount,gid={},mode=750 {}` lets the group of this process read it. RingOptions::tracepoint_id needs no file",
+                "whether there is one cannot be told: unless it is mounted otherwise, only root can read tracefs. As \
+                 root, `mount -o remount,gid={},mode=750 {}` lets the group of this process read it. \
+                 RingOptions::tracepoint_id needs no file",
                 Status::read().group,
                 place.display(),
             )

@@ -39,8 +39,8 @@ pub enum ErrorKind {
     /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have
     /// succeeded. While a flush or a deadline waits for fences, every failure is reported.
     Degraded,
-    /// A recording cannot be read: read another; the hint says how to record one that can be. Or it cannot be written or
-    /// completed: a full disk, a limit. What was written until then can be read.
+    /// A recording cannot be read: read another; the hint says how to record one that can be. Or it cannot be written
+    /// or completed: a full disk, a limit. What was written until then can be read.
     Recording,
     /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory
     /// (`VM_DONTCOPY`), and it shares everything else with its parent. Open new ones here.

@@ -38,7 +38,8 @@ pub(super) fn bpf_needs(needed: &str) -> String {
 /// The hint if seccomp refuses a call.
 pub(crate) fn filtered(call: &str) -> String {
     format!(
-        "a seccomp filter of this process refuses {call}, as those of containers do: allow it in the container's seccomp profile"
+        "a seccomp filter of this process refuses {call}, as those of containers do: allow it in the container's \
+         seccomp profile"
     )
 }
 

@@ -47,7 +47,8 @@ impl Barrier {
     pub(crate) fn check(self, rings: &Rings) -> Result<(), Error> {
         if let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.ring.properties().reserves) {
             let message = format!(
-                "{} does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers alone",
+                "{} does not show who is inside, and CPU {} has one: reservations prove the order of BPF ring buffers \
+                 alone",
                 cpu_ring.ring.properties().name,
                 cpu_ring.origin.cpu
             );

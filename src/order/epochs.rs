@@ -54,7 +54,8 @@ use std::time::Duration;
 /// - A program that sleeps inside, unless the patience has no end.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
 ///   although they are marked proven.
-/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)). The crate does not check who writes there. Only such programs may write.
+/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)). The crate does not check who writes there. Only such
+///   programs may write.
 /// - A program that leaves twice, or that leaves after a tail call, which does not return: leave before the call.
 /// - A program that returns without leaving. Its CPU looks occupied for ever. A grace period of the kernel then
 ///   replaces the proof each time, and the reader reports it ([`ErrorKind::Degraded`]).
@@ -97,8 +98,8 @@ impl Epochs {
         let bpf::MapInfo { map_type, map_flags, value_size, max_entries, .. } = info;
         if map_type != bpf::BPF_MAP_TYPE_ARRAY || map_flags & bpf::BPF_F_MMAPABLE == 0 || value_size == 0 {
             let message = format!(
-                "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map is {}, with \
-                 flags {map_flags:#x}",
+                "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); \
+                 this map is {}, with flags {map_flags:#x}",
                 bpf::map_type(map_type)
             );
             return Err(Error::new(ErrorKind::InvalidInput, message));
@@ -137,8 +138,8 @@ impl Epochs {
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
         if let Some(event) = rings.others() {
             let message = format!(
-                "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output alone, or choose \
-                 another fence"
+                "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output \
+                 alone, or choose another fence"
             );
             return Err(Error::new(ErrorKind::Unsupported, message).about(event));
         }

@@ -89,8 +89,8 @@ impl Fence {
         Self::Custom(Arc::new(wait))
     }
 
-    /// Opens a way to wait for grace periods without rings. It has its own thread, like a [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of
-    /// fence.
+    /// Opens a way to wait for grace periods without rings. It has its own thread, like a [`Reader`](crate::Reader)'s
+    /// fence. The calling thread stays in its mount namespace with every kind of fence.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;

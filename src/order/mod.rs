@@ -17,8 +17,8 @@
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
 //! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others
-//! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that decides
-//! what comes next, `Stream::sync` puts back what was merged and not yielded.
+//! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that
+//! decides what comes next, `Stream::sync` puts back what was merged and not yielded.
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 

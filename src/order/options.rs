@@ -48,8 +48,9 @@ impl Default for Order {
 ///
 /// No kernel writes into the rings of a recording. So no ring can overflow, and nothing is copied, released or
 /// discarded because a ring is full. The bound of [`WhenFull::Copy`] limits the index. If the index of the whole
-/// recording could take more than the bound, each refresh indexes a part of each ring.
-/// Before the first part the reader computes the key of each record once. So a part proves the order of all keys that are smaller than every key that is left.
+/// recording could take more than the bound, each refresh indexes a part of each ring. Before the first part the reader
+/// computes the key of each record once. So a part proves the order of all keys that are smaller than every key that is
+/// left.
 ///
 /// Records leave before their order is proven in two cases, and [`EarlyRelease`](crate::EarlyRelease) says so: if a key
 /// is smaller than so many keys before it in its ring that they do not fit into the bound. [`WhenFull::Release`] and
@@ -128,8 +129,8 @@ impl FillMark {
             {
                 let most = room * 100 / size;
                 let message = format!(
-                    "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {}'s ring, and records take {record} and \
-                     more: at most {most} %",
+                    "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {}'s ring, and records take \
+                     {record} and more: at most {most} %",
                     origin.cpu
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, message));
@@ -258,9 +259,9 @@ impl Order {
     /// A spinning reader finds the next event within about a microsecond, without a wake-up, and uses a whole CPU. On a
     /// machine without events it still sleeps. With [`Duration::MAX`] it never sleeps.
     ///
-    /// It has an effect on a [`Reader`](crate::Reader) only: a reader under tokio does not spin. A wake-up for every few events
-    /// ([`Wakeup::Events`](crate::Wakeup::Events)) also shortens the wait. It costs the traced program an interrupt
-    /// each time.
+    /// It has an effect on a [`Reader`](crate::Reader) only: a reader under tokio does not spin. A wake-up for every
+    /// few events ([`Wakeup::Events`](crate::Wakeup::Events)) also shortens the wait. It costs the traced program an
+    /// interrupt each time.
     #[doc(alias = "busy poll")]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;

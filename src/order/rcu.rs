@@ -53,15 +53,17 @@ impl Rcu {
     pub(super) fn advice(self, way: &str) -> Option<&'static str> {
         match (self, way) {
             (Self::AsAsked, "membarrier" | "map") => Some(
-                "for shorter ones, root can write 1 into /sys/kernel/rcu_expedited: then every grace period of the machine is expedited, and \
-                 interrupts every busy CPU; Fence::EXPEDITED expedites only its own, and takes CAP_SYS_ADMIN",
+                "for shorter ones, root can write 1 into /sys/kernel/rcu_expedited: then every grace period of the \
+                 machine is expedited, and interrupts every busy CPU; Fence::EXPEDITED expedites only its own, and \
+                 takes CAP_SYS_ADMIN",
             ),
             (Self::Expedited, "expedited") => Some(
-                "Fence::Auto takes no privilege, mounts nothing, and is expedited too while /sys/kernel/rcu_expedited is 1",
+                "Fence::Auto takes no privilege, mounts nothing, and is expedited too while /sys/kernel/rcu_expedited \
+                 is 1",
             ),
             (Self::Normal, "membarrier" | "map" | "expedited") => Some(
-                "no grace period of this machine is expedited while /sys/kernel/rcu_normal is 1: root can write 0; real-time kernels begin \
-                 with 1, because expedited grace periods interrupt every busy CPU",
+                "no grace period of this machine is expedited while /sys/kernel/rcu_normal is 1: root can write 0; \
+                 real-time kernels begin with 1, because expedited grace periods interrupt every busy CPU",
             ),
             _ => None,
         }

@@ -719,10 +719,10 @@ impl Engine {
 #[cold]
 fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
     let message = format!(
-        "a program on CPU {cpu} has returned without perfweave_leave(), or sleeps inside, and was waited for {waited:?} (a kernel fence \
-         stood in {times} times since the last report)"
+        "a program on CPU {cpu} has returned without perfweave_leave(), or sleeps inside, and was waited for \
+         {waited:?} (a kernel fence stood in {times} times since the last report)"
     );
-    let hint = "if it does not leave, fix it and recreate the map, which keeps its words; if it sleeps, its records can be late: set \
-                Epochs::patience(Duration::MAX)";
+    let hint = "if it does not leave, fix it and recreate the map, which keeps its words; if it sleeps, its records \
+                can be late: set Epochs::patience(Duration::MAX)";
     Error::new(ErrorKind::Degraded, message).hinting(hint)
 }

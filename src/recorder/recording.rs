@@ -131,8 +131,8 @@ impl Recorder {
         self.rings.skipped()
     }
 
-    /// Opens rings for CPUs that came online. Call it from time to time while recording: what is written on a CPU before
-    /// that is not recorded.
+    /// Opens rings for CPUs that came online. Call it from time to time while recording: what is written on a CPU
+    /// before that is not recorded.
     ///
     /// # Errors
     /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries

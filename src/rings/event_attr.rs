@@ -144,8 +144,8 @@ pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
 /// records. Nor is the time of this record drawn inside a section that a grace period waits for.
 fn writes_elsewhere(event: &str) -> Error {
     let message = format!(
-        "{event} asks for inherit_stat: a thread that ends would write PERF_RECORD_READ into the ring of another CPU, over records of that \
-         CPU's own"
+        "{event} asks for inherit_stat: a thread that ends would write PERF_RECORD_READ into the ring of another CPU, \
+         over records of that CPU's own"
     );
     let hint = "leave inherit_stat 0; PERF_SAMPLE_READ gives the counts with each sample";
     Error::new(ErrorKind::Unsupported, message).hinting(hint).about(event)
@@ -155,8 +155,8 @@ fn writes_elsewhere(event: &str) -> Error {
 pub(super) fn silent(event: &str) -> Error {
     let message = format!(
         "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
-         PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
-         bpf_event or text_poke"
+         PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, \
+         ksymbol, bpf_event or text_poke"
     );
     Error::new(ErrorKind::InvalidInput, message).about(event)
 }

@@ -50,7 +50,8 @@ fn wrong_type(event: &str, map_type: u32) -> Error {
     const RING_BUFFER: u32 = 27;
     let hint = match map_type {
         RING_BUFFER => {
-            "it is a BPF ring buffer: adopt it with Ring::adopt_ring_buffers, or let the program write with bpf_perf_event_output"
+            "it is a BPF ring buffer: adopt it with Ring::adopt_ring_buffers, or let the program write with \
+             bpf_perf_event_output"
         }
         _ => "",
     };

@@ -33,7 +33,8 @@ fn foreign(tracepoint: &str, id: u32) -> Error {
     let name = bpf::program_name(id).ok().filter(|name| !name.is_empty());
     let name = name.map_or_else(String::new, |name| format!(" \"{name}\""));
     let message = format!(
-        "the BPF program {id}{name} runs at {tracepoint} first: an event for which it returns 0 is in no ring, and nothing counts it"
+        "the BPF program {id}{name} runs at {tracepoint} first: an event for which it returns 0 is in no ring, and \
+         nothing counts it"
     );
     let hint = format!(
         "bpftool prog show id {id} says whose it is; it keeps nothing back if it returns 1, or is at the raw tracepoint"

@@ -154,8 +154,8 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>) -> Result<Ring, Error> {
                 let setting = hint::setting("kernel/perf_event_mlock_kb");
                 let limit = hint::limit(Resource::RLIMIT_MEMLOCK) >> 10;
                 let hint = format!(
-                    "{of_kib} are more than kernel.perf_event_mlock_kb, {setting} for each CPU and shared by the user's processes, and \
-                     RLIMIT_MEMLOCK, {limit} KiB, allow without CAP_IPC_LOCK"
+                    "{of_kib} are more than kernel.perf_event_mlock_kb, {setting} for each CPU and shared by the \
+                     user's processes, and RLIMIT_MEMLOCK, {limit} KiB, allow without CAP_IPC_LOCK"
                 );
                 (ErrorKind::Limit, hint)
             }

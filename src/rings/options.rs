@@ -224,8 +224,8 @@ impl RingOptions {
     /// Adds records that the kernel writes beside samples, by their kind with the header's name: `PERF_RECORD_MMAP2`,
     /// `PERF_RECORD_COMM`, `PERF_RECORD_FORK` and `PERF_RECORD_EXIT` (one brings the other), `PERF_RECORD_SWITCH`,
     /// `PERF_RECORD_NAMESPACES`, `PERF_RECORD_CGROUP`, `PERF_RECORD_KSYMBOL`, `PERF_RECORD_BPF_EVENT`,
-    /// `PERF_RECORD_TEXT_POKE`, `PERF_RECORD_MMAP`. The crate `perf-event-open-sys` has these names. The records come in
-    /// the same stream, in order. They are one source.
+    /// `PERF_RECORD_TEXT_POKE`, `PERF_RECORD_MMAP`. The crate `perf-event-open-sys` has these names. The records come
+    /// in the same stream, in order. They are one source.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]

@@ -62,7 +62,8 @@ impl Plan {
             // perf_uprobe_init and perf_kprobe_init of kernel/trace/trace_event_perf.c, called by inherit_event of
             // kernel/events/core.c.
             let message = format!(
-                "{} cannot be limited to a process: the kernel looks for the probe's target in the memory of each thread that starts another, finds none, and lets fork(2) and clone(2) fail",
+                "{} cannot be limited to a process: the kernel looks for the probe's target in the memory of each \
+                 thread that starts another, finds none, and lets fork(2) and clone(2) fail",
                 event.name
             );
             let hint =
@@ -148,8 +149,8 @@ impl Plan {
             let slot = (self.slot)(cpu);
             if slot >= entries {
                 let message = format!(
-                    "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
-                     CPUs"
+                    "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as \
+                     the machine has CPUs"
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, message));
             }

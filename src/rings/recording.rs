@@ -20,7 +20,8 @@ use std::io;
 /// use perfweave::{Clock, Layout, Order, Reader, Recording};
 ///
 /// // What a file of some format says: the events of two CPUs, each with its time, and how many were lost before it.
-/// let file: [(u32, &[(u64, u64, &[u8])]); 2] = [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0, b"second")])];
+/// let file: [(u32, &[(u64, u64, &[u8])]); 2] = [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0,
+/// b"second")])];
 ///
 /// // Samples with the time and raw data: PERF_SAMPLE_TIME | PERF_SAMPLE_RAW. The other records end with the time.
 /// let layout = Layout::new(1 << 2 | 1 << 10, true, 0);

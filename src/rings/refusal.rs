@@ -46,7 +46,8 @@ fn of_target(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Op
             return Some(format!("it is one of the control groups of version {version} without perf_event: {hint}"));
         }
         (Pid::Thread(_), Some(raw @ (libc::EACCES | libc::EPERM))) if denial(raw) == Denial::Privilege => {
-            "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
+            "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is \
+             2 or less"
         }
         _ => return None,
     };
@@ -69,8 +70,9 @@ fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Opt
         _ => "this clock",
     };
     Some(format!(
-        "the kernel does not stamp this event by {clock}, which cannot be read in an NMI, where the event may come: take Clock::Monotonic, \
-         Clock::MonotonicRaw or Clock::Perf. Every clock is there for software events and BPF output"
+        "the kernel does not stamp this event by {clock}, which cannot be read in an NMI, where the event may come: \
+         take Clock::Monotonic, Clock::MonotonicRaw or Clock::Perf. Every clock is there for software events and BPF \
+         output"
     ))
 }
 
@@ -87,8 +89,8 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
             // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say
             // `EACCES`.
             (Denial::Event, libc::EPERM) if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
-                "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern leaves it out: see \
-                 Rings::skipped"
+                "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern \
+                 leaves it out: see Rings::skipped"
                     .into()
             }
             (Denial::Event, _) => MODULE.into(),
@@ -117,7 +119,10 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
         }
         Some(errno @ (libc::ENOEXEC | libc::EIO | ENOTSUPP)) => match (probe, errno) {
             (Some(probe), libc::EIO) => {
-                format!("no instructions can be read from {}: give a program or library", short(&probe.to_string_lossy()))
+                format!(
+                    "no instructions can be read from {}: give a program or library",
+                    short(&probe.to_string_lossy())
+                )
             }
             (Some(probe), _) => format!(
                 "no instruction begins at the offset {:#x} of {}, or one that the kernel does not probe",
@@ -165,8 +170,8 @@ fn privilege() -> String {
     let paranoid = setting("kernel/perf_event_paranoid");
     if Status::read().has_in_vain(&[CAP_PERFMON, CAP_SYS_ADMIN]) {
         return format!(
-            "needs CAP_PERFMON in the first user namespace, and this process is in another, as a container's may be; or \
-             kernel.perf_event_paranoid, which is {paranoid}, set to 0, for tracepoints to -1"
+            "needs CAP_PERFMON in the first user namespace, and this process is in another, as a container's may be; \
+             or kernel.perf_event_paranoid, which is {paranoid}, set to 0, for tracepoints to -1"
         );
     }
     if is_paranoid() {
@@ -175,8 +180,8 @@ fn privilege() -> String {
         );
     }
     format!(
-        "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, set to 0, for \
-         tracepoints to -1"
+        "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, \
+         set to 0, for tracepoints to -1"
     )
 }
 
@@ -190,7 +195,10 @@ fn rate(attr: &perf_event_attr) -> Option<String> {
     let most = machine::setting(MOST).and_then(|most| u64::try_from(most).ok())?;
     (attr.sample_freq > most).then(|| {
         let asked = attr.sample_freq;
-        format!("{asked} samples a second are more than kernel.perf_event_max_sample_rate, which is {most}: raise it, or take fewer")
+        format!(
+            "{asked} samples a second are more than kernel.perf_event_max_sample_rate, which is {most}: raise it, or \
+             take fewer"
+        )
     })
 }
 
@@ -221,8 +229,8 @@ fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
             format!("{path} must be a file, and an instruction must begin at the offset {offset:#x} of it")
         }
         (Some("kprobe"), Some(function)) => format!(
-            "the kernel has no function {function} that can be probed: see /proc/kallsyms, available_filter_functions in \
-             tracefs, and kprobes/blacklist in debugfs"
+            "the kernel has no function {function} that can be probed: see /proc/kallsyms, available_filter_functions \
+             in tracefs, and kprobes/blacklist in debugfs"
         ),
         (Some(unit), _) => format!(
             "the PMU {unit} has no event {config:#x}, or cannot sample, as many cannot: see \

@@ -29,8 +29,8 @@ impl Failures {
         let bpf::MapInfo { map_type, key_size, value_size, .. } = info;
         if map_type != bpf::BPF_MAP_TYPE_PERCPU_ARRAY || key_size != 4 || value_size != 8 {
             let message = format!(
-                "failed reservations are counted in a BPF_MAP_TYPE_PERCPU_ARRAY with values of 8 bytes; this map is {}, with values of \
-                 {value_size} bytes",
+                "failed reservations are counted in a BPF_MAP_TYPE_PERCPU_ARRAY with values of 8 bytes; this map is \
+                 {}, with values of {value_size} bytes",
                 bpf::map_type(map_type)
             );
             return Err(Error::new(ErrorKind::InvalidInput, message));

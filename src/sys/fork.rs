@@ -9,8 +9,8 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// The process that owns something. A child of fork(2) is another process: mappings of perf events do not exist in it
 /// (`VM_DONTCOPY`), and slots of maps and threads belong to the parent.
 ///
-/// A child that is made without handlers of pthread_atfork(3), by clone(2) or `_Fork(3)`, is taken for its parent. So is
-/// each child while handlers run that were registered before the first owner was made.
+/// A child that is made without handlers of pthread_atfork(3), by clone(2) or `_Fork(3)`, is taken for its parent. So
+/// is each child while handlers run that were registered before the first owner was made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner(u64);
 

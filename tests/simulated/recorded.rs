@@ -1,4 +1,5 @@
-//! [`Recording`]: readers of other formats feed the merge by it. Here the format is one that was made up: lines of text.
+//! [`Recording`]: readers of other formats feed the merge by it. Here the format is one that was made up: lines of
+//! text.
 
 use perf_event_open_sys::bindings;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};

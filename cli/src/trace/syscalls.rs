@@ -55,7 +55,8 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
     if let Some(why) = without {
         let why = strings::why(&*why);
         eprintln!(
-            "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: {why}"
+            "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: \
+             {why}"
         );
     }
     if trace.bare > 0 {

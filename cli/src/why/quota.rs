@@ -70,7 +70,8 @@ impl Quota {
             line(
                 out,
                 format_args!(
-                    "the quota of {group} held its threads back {times} times or more, for {time} on all CPUs together: then they were ready, even if the CPU was idle"
+                    "the quota of {group} held its threads back {times} times or more, for {time} on all CPUs \
+                     together: then they were ready, even if the CPU was idle"
                 ),
             )?;
         }
@@ -99,7 +100,8 @@ impl Steal {
                 line(
                     out,
                     format_args!(
-                        "the hypervisor held CPUs back for {time} in all: then a thread that ran did not, and others were ready"
+                        "the hypervisor held CPUs back for {time} in all: then a thread that ran did not, and others \
+                         were ready"
                     ),
                 )
             }

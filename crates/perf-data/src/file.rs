@@ -163,8 +163,8 @@ pub(crate) fn changed() -> Error {
 /// The records, or their metadata, do not fit into memory.
 pub(crate) fn too_large(bytes: u64, available: u64) -> Error {
     let message = format!("its contents take {bytes} bytes of memory, of which {available} are available here");
-    let hint = "record less at a time: perf record --switch-output; or raise what is least of free memory, the control group's memory.max, \
-                and RLIMIT_AS";
+    let hint = "record less at a time: perf record --switch-output; or raise what is least of free memory, the \
+                control group's memory.max, and RLIMIT_AS";
     Error::new(ErrorKind::Limit, message).hinting(hint)
 }
 

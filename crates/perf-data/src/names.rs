@@ -131,8 +131,8 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     /// `[kernel.kallsyms]_text`, as perf calls it.
     fn kernel(&mut self) -> Result<(), Failed> {
         let Some(kernel) = self.machine.kernel()? else {
-            let hint = "the addresses in /proc/kallsyms are hidden: set kernel.kptr_restrict to 0, and take CAP_SYSLOG or set \
-                        kernel.perf_event_paranoid to 1 or less";
+            let hint = "the addresses in /proc/kallsyms are hidden: set kernel.kptr_restrict to 0, and take \
+                        CAP_SYSLOG or set kernel.perf_event_paranoid to 1 or less";
             let message = "functions of the kernel have no names: its place is hidden";
             self.unnamed.push(Error::new(ErrorKind::Permission, message).hinting(hint));
             return Ok(());

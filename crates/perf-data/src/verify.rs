@@ -96,8 +96,8 @@ pub struct Found {
     /// What the ledger says: of the CPU, or of all together ([`Status::total`](perfweave::Status::total)). It has what
     /// was yielded, held, lost, missing, damaged, unexplained and not traced, how often numbers wrapped around, and
     /// whether that is exact; all else is as in an account of nothing. `None` if the recorder gave no ledger
-    /// ([`Writer::unreported`](crate::Writer::unreported)). It is what the recorder knew, and vouched for only if the recording
-    /// [holds](Verdict::holds).
+    /// ([`Writer::unreported`](crate::Writer::unreported)). It is what the recorder knew, and vouched for only if the
+    /// recording [holds](Verdict::holds).
     pub account: Option<Account>,
 }
 

@@ -102,8 +102,8 @@ use std::path::{Path, PathBuf};
 /// before have no seal of their own, however many they are: the next one has them too. A seal counts the records and
 /// losses, by CPU since the seal before it; the records whose order was proven, those that left early and those that
 /// were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one
-/// has the ledger of [`Writer::unreported`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that seal's
-/// hash, and of its own claims. So a byte that is changed, added, removed or moved breaks the chain, and
+/// has the ledger of [`Writer::unreported`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that
+/// seal's hash, and of its own claims. So a byte that is changed, added, removed or moved breaks the chain, and
 /// [`verify`](crate::verify) says where. Behind all parts of a file, a last seal stands for those that are no records.
 /// [`Written::hash`] is the end of the chain.
 ///
@@ -180,8 +180,8 @@ impl Writer {
     /// anybody's file.
     ///
     /// # Errors
-    /// [`ErrorKind::Recording`] if the file cannot be created or written, belongs to another user, has other names, or is
-    /// reached by a link of another user; [`ErrorKind::InvalidInput`] if events with records of different layouts do
+    /// [`ErrorKind::Recording`] if the file cannot be created or written, belongs to another user, has other names, or
+    /// is reached by a link of another user; [`ErrorKind::InvalidInput`] if events with records of different layouts do
     /// not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a
     /// tracepoint's format cannot be read. A missing name is no error: see [`Writer::unnamed`].
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
@@ -378,9 +378,10 @@ impl Writer {
         wrote.map_err(|why| self.give_up(why))
     }
 
-    /// Writes the losses that a ledger has and no event has reported ([`Account::unreported`](perfweave::Account::unreported)):
-    /// what the kernel dropped after the last event that was yielded. Call it once, with
-    /// [`Reader::ledger`](perfweave::Reader::ledger) of the reader whose stream has ended, before [`Writer::finish`].
+    /// Writes the losses that a ledger has and no event has reported
+    /// ([`Account::unreported`](perfweave::Account::unreported)): what the kernel dropped after the last event that was
+    /// yielded. Call it once, with [`Reader::ledger`](perfweave::Reader::ledger) of the reader whose stream has ended,
+    /// before [`Writer::finish`].
     pub fn unreported(&mut self, ledger: &Status) {
         for account in ledger.accounts.iter().filter(|account| account.unreported > 0) {
             let Some(cpu) = account.cpu else { continue };

@@ -474,8 +474,8 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
     assert_eq!(taken, expected, "each record, and the damage after it");
 }
 
-/// A loss that lies in no ring: a report waits for it however much is added; it moves with its ring; and a record beside
-/// it has a key of its own.
+/// A loss that lies in no ring: a report waits for it however much is added; it moves with its ring; and a record
+/// beside it has a key of its own.
 #[test]
 fn a_loss_in_no_ring_stays_moves_and_is_no_record() {
     let mut index = Index::new(0, 0, None);

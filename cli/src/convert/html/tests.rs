@@ -126,7 +126,8 @@ const image = paint.getImageData(0, 0, canvas.width, canvas.height).data;
 for (const name of ['late', 'loss']) {
   const [red, green, blue] = colours[name].match(/[0-9]+/g).map(Number);
   let count = 0;
-  for (let at = 0; at < image.length; at += 4) count += image[at] === red && image[at + 1] === green && image[at + 2] === blue;
+  for (let at = 0; at < image.length; at += 4) count += image[at] === red && image[at + 1] === green && image[at + 2] \
+                             === blue;
   document.body.dataset[name] = count;
 }
 </script>";

@@ -211,8 +211,8 @@ impl Found {
         line(
             out,
             format_args!(
-                "why    {kind}{with}: {times} times, {injected} injected, {unknown} of it unknown, {not_told_apart} not told apart, \
-                 {found} found: {share}"
+                "why    {kind}{with}: {times} times, {injected} injected, {unknown} of it unknown, {not_told_apart} \
+                 not told apart, {found} found: {share}"
             ),
         )?;
         if let Some(evidence) = evidence {
@@ -243,8 +243,8 @@ impl Handed {
         line(
             out,
             format_args!(
-                "why    wakers{with}: {made} times handed on, {found} waits with their waker, {false_wakers} with another, {unknown} not known; \
-                 {across_losses} across a loss; {lost} records lost, {late} late"
+                "why    wakers{with}: {made} times handed on, {found} waits with their waker, {false_wakers} with \
+                 another, {unknown} not known; {across_losses} across a loss; {lost} records lost, {late} late"
             ),
         )?;
         evidence.iter().try_for_each(|evidence| line(out, format_args!("       {evidence}")))?;

@@ -33,8 +33,8 @@ impl Writer {
     /// 6.1 ends there with a segmentation fault if they are tracepoints; `perf report` reads them.
     ///
     /// # Errors
-    /// As for [`Writer::create`]. [`ErrorKind::Recording`](perfweave::ErrorKind::Recording) with `EPIPE` if nobody reads any
-    /// more: Rust programs ignore the signal.
+    /// As for [`Writer::create`]. [`ErrorKind::Recording`](perfweave::ErrorKind::Recording) with `EPIPE` if nobody
+    /// reads any more: Rust programs ignore the signal.
     pub fn pipe(to: impl Into<OwnedFd>, rings: &Rings) -> Result<Self, Error> {
         let to = to.into();
         let path = machine::what_is(to.as_fd()).unwrap_or_else(|| PathBuf::from("a pipe"));
