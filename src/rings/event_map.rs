@@ -46,14 +46,11 @@ impl EventMap {
 }
 
 fn wrong_type(event: &str, map_type: u32) -> Error {
-    /// `BPF_MAP_TYPE_RINGBUF`
-    const RING_BUFFER: u32 = 27;
-    let hint = match map_type {
-        RING_BUFFER => {
-            "it is a BPF ring buffer: adopt it with Ring::adopt_ring_buffers, or let the program write with \
-             bpf_perf_event_output"
-        }
-        _ => "",
+    let hint = if map_type == bpf::BPF_MAP_TYPE_RINGBUF {
+        "it is a BPF ring buffer: adopt it with Ring::adopt_ring_buffers, or let the program write with \
+         bpf_perf_event_output"
+    } else {
+        ""
     };
     let message = format!("the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)", bpf::map_type(map_type));
     Error::new(ErrorKind::InvalidInput, message).hinting(hint).about(event)

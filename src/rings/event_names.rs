@@ -4,10 +4,9 @@ use crate::error::{Error, ErrorKind, hint, nearest, short};
 use crate::sys::tracepoint::folders;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self as sys, perf_event_attr};
-use std::fmt;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SOFTWARE: [(&str, u32); 12] = [
     ("cpu-clock", sys::PERF_COUNT_SW_CPU_CLOCK),
@@ -115,43 +114,54 @@ fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error
 
 /// The tracepoint of that name, or all that fit the pattern, sorted by name. Each comes with its number.
 pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
-    let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-        return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+    let tracefs = tracefs_for(name)?;
+    let names = if is_pattern(name) {
+        fitting(&tracefs.join("events"), name).map_err(|errno| refused(name, errno))?
+    } else {
+        vec![name.to_owned()]
     };
-    let look_up = |errno| {
-        let hint = hint::tracefs(&errno);
-        Error::tracepoint(name, errno, hint)
-    };
-    let tracefs = machine::tracefs().map_err(look_up)?;
-    let events = tracefs.join("events");
-    let named = |path: &Path, kind, what: &dyn fmt::Display| {
-        look_up(io::Error::new(kind, format!("{}: {what}", path.display())))
-    };
-    let none = || {
-        let hint = nearest_tracepoint(&events, category, event);
-        let hint = hint.unwrap_or_else(|| format!("see {}", tracefs.join("available_events").display()));
-        Error::no_tracepoint(name, hint)
-    };
-    let names =
-        if is_pattern(name) { fitting(&events, category, event).map_err(look_up)? } else { vec![name.to_owned()] };
     let mut found = Vec::with_capacity(names.len());
     for name in names {
-        let path = events.join(name.replacen(':', "/", 1)).join("id");
-        let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
-            // The directories above it can be searched, so it does not exist.
-            io::ErrorKind::NotFound => none(),
-            kind => named(&path, kind, &errno),
-        })?;
-        let id = id.trim().parse().map_err(|_| named(&path, io::ErrorKind::InvalidData, &id))?;
+        let id = file(&tracefs, &name, "id")?;
+        let no_number = |_| refused(&name, io::Error::new(io::ErrorKind::InvalidData, format!("its id is {id}")));
+        let id = id.trim().parse().map_err(no_number)?;
         found.push((name, id));
     }
-    if found.is_empty() { Err(none()) } else { Ok(found) }
+    if found.is_empty() { Err(none(&tracefs, name)) } else { Ok(found) }
+}
+
+/// Where tracefs is, to look up a tracepoint or a pattern.
+pub(super) fn tracefs_for(name: &str) -> Result<PathBuf, Error> {
+    if !name.contains(':') || name.contains('/') {
+        return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+    }
+    machine::tracefs().map_err(|errno| refused(name, errno))
+}
+
+/// What tracefs has of a tracepoint: `id` or `format`.
+pub(super) fn file(tracefs: &Path, name: &str, file: &str) -> Result<String, Error> {
+    let path = tracefs.join("events").join(name.replacen(':', "/", 1)).join(file);
+    fs::read_to_string(&path).map_err(|errno| match errno.kind() {
+        // The directories above it can be searched, so it does not exist.
+        io::ErrorKind::NotFound => none(tracefs, name),
+        kind => refused(name, io::Error::new(kind, format!("{}: {errno}", path.display()))),
+    })
+}
+
+pub(super) fn refused(name: &str, errno: io::Error) -> Error {
+    let hint = hint::tracefs(&errno);
+    Error::tracepoint(name, errno, hint)
+}
+
+/// There is no such tracepoint.
+pub(super) fn none(tracefs: &Path, name: &str) -> Error {
+    let hint = nearest_tracepoint(&tracefs.join("events"), name);
+    Error::no_tracepoint(name, hint.unwrap_or_else(|| format!("see {}", tracefs.join("available_events").display())))
 }
 
 /// Whether a tracepoint is a probe in tracefs.
 pub(super) fn is_probe(name: &str) -> bool {
-    let format = |tracefs: std::path::PathBuf| tracefs.join("events").join(name.replacen(':', "/", 1)).join("format");
-    let text = machine::tracefs().and_then(|tracefs| fs::read_to_string(format(tracefs)));
+    let text = tracefs_for(name).and_then(|tracefs| file(&tracefs, name, "format"));
     text.is_ok_and(|text| text.contains("__probe_"))
 }
 
@@ -161,7 +171,8 @@ pub(super) fn is_pattern(name: &str) -> bool {
 }
 
 /// The tracepoints that fit a pattern.
-fn fitting(events: &Path, category: &str, event: &str) -> io::Result<Vec<String>> {
+fn fitting(events: &Path, pattern: &str) -> io::Result<Vec<String>> {
+    let (category, event) = pattern.split_once(':').unwrap_or_default();
     let mut found = Vec::new();
     for folder in folders(events)?.iter().filter(|folder| fits(category.as_bytes(), folder.as_bytes())) {
         if folder == "ftrace" && is_pattern(category) {
@@ -175,7 +186,8 @@ fn fitting(events: &Path, category: &str, event: &str) -> io::Result<Vec<String>
 
 /// The tracepoint of the category with the nearest name, or the category with the nearest name if there is no such
 /// category.
-fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<String> {
+fn nearest_tracepoint(events: &Path, name: &str) -> Option<String> {
+    let (category, event) = name.split_once(':')?;
     match folders(&events.join(category)) {
         Ok(names) => nearest(event, names.into_iter()),
         Err(_) => nearest(category, folders(events).ok()?.into_iter()),

@@ -1,11 +1,9 @@
 //! The texts of formats: from tracefs, from a recording, and for probes from the kernel's documentation.
 
-use crate::error::{Error, ErrorKind, hint, short};
+use crate::error::{Error, ErrorKind, short};
 use crate::rings::Source;
+use crate::rings::event_names::{file, none, refused, tracefs_for};
 use crate::sys::{machine, pmu, tracepoint};
-use std::fs;
-use std::io;
-use std::path::Path;
 
 /// The fields that all tracepoints and probes have.
 const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
@@ -37,7 +35,7 @@ fn of_number(number: u64) -> Result<String, Error> {
     let name = format!("of number {number}");
     match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {
         Some(name) => of_name(&name),
-        None => Err(none(&name, &machine::tracefs().map_err(|errno| refused(&name, errno))?)),
+        None => Err(none(&machine::tracefs().map_err(|errno| refused(&name, errno))?, &name)),
     }
 }
 
@@ -67,15 +65,7 @@ pub(super) fn of(source: &Source) -> Result<String, Error> {
 
 /// [`Rings::format_of`](crate::Rings::format_of).
 pub(super) fn of_name(name: &str) -> Result<String, Error> {
-    let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-        return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
-    };
-    let tracefs = machine::tracefs().map_err(|errno| refused(name, errno))?;
-    let path = tracefs.join("events").join(category).join(event).join("format");
-    fs::read_to_string(&path).map_err(|errno| match errno.kind() {
-        io::ErrorKind::NotFound => none(name, &tracefs),
-        _ => refused(name, at(&path, &errno)),
-    })
+    file(&tracefs_for(name)?, name, "format")
 }
 
 /// For a probe, whether it is a return probe.
@@ -84,19 +74,6 @@ fn returns(source: &Source) -> Option<bool> {
     let unit =
         ["kprobe", "uprobe"].into_iter().find(|unit| pmu::number(unit).is_ok_and(|number| number == attr.type_))?;
     Some(pmu::flag(unit, "retprobe").is_ok_and(|flag| attr.config & flag != 0))
-}
-
-fn at(path: &Path, errno: &io::Error) -> io::Error {
-    io::Error::new(errno.kind(), format!("{}: {errno}", path.display()))
-}
-
-fn refused(name: &str, errno: io::Error) -> Error {
-    let hint = hint::tracefs(&errno);
-    Error::tracepoint(name, errno, hint)
-}
-
-fn none(name: &str, tracefs: &Path) -> Error {
-    Error::no_tracepoint(name, format!("see {}", tracefs.join("available_events").display()))
 }
 
 pub(super) fn no_format(event: &str, cure: &'static str) -> Error {
