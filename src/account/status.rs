@@ -45,12 +45,12 @@ pub struct Status {
     /// Fences that failed. The next fence proves their events.
     pub fences_failed: u64,
     /// How often a grace period of the kernel replaced writers' epochs, because a program did not leave
-    /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)). 0 for a merge.
+    /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)).
     pub stand_ins: u64,
-    /// How often a reader went to sleep. 0 for a merge, which does not wait.
+    /// How often the reader went to sleep.
     pub sleeps: u64,
-    /// How often a reader woke before its own tick: because of a filled ring, an ended fence, a
-    /// [`Handle`](crate::Handle) or a new CPU. 0 for a merge.
+    /// How often the reader woke before its own tick: because of a filled ring, an ended fence, a
+    /// [`Handle`](crate::Handle) or a new CPU.
     pub wakes: u64,
     /// Events that were seen and are held: records, losses and damage.
     pub held: usize,
@@ -61,7 +61,7 @@ pub struct Status {
     /// share). Nothing is yielded before it. Under a fence rule it waits for writers on any CPU that may still write a
     /// smaller key. Under the dense rule it waits for the number before it.
     pub next: Option<(u32, u64)>,
-    /// How long the fence under way has taken so far. `None` if no fence is under way, and for a merge.
+    /// How long the fence under way has taken so far. `None` if no fence is under way.
     pub fence: Option<Duration>,
     /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a
     /// flush or a deadline waits for that: [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.

@@ -310,7 +310,7 @@ impl Reader {
     /// Sleeps until something is ready, or the time is over.
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         self.engine.sleeps(time);
-        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
+        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time) {
             // Only messages about new CPUs matter here: the reader refreshes everything else anyway.
             Ok(ready) => {
                 self.failures.well();

@@ -60,9 +60,8 @@ fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
 /// new trace instance, and then removes the instance, because another program may have set a filter in the top-level
 /// one.
 fn message(name: &str, filter: &str) -> io::Result<String> {
-    let (category, event) = name.split_once(':').unwrap_or((name, ""));
     let instance = Instance::new(&machine::tracefs()?)?;
-    let path = instance.0.join("events").join(category).join(event).join("filter");
+    let path = instance.0.join("events").join(name.replacen(':', "/", 1)).join("filter");
     match fs::OpenOptions::new().write(true).open(&path)?.write_all(filter.as_bytes()) {
         Ok(()) => Err(io::Error::other("tracefs takes it")),
         Err(_) => Ok(String::from_utf8_lossy(&tracepoint::read_at_once(&path)?).trim_end().to_owned()),

@@ -13,7 +13,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Waits for events; `None` waits for ever. Returns how many there are.
+    /// Waits for events. Returns how many there are.
     ///
     /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error. From
     /// then on this uses epoll_wait(2), and rounds the time up to whole milliseconds.
@@ -21,7 +21,7 @@ impl Wait {
         &mut self,
         epoll: BorrowedFd<'_>,
         events: &mut [epoll_event],
-        timeout: Option<Duration>,
+        timeout: Duration,
     ) -> io::Result<usize> {
         if !self.coarse {
             match wait_nanos(epoll, events, timeout) {
@@ -33,21 +33,20 @@ impl Wait {
     }
 }
 
-fn wait_nanos(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
-    let spec = timeout.map(|timeout| libc::timespec {
+fn wait_nanos(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Duration) -> io::Result<usize> {
+    let spec = libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    };
     let no_mask = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: `events` has `room` entries to write to; time and mask are null or live until the call returns.
+    // SAFETY: `events` has `room` entries to write to; the time lives until the call returns, and the mask is null.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
             epoll.as_raw_fd(),
             events.as_mut_ptr(),
             room(events),
-            spec,
+            &raw const spec,
             no_mask,
             0usize,
         )
@@ -61,12 +60,11 @@ fn room(events: &[epoll_event]) -> libc::c_int {
 }
 
 /// A time-out as epoll_wait(2) takes it. Rounded up, because waking early would spin.
-fn millis(timeout: Option<Duration>) -> libc::c_int {
-    timeout
-        .map_or(-1, |timeout| libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX))
+fn millis(timeout: Duration) -> libc::c_int {
+    libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
 }
 
-fn wait_millis(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
+fn wait_millis(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Duration) -> io::Result<usize> {
     // SAFETY: `events` has `room` entries to write to.
     let answer = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room(events), millis(timeout)) };
     super::check(answer.into()).map(|ready| ready as usize)
@@ -89,15 +87,15 @@ mod tests {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let fd = epoll.0.as_fd();
 
-        assert_eq!(wait_nanos(fd, &mut events, Some(Duration::from_micros(300))).unwrap(), 0);
-        assert_eq!(wait_millis(fd, &mut events, Some(Duration::from_micros(300))).unwrap(), 0);
-        let times = [0, 300, 1000, 1001].map(|micros| Some(Duration::from_micros(micros)));
+        assert_eq!(wait_nanos(fd, &mut events, Duration::from_micros(300)).unwrap(), 0);
+        assert_eq!(wait_millis(fd, &mut events, Duration::from_micros(300)).unwrap(), 0);
+        let times = [0, 300, 1000, 1001].map(Duration::from_micros);
         assert_eq!(times.map(millis), [0, 1, 1, 2]);
-        assert_eq!([None, Some(Duration::MAX)].map(millis), [-1, libc::c_int::MAX]);
+        assert_eq!(millis(Duration::MAX), libc::c_int::MAX);
 
         event.write(1).unwrap();
-        assert_eq!(wait_nanos(fd, &mut events, None).unwrap(), 1);
-        assert_eq!(wait_millis(fd, &mut events, None).unwrap(), 1);
+        assert_eq!(wait_nanos(fd, &mut events, Duration::MAX).unwrap(), 1);
+        assert_eq!(wait_millis(fd, &mut events, Duration::MAX).unwrap(), 1);
         let data = events[0].u64;
         assert_eq!(data, 5);
     }
@@ -110,7 +108,7 @@ mod tests {
                 let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
                 let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
                 let mut wait = Wait::default();
-                let brief = Some(Duration::from_micros(1));
+                let brief = Duration::from_micros(1);
                 assert_eq!(wait.wait(epoll.0.as_fd(), &mut events, brief).unwrap(), 0);
                 assert!(!wait.coarse);
                 privilege::refuse(libc::SYS_epoll_pwait2, errno).unwrap();

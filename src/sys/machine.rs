@@ -396,11 +396,11 @@ pub(crate) fn tracefs() -> io::Result<PathBuf> {
             _ => {}
         }
     }
-    Err(match (denied, unlisted) {
-        (Some(path), _) => {
+    Err(match denied {
+        Some(path) => {
             io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {}", path.display(), Errno::EACCES.desc()))
         }
-        (None, unlisted) => {
+        None => {
             let unlisted = unlisted.unwrap_or_default();
             io::Error::new(io::ErrorKind::NotFound, format!("tracefs is not mounted where it usually is{unlisted}"))
         }
