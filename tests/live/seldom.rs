@@ -294,7 +294,9 @@ fn everything_shows_itself() {
     shows("Reader", format!("{reader:?}"));
     let event = reader.next().unwrap().unwrap();
     shows("Event", format!("{event:?}"));
-    shows("Record", format!("{:?}", event.record().unwrap()));
+    let record = format!("{:?}", event.record().unwrap());
+    assert!(record.contains("kind: SAMPLE"), "the header's name, and no number: {record}");
+    shows("Record", record);
     drop(event);
     shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap().unwrap()));
     let rings = sim::Kernel::new(&[0]).rings();
@@ -323,7 +325,6 @@ fn everything_shows_itself() {
         shows(shown, format!("{key:?}"));
     }
     shows("Sequence {", format!("{:?} {:?}", Sequence::u32(4), Sequence::with(37, |_| None)));
-    assert_eq!(format!("{:?} {:?}", bindings::PERF_RECORD_SAMPLE, bindings::PERF_RECORD_LOST), "SAMPLE LOST");
     let Some((events, _)) = echo() else { return };
     assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
     shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));

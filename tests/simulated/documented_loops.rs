@@ -457,12 +457,11 @@ mod recordings {
     const READ: [usize; 5] = [RECORDS - 2, 2, 2, 2, 0];
 
     #[test]
-    fn a_recording_in_one_batch() {
-        let file = recorded("batch");
-        let mut merge = Merge::new(perf_data::open(&file.0).unwrap(), order()).unwrap();
-        merge.refresh(0);
+    fn a_recording_is_printed() {
+        let file = recorded("printed");
+        let mut reader = Reader::new(perf_data::open(&file.0).unwrap(), order()).unwrap();
         documented!("crates/perf-data/src/open.rs":
-            for event in merge.batch() {
+            while let Some(event) = reader.next()? {
                 println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
             }
         );
