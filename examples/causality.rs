@@ -31,22 +31,16 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|expedited|epoch|reserved|isolated|programs|round|lag=1ms|none]
           [--full copy|copy=MIB|release|discard] [--epochs rightly|unlooked|key-first|leave-first|generations|forget]
-          [--keys inside|barrier|first|output] [--sleep US] [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] \
-                    [--every US]
+          [--keys inside|barrier|first|output] [--sleep US] [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--every US]
           [--spin US] [--json]
-  --rings    perf rings, a BPF ring buffer for each CPU, one that all CPUs share, or both a perf ring and a BPF ring \
-                    buffer for each CPU
+  --rings    perf rings, a BPF ring buffer for each CPU, one that all CPUs share, or both a perf ring and a BPF ring buffer for each CPU
              [perf]
-  --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the \
-                    programs say
-             when they are inside); reserved (of BPF ring buffers; every CPU is interrupted), isolated (the same, also \
-                    where CPUs are kept
+  --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the programs say
+             when they are inside); reserved (of BPF ring buffers; every CPU is interrupted), isolated (the same, also where CPUs are kept
              free of other work), programs (the same, with a barrier in the
              programs instead); round, lag=…, none
-  --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody \
-                    reads them)
-  --keys     where programs draw keys of BPF ring buffers: inside the reservation, there behind a barrier, before the \
-                    reservation, before
+  --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody reads them)
+  --keys     where programs draw keys of BPF ring buffers: inside the reservation, there behind a barrier, before the reservation, before
              bpf_ringbuf_output() [barrier with --hold programs, else inside]
   --sleep    a program sleeps inside a reservation for so many microseconds, again and again; 0 for none [0]
   --spin     how long the reader goes on looking before it sleeps, in microseconds [0]

@@ -21,12 +21,12 @@ pub use error::Error;
 pub use store::{Store, variables};
 pub use writer::Written;
 
-use perf_event_open_sys::bindings;
 use crate::clocks::{Clocks, Ptp};
 use crate::printable::say;
 use crate::schema::Origin;
 use command::Waiting;
 use cure::Cure;
+use perf_event_open_sys::bindings;
 use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Status};
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

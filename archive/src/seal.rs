@@ -95,6 +95,8 @@ pub struct Account {
     pub yielded: u64,
     pub held: u64,
     pub lost: u64,
+    /// Called `untold` in archives that were made before the library had this word.
+    #[serde(alias = "untold")]
     pub unreported: u64,
     pub exact: bool,
     pub damaged: u64,

@@ -258,8 +258,8 @@ pub extern "C" fn pw_buffer__free(buffer: *mut pw_buffer) {
 /// where they draw it. Without a key, one BPF_MAP_TYPE_RINGBUF has the order in which programs have reserved, and
 /// several have none. Nobody else may read the map. It is duplicated.
 ///
-/// Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; ENOMEM.
-/// Blocks for system calls only.
+/// Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; EMFILE,
+/// ENOMEM. Blocks for system calls only.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_ring_buffer__new(
     map_fd: c_int,

@@ -57,9 +57,9 @@ impl Cure {
     /// How large the rings must be for this load, if they have `size` bytes. `lost` has how many records each CPU has
     /// lost in all: the last losses are in that count alone. `None` if nothing was lost.
     pub fn advice(&self, size: u64, lost: impl Iterator<Item = (u32, u64)>) -> Option<Advice> {
-        let unreported = Losses::default();
+        let none = Losses::default();
         let largest = |(cpu, lost): (u32, u64)| {
-            let losses = self.losses.get(&cpu).unwrap_or(&unreported);
+            let losses = self.losses.get(&cpu).unwrap_or(&none);
             losses.largest.max(losses.newest + lost.saturating_sub(losses.told))
         };
         let records = lost.map(largest).max().filter(|records| *records > 0)?;

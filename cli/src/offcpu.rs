@@ -50,8 +50,7 @@ const AFTER: &str = "\
 A period lasts from when a thread leaves a CPU until it runs again, on that or another. Its parts:
   asleep      it waits for something, and a signal can wake it
   disk        uninterruptible: it waits for a disk, a page or a lock of the kernel
-  ready       it could run and does not: it was woken, or taken off its CPU. Another thread runs, or its control group \
-                     has used up its quota
+  ready       it could run and does not: it was woken, or taken off its CPU. Another thread runs, or its control group has used up its quota
   other       stopped, traced or parked
 Sleep ends at the wake-up. Where that is not known, all of the period counts as sleep, and the last line says how often. So it is with --cgroup: the \
 events of a control group lack wake-ups by others. All else traces the whole machine, whatever rows are asked for. \

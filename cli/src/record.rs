@@ -65,8 +65,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  perfweave record -- make                                   Who ran where and who woke whom, while make runs, in \
-                        perf.data
+  perfweave record -- make                                   Who ran where and who woke whom, while make runs, in perf.data
   perfweave record -a -e 'sched:*,irq:*' --seconds 5
   perfweave record -o - -- make | perf script -i -           Meanwhile, through a pipe
   perfweave record -e cpu-clock --call-graph -p 1234

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
-/// A [`Reader`](crate::Reader) waits on a separate thread. [`Fence::open`] measures a way to wait, or says why there is
-/// none.
+/// A [`Reader`](crate::Reader) waits on a separate thread. [`Fence::open`] opens a way to wait without
+/// rings, to measure it, or to know why there is none.
 ///
 /// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
 /// fence waits for.
@@ -89,7 +89,7 @@ impl Fence {
         Self::Custom(Arc::new(wait))
     }
 
-    /// Opens a way to wait for grace periods without rings. It has its own thread, like a [`Reader`](crate::Reader)'s
+    /// Opens, without rings, a way to wait for grace periods. It has its own thread, like a [`Reader`](crate::Reader)'s
     /// fence. The calling thread stays in its mount namespace with every kind of fence.
     ///
     /// # Errors

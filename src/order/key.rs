@@ -23,8 +23,8 @@ pub enum Key {
     /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or
     /// number itself. The offset need not be aligned.
     Payload(usize),
-    /// The key that the function finds. The merge calls it once for each record except LOST records, which take the
-    /// place of the record that follows them. For a recording that is indexed in parts, the merge calls it twice: see
+    /// The key that the function finds. The reader calls it once for each record except LOST records, which take the
+    /// place of the record that follows them. For a recording that is indexed in parts, the reader calls it twice: see
     /// [`WhenFull`](crate::WhenFull). It must not panic. If it panics, the record stays unread.
     Fn(Extract),
 }

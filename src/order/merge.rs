@@ -546,11 +546,8 @@ impl Merge {
     /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring
     /// has filled up by a quarter since that refresh: refresh, then go on.
     ///
-    /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
-    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with
-    /// the next refresh, or once a sixteenth of a ring was consumed, if the program left the iterator before its end.
-    /// Those of a BPF ring buffer of which all was yielded go back with the next refresh, because the kernel then wakes
-    /// the reader for the next record.
+    /// The items borrow the merge, not the iterator. [`Reader::batch`](crate::Reader::batch) says when the kernel gets
+    /// their bytes back.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.

@@ -161,7 +161,7 @@ impl Order {
 
     /// Options of rings that ask the kernel for no more than this order needs. If the key lies in the payload
     /// ([`Key::Payload`]), their records have no time (`PERF_SAMPLE_TIME`), unless an attribute given to
-    /// `RingOptions::event` asks for it.
+    /// `RingOptions::event` or [`RingOptions::sample`] asks for it.
     ///
     /// Such a record is 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
     /// a fifth of a small output. [`Record::time`](crate::Record::time) is then `None`, and a reader by [`Key::Time`]

@@ -210,7 +210,9 @@ impl GracePeriods {
         Rcu::read().ok()?.advice(self.name())
     }
 
-    /// Begins a grace period and does not wait. Returns false if one is already under way.
+    /// Begins a grace period and does not wait, for a test that drives a [`Merge`](crate::Merge): call it right after
+    /// [`Merge::begin_fence`](crate::Merge::begin_fence). Returns false if one is already under way.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -219,10 +221,12 @@ impl GracePeriods {
         may
     }
 
-    /// The result of the grace period under way, if it has ended, without waiting. Returned once.
+    /// The result of the grace period under way, if it has ended, without waiting. Returned once. Then call
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if it failed.
     ///
     /// # Errors
     /// As [`GracePeriods::wait`].
+    #[cfg(any(test, feature = "test-util"))]
     pub fn poll(&mut self) -> Option<io::Result<()>> {
         if let Some(ended) = self.0.ended() {
             return Some(ended);

@@ -180,8 +180,13 @@ impl Reader {
     /// batch is empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
     ///
     /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled
-    /// up by a quarter since the last refresh; the next batch then begins with a refresh. [`Batch`]
-    /// has the fastest way to take the events.
+    /// up by a quarter since the last refresh; the next batch then begins with a refresh. [`Batch`] has the fastest way
+    /// to take the events.
+    ///
+    /// An item is consumed when the batch gives it. The kernel gets the bytes back with the first call of the reader
+    /// after the borrow; or with the next refresh, or once a sixteenth of a ring was consumed, if the program left the
+    /// batch before its end. Those of a BPF ring buffer of which all was yielded go back with the next refresh, because
+    /// the kernel then wakes the reader for the next record.
     ///
     /// # Errors
     /// As [`Reader::next`].

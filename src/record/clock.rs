@@ -22,7 +22,7 @@ pub enum Clock {
     /// `CLOCK_TAI`. It can be set back like [`Clock::Realtime`], together with it or alone (`ADJ_TAI` of adjtimex(2)).
     Tai,
     /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a
-    /// true one. A forged time makes all later records late.
+    /// true one. A forged time makes all later records late: take another clock where bytes may be hostile.
     ///
     /// On x86-64 the CPUs agree on it only where the time stamp counter is stable. That is looked up when a stream or a
     /// [`Recorder`](crate::Recorder) begins: `cap_user_time` in the header page of a ring, or `tsc` as the kernel's

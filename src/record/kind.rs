@@ -1,22 +1,23 @@
 //! The names of kinds of records.
 
 use perf_event_open_sys::bindings as sys;
-use std::fmt;
-
-/// A kind as people read it: the header's name without `PERF_RECORD_`, or the number of one without a name here.
-pub(crate) struct KindName(pub(crate) u32);
+use std::borrow::Cow;
 
 macro_rules! names {
     ($($name:ident = $constant:ident),* $(,)?) => {
-        impl fmt::Debug for KindName {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.0 {
-                    $(sys::$constant => f.write_str(stringify!($name)),)*
-                    other => write!(f, "{other}"),
-                }
-            }
+        /// The header's name of a kind, without `PERF_RECORD_`.
+        pub(super) fn kind_name(kind: u32) -> Option<&'static str> {
+            Some(match kind {
+                $(sys::$constant => stringify!($name),)*
+                _ => return None,
+            })
         }
     };
+}
+
+/// The name of a kind, or its number if it has no name here.
+pub(crate) fn kind_text(kind: u32) -> Cow<'static, str> {
+    kind_name(kind).map_or_else(|| kind.to_string().into(), Cow::from)
 }
 
 names! {

@@ -86,19 +86,19 @@ impl Layout {
     /// `record.layout().tag()`.
     ///
     /// ```
-    /// # use perfweave::{ANY_CPU, Clock, Hold, Key, Layout, Merge, Order, Rings, sim::RingBuffer};
+    /// # use perfweave::{ANY_CPU, Clock, Hold, Key, Layout, Order, Reader, Rings, sim::RingBuffer};
+    /// # use std::time::Duration;
     /// let mut rings = Rings::empty(Clock::Monotonic);
     /// for tag in [7, 8_u32] {
     ///     let (buffer, ring) = RingBuffer::new(4096);
     ///     buffer.output(&u64::from(tag).to_ne_bytes());
     ///     rings.add(ANY_CPU, ring, Layout::RING_BUFFER.tagged(tag));
     /// }
-    /// let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None))?;
-    /// merge.refresh(0);
-    /// while let Some(event) = merge.next() {
+    /// let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None))?;
+    /// while let Some(event) = reader.next_timeout(Duration::ZERO)? {
     ///     assert_eq!(event.record().map(|record| record.layout().tag().into()), event.key());
     /// }
-    /// # assert_eq!(merge.status().total().yielded, 2);
+    /// # assert_eq!(reader.status().total().yielded, 2);
     /// # Ok::<(), perfweave::Error>(())
     /// ```
     #[must_use]

@@ -15,7 +15,7 @@ mod payload;
 mod typed;
 mod view;
 
-pub(crate) use kind::KindName;
+pub(crate) use kind::kind_text;
 pub use layout::Layout;
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};

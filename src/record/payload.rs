@@ -13,7 +13,7 @@ impl Record<'_> {
     /// output ([`Record::payload`]).
     ///
     /// ```
-    /// use perfweave::{Hold, Merge, Order, sim};
+    /// use perfweave::{Hold, Order, Reader, sim};
     /// use zerocopy::FromBytes;
     ///
     /// #[derive(FromBytes)]
@@ -25,9 +25,8 @@ impl Record<'_> {
     ///
     /// let kernel = sim::Kernel::new(&[0]);
     /// kernel.emit(0, 100, &[7u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat());
-    /// let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None))?;
-    /// merge.refresh(0);
-    /// let record = merge.next().and_then(|event| event.record()).expect("a record");
+    /// let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None))?;
+    /// let record = reader.next()?.and_then(|event| event.record()).expect("a record");
     /// let opened: Opened = record.payload_as().expect("8 bytes");
     /// assert_eq!((opened.pid, opened.flags), (7, 9));
     /// # Ok::<(), perfweave::Error>(())

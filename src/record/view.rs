@@ -4,8 +4,9 @@
 mod tests;
 
 use crate::record::fields;
+use crate::record::kind::{kind_name, kind_text};
 use crate::record::layout::{ADDR, CALLCHAIN, IP, PERIOD, RAW};
-use crate::record::{KindName, Layout, Origin};
+use crate::record::{Layout, Origin};
 use crate::ring::{Bytes, Fault, Framing, Header, Ring};
 use perf_event_open_sys::bindings;
 use std::fmt;
@@ -92,10 +93,18 @@ impl<'a> Record<'a> {
         Some((Self::new(record.into(), header, origin), rest))
     }
 
-    /// The record's kind.
+    /// The record's kind: `perf_event_header.type`, a `PERF_RECORD_*` number of perf_event_open(2). The crate
+    /// perf-event-open-sys has the names. What a BPF program wrote is a `PERF_RECORD_SAMPLE`, in a BPF ring buffer too.
+    /// Records of kinds that this crate does not know are yielded like all others.
     #[inline]
     pub fn kind(&self) -> u32 {
         self.header.kind()
+    }
+
+    /// The header's name of its kind without `PERF_RECORD_`: "SAMPLE", "COMM". `None` if this crate does not know the
+    /// kind.
+    pub fn kind_name(&self) -> Option<&'static str> {
+        kind_name(self.kind())
     }
 
     /// `perf_event_header.misc`, whose bits mean different things from kind to kind.
@@ -149,8 +158,8 @@ impl<'a> Record<'a> {
         &self.origin.layout
     }
 
-    /// The address of the instruction at which a sample was taken, if the ring records `PERF_SAMPLE_IP`
-    /// (`PERF_SAMPLE_IP`). `None` for records other than samples.
+    /// The address of the instruction at which a sample was taken, if the ring records it
+    /// (`PERF_SAMPLE_IP`: [`RingOptions::sample`](crate::RingOptions::sample)). `None` for records other than samples.
     ///
     /// [`Record::misc`] says whether it is the kernel's (`PERF_RECORD_MISC_KERNEL`) or a program's
     /// (`PERF_RECORD_MISC_USER`).
@@ -159,15 +168,15 @@ impl<'a> Record<'a> {
         self.word(IP)
     }
 
-    /// The address that a sample is about, if the ring records `PERF_SAMPLE_ADDR`
-    /// (`PERF_SAMPLE_ADDR`). 0 for events without an address. `None` for records other than samples.
+    /// The address that a sample is about, if the ring records it (`PERF_SAMPLE_ADDR`). 0 for events without an
+    /// address. `None` for records other than samples.
     #[inline]
     pub fn addr(&self) -> Option<u64> {
         self.word(ADDR)
     }
 
-    /// How many events a sample stands for, if the ring records `PERF_SAMPLE_PERIOD`
-    /// (`PERF_SAMPLE_PERIOD`). Nanoseconds for clocks. `None` for records other than samples.
+    /// How many events a sample stands for, if the ring records it (`PERF_SAMPLE_PERIOD`). Nanoseconds for clocks.
+    /// `None` for records other than samples.
     #[inline]
     pub fn period(&self) -> Option<u64> {
         self.word(PERIOD)
@@ -179,9 +188,9 @@ impl<'a> Record<'a> {
         self.bytes.u64(at)
     }
 
-    /// A sample's call chain, innermost frame first, if the ring records `PERF_SAMPLE_CALLCHAIN`
-    /// (`PERF_SAMPLE_CALLCHAIN`). `None` for records other than samples, and for a chain that
-    /// claims to be longer than its record. Read in place, even if it wraps.
+    /// A sample's call chain, innermost frame first, if the ring records it (`PERF_SAMPLE_CALLCHAIN`). `None` for
+    /// records other than samples, and for a chain that claims to be longer than its record. Read in place, even if it
+    /// wraps.
     ///
     /// The kernel's context markers stay in the chain. A marker is no address. It says to what the addresses after it
     /// belong, up to the next marker. The markers are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER`
@@ -194,8 +203,8 @@ impl<'a> Record<'a> {
     }
 
     /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes at its start. `field` is
-    /// a bit of `sample_type`, such as `PERF_SAMPLE_WEIGHT`. `None` if the ring does not record it, if it does not fit
-    /// into the record, and for records other than samples.
+    /// a bit of `sample_type`, such as `PERF_SAMPLE_WEIGHT`, as a `u32` like the header's or a `u64`. `None` if the
+    /// ring does not record it, if it does not fit into the record, and for records other than samples.
     ///
     /// A field after others of varying length is found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE,
     /// describes the content of each.
@@ -333,7 +342,7 @@ fn raw_within(bytes: &[u8], at: usize) -> Option<&[u8]> {
 impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
-            .field("kind", &KindName(self.kind()))
+            .field("kind", &format_args!("{}", kind_text(self.kind())))
             .field("cpu", &self.cpu())
             .field("time", &self.time())
             .field("body", &self.body())

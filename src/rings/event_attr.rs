@@ -1,6 +1,7 @@
 //! Attributes of events (`struct perf_event_attr`): how they are made and checked.
 
 use crate::error::{Error, ErrorKind};
+use crate::record::kind_text;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -109,7 +110,7 @@ pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr,
             bindings::PERF_RECORD_KSYMBOL => attr.set_ksymbol(1),
             bindings::PERF_RECORD_BPF_EVENT => attr.set_bpf_event(1),
             bindings::PERF_RECORD_TEXT_POKE => attr.set_text_poke(1),
-            other => return Err(refused(&other.to_string())),
+            other => return Err(refused(&kind_text(other))),
         }
     }
     attr.set_build_id(build_ids.into());

@@ -123,7 +123,8 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         let id = file(&tracefs, &name, "id")?;
-        let no_number = |_| refused(&name, io::Error::new(io::ErrorKind::InvalidData, format!("its id is {id}")));
+        let no_number =
+            |_| refused(&name, io::Error::new(io::ErrorKind::InvalidData, format!("its id is {:?}", id.trim())));
         let id = id.trim().parse().map_err(no_number)?;
         found.push((name, id));
     }
@@ -138,9 +139,14 @@ pub(super) fn tracefs_for(name: &str) -> Result<PathBuf, Error> {
     machine::tracefs().map_err(|errno| refused(name, errno))
 }
 
+/// A file of a tracepoint.
+fn path(tracefs: &Path, name: &str, file: &str) -> PathBuf {
+    tracefs.join("events").join(name.replacen(':', "/", 1)).join(file)
+}
+
 /// What tracefs has of a tracepoint: `id` or `format`.
 pub(super) fn file(tracefs: &Path, name: &str, file: &str) -> Result<String, Error> {
-    let path = tracefs.join("events").join(name.replacen(':', "/", 1)).join(file);
+    let path = path(tracefs, name, file);
     fs::read_to_string(&path).map_err(|errno| match errno.kind() {
         // The directories above it can be searched, so it does not exist.
         io::ErrorKind::NotFound => none(tracefs, name),
@@ -161,8 +167,9 @@ pub(super) fn none(tracefs: &Path, name: &str) -> Error {
 
 /// Whether a tracepoint is a probe in tracefs.
 pub(super) fn is_probe(name: &str) -> bool {
-    let text = tracefs_for(name).and_then(|tracefs| file(&tracefs, name, "format"));
-    text.is_ok_and(|text| text.contains("__probe_"))
+    tracefs_for(name).is_ok_and(|tracefs| {
+        fs::read_to_string(path(&tracefs, name, "format")).is_ok_and(|text| text.contains("__probe_"))
+    })
 }
 
 /// Whether a name is a pattern.

@@ -1,8 +1,8 @@
 //! Options for opening rings: events, sizes, CPUs.
 
 use crate::error::{Error, ErrorKind};
-use crate::record::KindName;
 use crate::record::clock::Clock;
+use crate::record::kind_text;
 use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Probe, What};
@@ -240,7 +240,7 @@ impl RingOptions {
     }
 
     fn kinds(self, kinds: Vec<u32>, build_ids: bool) -> Self {
-        let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {:?}", KindName(*kind)));
+        let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {}", kind_text(*kind)));
         self.add(name, What::Records(kinds, build_ids))
     }
 
@@ -307,13 +307,17 @@ impl RingOptions {
     }
 
     /// Has the kernel record more with each sample: bits of `sample_type` by the header's names, such as
-    /// `PERF_SAMPLE_TID | PERF_SAMPLE_CALLCHAIN`. Records then carry it for all events of the rings. Calls add up.
+    /// `PERF_SAMPLE_TID | PERF_SAMPLE_CALLCHAIN`. Records then carry it for all events of the rings. A second call adds
+    /// its bits to those of the first.
     ///
     /// [`Record::pid_tid`](crate::Record::pid_tid), [`ip`](crate::Record::ip), [`addr`](crate::Record::addr),
     /// [`period`](crate::Record::period) and [`callchain`](crate::Record::callchain) give the fields that most programs
     /// want, and [`field`](crate::Record::field) any of them. [`Record::cpu`](crate::Record::cpu) and
     /// [`time`](crate::Record::time) need no bit. Registers and stacks need more than a bit:
-    /// [`sample_registers`](Self::sample_registers), [`sample_stack`](Self::sample_stack).
+    /// [`sample_registers`](Self::sample_registers), [`sample_stack`](Self::sample_stack). So do branches, whose kinds
+    /// only the attribute of an event says (`RingOptions::event`): with the bit alone the kernel refuses the event.
+    /// With `PERF_SAMPLE_READ` the kernel's own count of lost records cannot be read
+    /// ([`Account::exact`](crate::Account::exact)).
     ///
     /// The names are those of `<linux/perf_event.h>`; the crate `perf-event-open-sys` has them.
     #[doc(alias = "sample_type")]
@@ -324,7 +328,7 @@ impl RingOptions {
 
     /// Has the kernel record registers with each sample: those of user space and those at the interrupt
     /// (`sample_regs_user`, `sample_regs_intr`: a bit for each register, by the numbers of the architecture's
-    /// `asm/perf_regs.h`). None of a mask that is 0.
+    /// `asm/perf_regs.h`). A mask of 0 asks for none.
     pub fn sample_registers(mut self, user: u64, interrupt: u64) -> Self {
         self.also.sample_regs_user |= user;
         self.also.sample_regs_intr |= interrupt;
@@ -334,19 +338,23 @@ impl RingOptions {
     }
 
     /// Has the kernel record this many bytes of the user's stack with each sample (`sample_stack_user`): a multiple of
-    /// 8 and at most 65,528. Opening the rings gives [`ErrorKind::InvalidInput`] for any other size.
+    /// 8 and at most 65,528. Opening the rings gives [`ErrorKind::InvalidInput`] for any other size. Of several sizes
+    /// the largest holds, also of those in attributes of events.
     pub fn sample_stack(mut self, bytes: u32) -> Self {
         self.also.sample_stack_user = self.also.sample_stack_user.max(bytes);
         self.sample(bindings::PERF_SAMPLE_STACK_USER)
     }
 
-    /// Leaves the addresses of the kernel out of call chains (`exclude_callchain_kernel`).
+    /// Leaves the addresses of the kernel out of call chains (`exclude_callchain_kernel`), which
+    /// [`sample`](Self::sample) asks for (`PERF_SAMPLE_CALLCHAIN`). An event that is given by its attribute also leaves
+    /// out what that says.
     pub fn exclude_callchain_kernel(mut self) -> Self {
         self.also.set_exclude_callchain_kernel(1);
         self
     }
 
-    /// Leaves the addresses of user space out of call chains (`exclude_callchain_user`).
+    /// Leaves the addresses of user space out of call chains (`exclude_callchain_user`). Together with
+    /// [`exclude_callchain_kernel`](Self::exclude_callchain_kernel) it leaves chains empty.
     pub fn exclude_callchain_user(mut self) -> Self {
         self.also.set_exclude_callchain_user(1);
         self
@@ -531,7 +539,7 @@ impl RingOptions {
     }
 
     /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
-    /// [`RingOptions::event`] asks for it.
+    /// [`RingOptions::event`] or [`RingOptions::sample`] asks for it.
     pub(crate) fn without_time(mut self) -> Self {
         self.timed = false;
         self

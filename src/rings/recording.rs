@@ -10,8 +10,8 @@ use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::io;
 
-/// Makes [`Rings`] of recorded bytes, for a program that reads a file format. A
-/// [`Reader`](crate::Reader) takes them like those of a kernel.
+/// Makes [`Rings`] of recorded bytes, for a program that reads a file format. A [`Reader`](crate::Reader) takes them
+/// like those of a kernel.
 ///
 /// The package perfweave-perf-data reads `perf.data` files with it. Another format takes what it knows of a CPU to
 /// records as perf_event_open(2) describes them:
@@ -20,8 +20,8 @@ use std::io;
 /// use perfweave::{Clock, Layout, Order, Reader, Recording};
 ///
 /// // What a file of some format says: the events of two CPUs, each with its time, and how many were lost before it.
-/// let file: [(u32, &[(u64, u64, &[u8])]); 2] = [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0,
-/// b"second")])];
+/// let file: [(u32, &[(u64, u64, &[u8])]); 2] =
+///     [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0, b"second")])];
 ///
 /// // Samples with the time and raw data: PERF_SAMPLE_TIME | PERF_SAMPLE_RAW. The other records end with the time.
 /// let layout = Layout::new(1 << 2 | 1 << 10, true, 0);
@@ -75,7 +75,7 @@ use std::io;
 ///
 /// # Memory
 ///
-/// A ring takes its length, rounded up to a power of two, and some 16 KiB more for a merge. Nothing is copied a second
+/// A ring takes its length, rounded up to a power of two, and some 16 KiB more for a reader. Nothing is copied a second
 /// time.
 #[derive(Debug)]
 pub struct Recording {

@@ -431,10 +431,9 @@ mod recordings {
         trouble(&kernel);
         let rings = kernel.rings();
         let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
-        let mut merge = Merge::new(rings, order()).unwrap();
-        merge.refresh(0);
+        let mut reader = Reader::new(rings, order()).unwrap();
         documented!("crates/perf-data/src/lib.rs":
-            while let Some(event) = merge.next() {
+            while let Some(event) = reader.next_timeout(Duration::ZERO)? {
                 writer.write(&event.event())?;
             }
         );

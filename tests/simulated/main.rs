@@ -51,7 +51,7 @@ fn text(event: &Event<'_>) -> String {
     match event.item() {
         Item::Record(record) => match record.payload() {
             Some(payload) => payload.iter().map(char::from).take_while(char::is_ascii_alphanumeric).collect(),
-            None => format!("{:?}", record.kind()),
+            None => record.kind_name().unwrap_or("?").to_owned(),
         },
         Item::Lost(lost) => format!("lost {}", lost.count),
         Item::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),

@@ -322,7 +322,7 @@ fn other_kinds_have_their_place() {
     kernel.end(1);
     kernel.emit(0, 3, b"b");
     let frozen = recorder.freeze().unwrap();
-    assert_eq!(texts(&frozen), ["a", "3", "b"]);
+    assert_eq!(texts(&frozen), ["a", "COMM", "b"]);
 }
 
 /// A CPU that comes online gets a ring, and a place in the order of CPUs.

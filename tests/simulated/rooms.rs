@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The floors of the house from the ground up, each with its rooms from left to right. A room may use those of the floors
-/// below, those on its left, and itself. Inside a room, concepts decide.
+/// The floors of the house from the ground up, each with its rooms from left to right. A room may use those of the
+/// floors below, those on its left, and itself. Inside a room, concepts decide.
 const FLOORS: [&[&str]; 4] = [
     &["instrument", "sys", "error"],
     &["ring", "record", "sequence", "account"],

@@ -1,6 +1,5 @@
 //! The reading side: events become batches of rows, which never wait for the store.
 
-use perf_event_open_sys::bindings;
 use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
 use super::{Error, missing};
@@ -10,6 +9,7 @@ use crate::seal::{self, End};
 use arrow::array::AsArray;
 use arrow::datatypes::{Int32Type, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use perf_event_open_sys::bindings;
 use perfweave::{Account, Certainty, Event, Item, Record, Rings};
 use perfweave_decode::Format;
 use std::fs;
@@ -235,8 +235,10 @@ impl Recorder {
         }
         let Item::Record(record) = event.item() else { return self.notice_of(event) };
         self.note_last(record.cpu(), mono);
-        let source =
-            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE);
+        let source = record
+            .source()
+            .and_then(|source| self.sources.get(source))
+            .filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE);
         let Some(&number) = source else { return self.notice_other(mono, &record) };
         let late = event.certainty() == Certainty::Late;
         if late {

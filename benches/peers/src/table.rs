@@ -177,7 +177,7 @@ impl Display for Table {
         for (reader, outcomes) in &self.rows {
             let ratio = |column| self.ratio(reader.name, REFERENCE, column);
             let middle = |column: fn(&Outcome) -> f64| median(outcomes.iter().map(column));
-            let untold = |outcome: &Outcome| {
+            let unreported = |outcome: &Outcome| {
                 outcome.written.saturating_sub(outcome.seen.events) as f64 - outcome.seen.lost as f64
             };
             let cells = [
@@ -188,7 +188,7 @@ impl Display for Table {
                 format!("{:.2}", ratio(rate)),
                 spread(outcomes.iter().map(traced), 0),
                 format!("{:.2}", middle(lost)),
-                format!("{:.0}", middle(untold)),
+                format!("{:.0}", middle(unreported)),
                 format!("{:.2}", middle(|o| o.seen.out_of_order as f64 / o.seen.events.max(1) as f64 * 100.0)),
                 format!("{:.2}", middle(|o| o.seen.p50_ns as f64 / 1e6)),
                 format!("{:.2}", middle(p99)),

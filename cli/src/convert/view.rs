@@ -224,7 +224,7 @@ impl View {
         let source = record.source().and_then(|at| self.sources.get(at));
         match source.filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) {
             Some(source) => Cow::Borrowed(&source.name),
-            None => Cow::Owned(format!("{:?}", record.kind())),
+            None => record.kind_name().map_or_else(|| Cow::Owned(format!("kind {}", record.kind())), Cow::Borrowed),
         }
     }
 

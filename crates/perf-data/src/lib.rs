@@ -6,8 +6,9 @@
 //! file in the same order.
 //!
 //! ```
-//! use perfweave::{Ended, Merge, Order, Reader, sim};
+//! use perfweave::{Ended, Hold, Order, Reader, sim};
 //! use perfweave_perf_data as perf_data;
+//! use std::time::Duration;
 //!
 //! # let path = std::env::temp_dir().join(format!("perfweave-doc-{}.data", std::process::id()));
 //! // Two CPUs write, and the merged events are written to a file.
@@ -16,9 +17,8 @@
 //! kernel.emit(0, 10, b"first");
 //! let rings = kernel.rings();
 //! let mut writer = perf_data::Writer::create(&path, &rings)?;
-//! let mut merge = Merge::new(rings, Order::new().hold(perfweave::Hold::None))?;
-//! merge.refresh(0);
-//! while let Some(event) = merge.next() {
+//! let mut reader = Reader::new(rings, Order::new().hold(Hold::None))?;
+//! while let Some(event) = reader.next_timeout(Duration::ZERO)? {
 //!     writer.write(&event.event())?;
 //! }
 //! assert_eq!(writer.finish()?.records, 2);
@@ -43,7 +43,7 @@
 //! [`Certainty::Assumed`](perfweave::Certainty::Assumed). When all events were yielded, the stream has ended: a reader
 //! gives `None` ([`Ended::Recording`](perfweave::Ended::Recording)). Times are not compared with this machine's clocks.
 //!
-//! A merge indexes a long recording in parts, so that holding stays within its bound
+//! A reader indexes a long recording in parts, so that holding stays within its bound
 //! ([`WhenFull`](perfweave::WhenFull)). The order is still proven, unless a key is smaller than more records before it
 //! than fit into the bound. In that case [`EarlyRelease`](perfweave::EarlyRelease) comes first.
 //!

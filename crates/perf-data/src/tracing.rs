@@ -19,14 +19,13 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     let mut tracepoints =
         sources.filter_map(|(at, source)| Some((at, source.tracepoint_id()?, source.tracepoint()))).peekable();
     let Some(&(_, first, _)) = tracepoints.peek() else { return Ok(None) };
-    let failed = |id| move |errno| no_format(id, errno);
-    let events = Rings::tracefs().map_err(|error| no_format(first, error.into()))?.join("events");
+    let events = Rings::tracefs().map_err(|error| no_format(first, &error))?.join("events");
     let mut categories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (at, id, name) in tracepoints {
-        let format = rings.format(at).map_err(|error| no_format(id, error.into()))?;
+        let format = rings.format(at).map_err(|error| no_format(id, &error))?;
         let category = match name.and_then(|name| name.split_once(':')) {
             Some((category, _)) => category.to_owned(),
-            None => category_of(&events, &format).map_err(failed(id))?,
+            None => category_of(&events, &format).map_err(|errno| unread(&events, errno))?,
         };
         categories.entry(category).or_default().push(format);
     }
@@ -36,7 +35,8 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     out.extend((machine::page_size() as u32).to_ne_bytes());
     for name in ["header_page", "header_event"] {
         out.extend(name.bytes().chain([0]));
-        with_length(&mut out, &machine::read_at_once(&events.join(name)).map_err(failed(first))?);
+        let path = events.join(name);
+        with_length(&mut out, &machine::read_at_once(&path).map_err(|errno| unread(&path, errno))?);
     }
     // Formats of ftrace's own entries, which no event has.
     out.extend(0u32.to_ne_bytes());
@@ -62,9 +62,18 @@ fn category_of(events: &Path, format: &str) -> io::Result<String> {
 }
 
 /// The format of a tracepoint cannot be read. Without it perf(1) does not read the file.
-fn no_format(id: u64, errno: io::Error) -> Error {
-    let hint = "tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
-    Error::system(format!("no format of tracepoint {id}"), errno).hinting(hint)
+fn no_format(id: u64, error: &perfweave::Error) -> Error {
+    let hint = error.hint().unwrap_or_default();
+    let text = error.to_string();
+    // The text ends with the hint, as that of the new error will.
+    let text = text.strip_suffix(&format!(" ({hint})")).unwrap_or(&text);
+    Error::new(error.kind(), format!("no format of tracepoint {id}: {text}")).hinting(hint.to_owned())
+}
+
+/// Something of tracefs cannot be read.
+fn unread(path: &Path, errno: io::Error) -> Error {
+    let hint = "tracefs must be readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
+    Error::system(format!("cannot read {}", path.display()), errno).hinting(hint)
 }
 
 /// The formats of tracepoints in such a section, by number. Formats after a malformed one are missing.

@@ -171,7 +171,7 @@ const FACT: usize = u16::MAX as usize - 32;
 
 impl Writer {
     /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now.
-    /// Readers and merges return their rings: [`Reader::rings`](perfweave::Reader::rings). It blocks while it reads
+    /// A reader returns its rings: [`Reader::rings`](perfweave::Reader::rings). It blocks while it reads
     /// procfs and writes.
     ///
     /// Only this user may read the file. One that others could open until now is removed first: who has it open sees
