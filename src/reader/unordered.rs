@@ -52,7 +52,7 @@ impl Rings {
             order.push((cpu_ring.ring.size() - cpu_ring.ring.used(), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
-        order.into_iter().try_for_each(|(_, index, fault)| drain(&mut self.cpu_rings[index], fault, &mut each))
+        order.into_iter().try_for_each(|(_, index, fault)| self.cpu_rings[index].drain(fault, &mut each))
     }
 }
 
@@ -106,59 +106,66 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Reads up to the last head seen, and skips to a head that could not be right.
-fn drain<B>(
-    cpu_ring: &mut CpuRing,
-    mut head: Option<Fault>,
-    each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
-) -> ControlFlow<B> {
-    let origin = &cpu_ring.origin;
-    let cpu = origin.cpu;
-    let losses = &mut cpu_ring.losses;
-    losses.refreshed();
-    let mut reading = Reading { position: cpu_ring.ring.tail(), ring: &mut cpu_ring.ring };
-    loop {
-        if reading.position == reading.ring.head() && head.is_none() {
-            head = reading.ring.pass_committed(PART).err();
-        }
-        if reading.position == reading.ring.head() {
-            break;
-        }
-        reading.plain(origin, each)?;
-        if reading.position == reading.ring.head() {
-            continue;
-        }
-        let begin = reading.position;
-        let item = match Record::at(reading.ring, begin, origin) {
-            Ok(record) => {
-                reading.position += record.len();
-                if record.is_discarded() {
-                    continue;
-                }
-                match record.lost() {
-                    Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => {
-                        match losses.add_reported(count) {
-                            Ok(()) if count == 0 => continue,
-                            Ok(()) => {
-                                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
-                            }
-                            Err(fault) => Item::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
-                        }
+impl CpuRing {
+    /// Reads up to the last head seen, and skips to a head that could not be right.
+    fn drain<B>(
+        &mut self,
+        mut head: Option<Fault>,
+        each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let origin = &self.origin;
+        let cpu = origin.cpu;
+        let losses = &mut self.losses;
+        losses.refreshed();
+        let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
+        loop {
+            if reading.position == reading.ring.head() && head.is_none() {
+                head = reading.ring.pass_committed(PART).err();
+            }
+            if reading.position == reading.ring.head() {
+                break;
+            }
+            reading.plain(origin, each)?;
+            if reading.position == reading.ring.head() {
+                continue;
+            }
+            let begin = reading.position;
+            let item = match Record::at(reading.ring, begin, origin) {
+                Ok(record) => {
+                    reading.position += record.len();
+                    if record.is_discarded() {
+                        continue;
                     }
-                    _ => Item::Record(record),
+                    match record.lost() {
+                        Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => {
+                            match losses.add_reported(count) {
+                                Ok(()) if count == 0 => continue,
+                                Ok(()) => Item::Lost(Lost {
+                                    cpu,
+                                    count,
+                                    id,
+                                    source: origin.source(id),
+                                    after: None,
+                                    until: None,
+                                }),
+                                Err(fault) => Item::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
+                            }
+                        }
+                        _ => Item::Record(record),
+                    }
                 }
-            }
-            Err((fault, end)) => {
-                reading.position = end;
-                Item::Damage(Damage { cpu, fault, bytes: reading.ring.bytes(begin, end - begin) })
-            }
-        };
-        each(unordered(item))?;
+                Err((fault, end)) => {
+                    reading.position = end;
+                    Item::Damage(Damage { cpu, fault, bytes: reading.ring.bytes(begin, end - begin) })
+                }
+            };
+            each(unordered(item))?;
+        }
+        drop(reading);
+        let Some(fault) = head else { return ControlFlow::Continue(()) };
+        self.ring.skip_to_head();
+        each(unordered(Item::Damage(Damage { cpu, fault, bytes: Default::default() })))
     }
-    drop(reading);
-    let Some(fault) = head else { return ControlFlow::Continue(()) };
-    cpu_ring.ring.skip_to_head();
-    each(unordered(Item::Damage(Damage { cpu, fault, bytes: Default::default() })))
 }
 
 fn unordered(item: Item<'_>) -> Event<'_> {
