@@ -508,8 +508,8 @@ void pw_buffer__free(struct pw_buffer *buffer);
  where they draw it. Without a key, one BPF_MAP_TYPE_RINGBUF has the order in which programs have reserved, and
  several have none. Nobody else may read the map. It is duplicated.
 
- Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; EMFILE, ENOMEM.
- Blocks for system calls only.
+ Returns NULL with errno set: EBADF, EINVAL for a descriptor that is no such map or a wrong option; EPERM; EMFILE,
+ ENOMEM. Blocks for system calls only.
  */
 struct pw_ring_buffer *pw_ring_buffer__new(int map_fd,
                                            pw_ring_buffer_sample_fn sample_cb,
