@@ -227,6 +227,21 @@ impl RingOptions {
     /// `PERF_RECORD_TEXT_POKE`, `PERF_RECORD_MMAP`. The crate `perf-event-open-sys` has these names. The records come
     /// in the same stream, in order. They are one source.
     ///
+    /// ```no_run
+    /// use perf_event_open_sys::bindings::{PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_SAMPLE_TID};
+    /// use perfweave::{Record, Rings};
+    ///
+    /// let options = Rings::options().tracepoint("sched:sched_switch").records([PERF_RECORD_COMM, PERF_RECORD_EXIT]);
+    /// let rings = options.sample(PERF_SAMPLE_TID).open()?;
+    ///
+    /// /// The thread that has ended, if the record says so.
+    /// fn ended(record: &Record) -> Option<u32> {
+    ///     let (_process, thread) = record.pid_tid()?;
+    ///     (record.kind() == PERF_RECORD_EXIT).then_some(thread)
+    /// }
+    /// # Ok::<(), perfweave::Error>(())
+    /// ```
+    ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = u32>) -> Self {
