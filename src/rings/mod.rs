@@ -33,7 +33,7 @@ pub use recording::Recording;
 pub use source::Source;
 pub use untraced::Untraced;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, hint};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
@@ -305,7 +305,10 @@ impl Rings {
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Permission`] if it cannot be searched.
     pub fn tracefs() -> Result<PathBuf, Error> {
-        machine::tracefs().map_err(Error::cannot("find tracefs"))
+        machine::tracefs().map_err(|errno| {
+            let hint = hint::tracefs(&errno);
+            Error::cannot("find tracefs")(errno).hinting(hint)
+        })
     }
 
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an

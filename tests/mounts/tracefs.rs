@@ -75,7 +75,12 @@ fn tracefs_is_found_under_any_path() {
         assert!(error.to_string().contains("mount -t tracefs"), "{error}");
         let error = Format::read("sched:sched_switch").unwrap_err();
         assert_error!(error, System, "cannot look up tracepoint sched:sched_switch", "mount -t tracefs");
-        assert_error!(Rings::tracefs().unwrap_err(), NotFound, "cannot find tracefs: tracefs is not mounted");
+        assert_error!(
+            Rings::tracefs().unwrap_err(),
+            NotFound,
+            "cannot find tracefs: tracefs is not mounted",
+            "mount -t tracefs"
+        );
     });
 }
 
@@ -88,7 +93,7 @@ fn a_recording_needs_the_formats_of_its_tracepoints() {
         umount2("/mnt", MntFlags::empty()).unwrap();
         let path = std::env::temp_dir().join(format!("perfweave-no-tracefs-{}", std::process::id()));
         let error = perfweave_perf_data::Writer::create(&path, &rings).map(drop).unwrap_err();
-        assert_error!(error, NotFound, "no format of tracepoint", "tracefs must be mounted");
+        assert_error!(error, NotFound, "no format of tracepoint", "cannot find tracefs", "mount -t tracefs");
         assert!(!path.exists());
     });
 }
