@@ -222,6 +222,7 @@ impl Index {
         if !self.catches_up(cpu_ring) {
             return self.refresh(cpu_ring, with);
         }
+        // First the head: if new records are held, the tail stays behind it, and the kernel wakes nobody.
         let is_whole = self.look(cpu_ring, with);
         if !self.catches_up(cpu_ring) {
             self.advance_tail(cpu_ring);
@@ -235,6 +236,7 @@ impl Index {
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
+            // Skipping gives back all bytes, also those of held records. Meanwhile the ring holds up no proof.
             if self.len() > 0 {
                 return true;
             }
@@ -247,9 +249,11 @@ impl Index {
         // The length of an unusually long record fades over time.
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.refresh();
+        // No underflow: a head that moves back is a fault and is not taken.
         self.found = ring.head() - self.cursor;
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
+        // A ring shorter than the longest record would otherwise be suspect even while it is empty.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         self.share = ring.size() / TAIL_PART;
         let whole = self.index_all(ring, origin, losses, head, &mut with);
@@ -266,10 +270,12 @@ impl Index {
         head: Result<(), Fault>,
         with: &mut Indexing<'_>,
     ) -> bool {
+        // A ring has at most 2^31 bytes. Only held records that were copied out lie so far back.
         let is_in_reach = self.front().is_none_or(|front| self.cursor - self.position(front) < SPAN);
         if !is_in_reach || !self.index(ring, origin, losses, with) {
             return false;
         }
+        // The damage lies behind everything that the last good head covers.
         if let Err(fault) = head {
             // A fault that cannot be reported for lack of memory is found again by the next refresh.
             if self.room == 0 && !self.make_room(with.far, with.most) {
@@ -290,12 +296,14 @@ impl Index {
             if self.room == 0 && self.lost.is_none() && !self.make_room(with.far, with.most) {
                 return false;
             }
+            // A LOST record takes the key of the record after it, which only the general way hands on.
             if self.lost.is_none()
                 && let Some(plain) = with.keys.plain(&origin.layout)
                 && self.index_plain(ring, &plain, with)
             {
                 continue;
             }
+            // Room is counted in pairs, so for the record after a LOST record there may be none left.
             self.room = self.room.saturating_sub(1);
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
@@ -306,6 +314,7 @@ impl Index {
             };
             self.longest = self.longest.max(record.len());
             if record.is_discarded() {
+                // It gets no place, so nothing else counts its bytes as done.
                 (self.cursor, self.done) = (self.cursor + record.len(), self.done + record.len());
             } else if record.kind() == bindings::PERF_RECORD_LOST {
                 self.index_lost(&record, losses, with.far);
@@ -313,6 +322,7 @@ impl Index {
                 self.index_record(&record, with);
             }
         }
+        // A kernel publishes a LOST record together with the next record, so nothing is to come for this one.
         self.settle_lost(None, with.far);
         true
     }
@@ -339,6 +349,7 @@ impl Index {
         self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.queue.is_empty());
         let tag = if record.kind() == bindings::PERF_RECORD_SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
         self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
+        // After the note and the place were made: both need the record before this one.
         self.before = own.or(self.before);
         self.cursor += len;
         self.largest = self.largest.max(own);
@@ -351,8 +362,10 @@ impl Index {
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
+        // The last key of an empty queue is that of a place that has left it.
         let back = if self.queue.is_empty() { 0 } else { self.back };
         let word = Place::word(self.ring_index, self.cursor);
+        // The walk compares keys with far_end alone, and does not know whether it still stands for a place.
         if self.far == 0 {
             self.far_end = 0;
         }
@@ -366,6 +379,7 @@ impl Index {
             return false;
         }
         self.queue.filled(new);
+        // The walk may go beyond the room, up to the end of the block: plain records need no list to grow.
         self.room = self.room.saturating_sub(new);
         self.made += new as u64;
         self.counts.indexed += new as u64;
@@ -401,6 +415,7 @@ impl Index {
         let size = record.len();
         let end = self.cursor + size;
         let (id, count) = record.lost().unwrap_or_default();
+        // Before anything is stored: a count that cannot be right makes the record damage.
         if let Err(fault) = losses.add_reported(count) {
             return self.skip_corrupt(fault, end, far);
         }
@@ -428,6 +443,7 @@ impl Index {
         if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
             self.reported_ahead -= loose.count;
         }
+        // A loss that stays, or was yielded, covers some of these records already.
         let covered = count.min(self.reported_ahead);
         self.reported_ahead -= covered;
         count - covered
@@ -436,7 +452,9 @@ impl Index {
     /// Skips the bytes from the cursor to `end` as a corrupt record, which is yielded as damage.
     #[cold]
     fn skip_corrupt(&mut self, fault: Fault, end: u64, far: &mut Far) {
+        // First, because notes are sorted by position.
         self.settle_lost(None, far);
+        // It fits: a ring has at most 2^31 bytes (Ring::MAX).
         let len = (end - self.cursor) as u32;
         self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), far);
         self.cursor = end;
@@ -459,8 +477,10 @@ impl Index {
             self.back = key;
             return self.queue.push(place);
         }
-        // Of equal keys in a ring the heap's come first.
+        // Of equal keys a merge takes the queue's before the heap's. This one lies behind those in the heap, of whose
+        // keys far_end is all that is known.
         if (self.far > 0 && key < self.far_end) || !self.queue.shift_in(place) {
+            // While nothing of this ring is in the heap, far_end is that of places that have left it.
             self.far_end = key.saturating_add(1).max(if self.far > 0 { self.far_end } else { 0 });
             self.far += 1;
             far.push(place);
@@ -496,10 +516,12 @@ impl Index {
 
     /// Puts back a place that was merged and not yielded.
     pub(crate) fn put_back(&mut self, place: Place, far: &mut Far) {
+        // A merge copies it. It stays in its index until it is yielded.
         if place.tag() == Tag::LOOSE {
             return;
         }
         self.done -= place.size();
+        // Places come back last one first. So one that the queue did not give last came from the heap.
         if !self.queue.put_back(place) {
             far.push(place);
             self.far += 1;
@@ -524,6 +546,7 @@ impl Index {
             bytes += if place.size() > 0 { place.size() } else { self.share };
             bytes <= self.share
         });
+        // A first record longer than the share has to leave, too.
         part.count().max(1)
     }
 
@@ -636,6 +659,7 @@ impl Index {
     /// The position of a place, or of its end.
     #[inline]
     pub(crate) fn position(&self, place: Place) -> u64 {
+        // Its low bits suffice: SPAN bounds how far a place lies before the cursor.
         self.cursor - (self.cursor.wrapping_sub(place.low()) & LOW_POSITION)
     }
 
@@ -685,6 +709,7 @@ impl Index {
         let position = self.front().map_or(self.cursor, |front| self.position(front));
         let asks = position >= self.check_fill_at;
         if asks {
+            // Asking loads the head, whose cache line the kernel writes.
             self.check_fill_at = position + 2 * ring.size() / TAIL_PART;
         }
         asks && ring.fills_up()
@@ -728,6 +753,7 @@ impl Index {
         } else if place.is_noted() {
             let note = self.note(place);
             if place.size() == 0 {
+                // Before its note is forgotten, which has the length.
                 self.done += self.len_of(place);
             }
             // What a notice reported before the record is forgotten already.
@@ -775,6 +801,7 @@ impl Index {
         match &mut self.loose {
             Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
             None if new > 0 => {
+                // As a record without a key: it takes the key of the last record, and lies behind it.
                 let place = Place::new(self.before.unwrap_or(0), self.ring_index, self.cursor, 0, Tag::LOOSE);
                 self.loose = Some(Loose { place, count: new, after: self.before, stays });
             }
@@ -813,6 +840,7 @@ impl Index {
             self.queue.free_spare();
             is_within = needed(self) + piece <= most;
         }
+        // With nothing held, no event can leave to free memory. Then one step may exceed the bound.
         if !is_within && self.len() > 0 {
             return false;
         }
@@ -856,6 +884,7 @@ impl Index {
         if self.list_of_notes().shrunk() <= most {
             self.notes.shrink_to(ROOM);
         }
+        // It was counted with the memory that was freed.
         self.room = 0;
     }
 }
