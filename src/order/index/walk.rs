@@ -45,11 +45,13 @@ impl Walk<'_> {
             } else if key >= far_end && shift_in(block, floor, end, place) {
                 repaired += 1;
             } else {
+                // The general way reaches the block before, and the heap.
                 break;
             }
             prefetch(rest, AHEAD);
             last = key;
             longest = longest.max(size);
+            // The low bits do not wrap: the bytes end before that.
             word = Place::behind(word, size);
             left = rest;
             end += 1;
@@ -72,9 +74,11 @@ fn shift_in(block: &mut [Place; SLOTS], floor: usize, end: usize, place: Place) 
             break;
         }
         let before = block[to - 1];
+        // Of equal keys the one that lies behind comes later.
         if before.key <= place.key {
             break;
         }
+        // The bytes bound how far the scan for the tail goes on (I6).
         if end - to == REACH || place.ahead_of(before) > REACH_BYTES {
             return false;
         }
