@@ -86,7 +86,9 @@ impl Queue {
 
     /// Frees the spare blocks that were not needed since the last call.
     pub(crate) fn shrink(&mut self) {
+        // First, so that the blocks of merged places are spare, too.
         self.tidy();
+        // None in use is freed: the peak counts each block that was filled.
         self.blocks.truncate(self.peak);
         self.blocks.shrink_to(BLOCKS);
         self.peak = self.used();
@@ -115,6 +117,7 @@ impl Queue {
     #[inline(never)]
     fn pass_blocks(&mut self) {
         let blocks = self.taken / SLOTS;
+        // They are kept as spare ones: shrink frees those that stay unused.
         self.blocks.rotate_left(blocks);
         (self.taken, self.end) = (self.taken - blocks * SLOTS, self.end - blocks * SLOTS);
     }
@@ -124,6 +127,7 @@ impl Queue {
     pub(crate) fn unfilled(&mut self) -> (&mut [Place; SLOTS], usize, usize) {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
         if block == self.blocks.len() {
+            // Index::make_room has counted it.
             self.blocks.push_back(self::block());
         }
         self.peak = self.peak.max(block + 1);
@@ -169,6 +173,7 @@ impl Queue {
             }
             to -= 1;
         }
+        // The shift needs one more slot, which may begin another block.
         self.push(place);
         for at in (to..self.end - 1).rev() {
             let before = *self.at(at);
@@ -203,6 +208,7 @@ impl Queue {
 
     /// Puts back the place that was merged last, if it is this one.
     pub(crate) fn put_back(&mut self, place: Place) -> bool {
+        // Its slot still has it: only tidy lets go of blocks. One from the heap is in no slot.
         let before = self.taken.checked_sub(1).filter(|before| *self.at(*before) == place);
         before.map(|before| self.taken = before).is_some()
     }
@@ -261,6 +267,7 @@ impl<'a> Pieces<'a> {
     fn advance(&mut self, queue: &'a Queue) {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
         let places = self.most.min(SLOTS - at).min(queue.end - self.end);
+        // Behind a block that is full there may be no other.
         if places > 0 {
             self.piece = queue.blocks[block][at..at + places].iter();
         }
