@@ -35,6 +35,7 @@ impl Tag {
     pub(crate) const LOOSE: Self = Self(5);
 
     pub(crate) fn noted(self) -> Self {
+        // 1 and 4 together are LOOSE. What has a note is picked one by one, and needs no kind in its tag.
         if self == Self::OTHER { Self::NOTED } else { Self(self.0 | Self::NOTED.0) }
     }
 }
@@ -140,6 +141,7 @@ impl Place {
     }
 
     pub(crate) fn is_noted(self) -> bool {
+        // Not LOOSE: its index has the loss, and no note.
         matches!(self.tag(), Tag(4 | 6 | 7))
     }
 
