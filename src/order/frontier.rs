@@ -77,6 +77,7 @@ impl Frontier {
         self.refreshed_in_part(largest);
         let before = self.seen;
         self.seen = before.max(largest);
+        // A proof counts from the first refresh after its end: that one loaded the heads after it.
         let key = self.rule.frontier(&Look { before, seen: self.seen, proven: self.proven.take(), now });
         self.advance(key);
     }
@@ -87,6 +88,7 @@ impl Frontier {
     }
 
     fn advance(&mut self, key: Option<u64>) {
+        // It never moves back (I8), also if the clock of the lag rule does.
         self.key = self.key.max(key);
         self.released = self.released.max(self.key);
     }
@@ -114,6 +116,7 @@ impl Frontier {
     /// The end of the keys that may leave by the rule, not early: it is not one of them.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
+        // The largest key of all is never below this end. It is picked one by one.
         self.below_cap(self.key).map_or(0, |key| key.saturating_add(1))
     }
 
@@ -167,6 +170,7 @@ impl Frontier {
     /// The proof has ended. False if none was under way.
     pub(crate) fn end_proof(&mut self) -> bool {
         let ended = self.proving.take();
+        // Another proof may have ended since the last refresh of all rings.
         self.proven = self.proven.max(ended);
         ended.is_some()
     }
