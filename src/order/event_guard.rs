@@ -41,6 +41,7 @@ impl<'a> EventGuard<'a> {
     /// See [`Event::certainty`].
     #[inline]
     pub fn certainty(&self) -> Certainty {
+        // A plain place leaves by the rule: find_plain takes none that is late or early.
         self.place.map_or(self.stream.picked.certainty, |_| self.stream.frontier.certainty)
     }
 
@@ -79,6 +80,7 @@ impl<'a> EventGuard<'a> {
             Some(place) => (place, place.size()),
             None => (self.stream.picked.place, self.stream.picked_len()),
         };
+        // No underflow: what is lent is not yet yielded, so it is unread.
         self.stream.unread(place.ring_index()) - len
     }
 
@@ -92,6 +94,7 @@ impl Drop for EventGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         match self.place {
+            // A plain place has no note, and its bytes were counted by the merge.
             Some(_) => self.stream.array.pass(),
             None => self.stream.take_other(),
         }
@@ -119,6 +122,7 @@ impl<'a> Batch<'a> {
     /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there
     /// is an event.
     fn pick(&mut self) -> bool {
+        // While its events are borrowed no tail advances. So a batch ends if a ring fills up.
         self.stream.check_fill(self.cpu_rings);
         let picked = !self.stream.rushed && self.stream.pick_anew(self.cpu_rings);
         self.plain_end = self.stream.array.plain_end();
@@ -158,6 +162,7 @@ impl<'a> Iterator for Batch<'a> {
             if !self.pick() {
                 return all;
             }
+            // Plain ones are left to the next round.
             if self.stream.array.next_before(self.plain_end).is_none() {
                 all = each(all, self.stream.take_picked(self.cpu_rings));
             }
