@@ -35,7 +35,9 @@ fn floors(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> Vec<(u64, u64)
             match Record::at(ring, position, origin) {
                 Ok(record) => {
                     let has_key = record.kind() != bindings::PERF_RECORD_LOST;
+                    // A key that the index will refuse may lower the floor, which is a lower bound all the same.
                     smallest = smallest.min(keys.peek(&record).filter(|_| has_key).unwrap_or(u64::MAX));
+                    // Recordings have perf rings alone, in which each header has the size.
                     position += u64::from(record.header().size());
                 }
                 Err((_, end)) => position = end,
@@ -44,6 +46,7 @@ fn floors(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> Vec<(u64, u64)
         floors.push((begin, smallest));
     }
     let mut behind = u64::MAX;
+    // From the end, because a floor bounds everything behind it.
     for (_, smallest) in floors.iter_mut().rev() {
         behind = behind.min(*smallest);
         *smallest = behind;
