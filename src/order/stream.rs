@@ -124,6 +124,7 @@ impl Stream {
     /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something
     /// smaller may have come.
     pub(crate) fn sync(&mut self) {
+        // First, because the array forgets what was yielded last.
         self.last = self.last();
         self.counts.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
     }
@@ -137,9 +138,11 @@ impl Stream {
     /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
     pub(crate) fn pick_anew(&mut self, cpu_rings: &[CpuRing]) -> bool {
+        // Before notices: who adds one calls sync, after which the array has no such records.
         if self.pick_next_other() && !self.leave_out(cpu_rings) {
             return true;
         }
+        // The array knows the key of a plain place only until the next place is passed.
         self.last = self.last();
         if self.pick_notice() {
             return true;
@@ -154,6 +157,7 @@ impl Stream {
                 if self.is_at_hand() {
                     return true;
                 }
+                // Everything that was left is about the tracer.
                 if self.array.is_empty() {
                     continue;
                 }
@@ -202,6 +206,7 @@ impl Stream {
         self.array.set_plain(0);
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
+        // Each number of a dense sequence is compared with the next that is expected.
         // If the smallest key is reliable, all are.
         if self.sequence.is_some() || !self.keys.is_sure(first.key) || first.key < self.last {
             return;
@@ -213,6 +218,7 @@ impl Stream {
         let all = self.array.are_plain() && last.key < end;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
+        // Here records leave by the rule again. So the next early release is another one, and is reported.
         self.early = false;
         if let Some(own) = &self.own {
             let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(cpu_rings, place)));
@@ -262,6 +268,7 @@ impl Stream {
     #[cold]
     #[inline(never)]
     pub(crate) fn check_fill(&mut self, cpu_rings: &[CpuRing]) {
+        // The index takes what was merged for yielded. So it can be asked only between two blocks.
         if !self.array.is_empty() {
             return;
         }
@@ -273,11 +280,13 @@ impl Stream {
     /// The place with the smallest key that was not yielded.
     pub(crate) fn top(&self) -> Option<Place> {
         let rings = || self.indexes.iter().flat_map(|index| [index.front(), index.loose()]).flatten();
+        // What is merged is smaller than everything that is not (I7).
         self.array.left().first().copied().or_else(|| rings().chain(self.far.peek().copied()).min())
     }
 
     /// The largest key yielded; 0 before any.
     pub(crate) fn last(&self) -> u64 {
+        // take_other has kept those of other events, of which some have no key of their own.
         let before = self.array.before().filter(|place| place.is_plain());
         before.map_or(0, |place| place.key).max(self.last)
     }
@@ -367,6 +376,7 @@ impl Stream {
             (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(place.key), 0)),
             // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
+                // No underflow: the key is larger than the first missing number.
                 gap = Some(Notice::Gap { first, last: place.key - 1 });
                 Some((self.frontier.certainty(place.key), 0))
             }
@@ -374,6 +384,7 @@ impl Stream {
         };
         let Some((certainty, late_by)) = picked else { return Some(false) };
         self.picked = Pick { place, late_by, certainty, notice: None };
+        // One notice at a time: the place is picked again after it, until there is none.
         self.picked.notice = self.notice_before(note, keyed, gap, step);
         Some(true)
     }
@@ -439,6 +450,7 @@ impl Stream {
         if step != Some(Step::Behind) || certainty != Certainty::Late || self.keyed(place) != Keyed::Own {
             return None;
         }
+        // The notice was yielded, and the record is picked again.
         if self.said == Some(self.name_of(place)) {
             return None;
         }
@@ -537,6 +549,7 @@ impl Stream {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
             }
             Notice::Gap { first, last } => {
+                // Before any record `last` is 0, which would look like a key.
                 let any = (0..self.indexes.len()).any(|ring_index| self.records(ring_index) > 0);
                 let after = any.then_some(self.last);
                 let count = (last - first).saturating_add(1);
@@ -583,6 +596,7 @@ impl Stream {
                     }
                     self.last = self.last.max(place.key);
                     self.pass_number(place.key, certainty);
+                    // A late record among early ones does not end the early release.
                     if certainty != Certainty::Late {
                         self.early = early;
                     }
@@ -608,6 +622,7 @@ impl Stream {
         }
         let Some(sequence) = &mut self.sequence else { return };
         match certainty {
+            // No underflow: only a number that a gap has counted is found, and only once.
             Certainty::Late => self.counts.machine.missing -= u64::from(sequence.found(key)),
             Certainty::Assumed => sequence.begin_in_doubt(key),
             Certainty::Proven => {}
@@ -640,6 +655,7 @@ impl Stream {
                     self.counts.machine.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };
                 sequence.declare(first, last, certainty != Certainty::Proven);
+                // Now the record has the next number when it is picked again.
                 sequence.pass(last);
             }
             Notice::Anomaly { kind, .. } => {
@@ -650,6 +666,7 @@ impl Stream {
             }
             Notice::OwnGap { cpu, gap, .. } => {
                 if let Some(numbers) = self.indexes[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
+                    // Other numbers of the hole may be missing: the record is picked again and asks for them.
                     numbers.declare(&gap);
                 }
             }
