@@ -83,6 +83,7 @@ impl Array {
     pub(crate) fn resize(&mut self, rings: usize) {
         let places = BLOCK.max(BLOCK_EACH * rings);
         self.places.resize(places, Place::NONE);
+        // The heap is one source more. Room for all of it now, so that no merge allocates.
         self.tree.reserve(2 * (rings + 1).next_power_of_two());
         // Each ring may have a loss that lies in no ring.
         self.far.reserve(places + rings);
@@ -117,6 +118,7 @@ impl Array {
     /// be counted up.
     #[inline(always)]
     pub(crate) fn walk(&mut self, plain_end: usize) -> (&[Place], &mut usize) {
+        // The end may lie before the next place: other records were passed since.
         (self.places.get(self.at..plain_end).unwrap_or_default(), &mut self.at)
     }
 
@@ -166,6 +168,7 @@ impl Array {
         let mut kept = self.at;
         for at in self.at..self.end {
             let place = self.places[at];
+            // Others are looked at when they are picked.
             if at >= self.plain_end || !is_left_out(place) {
                 self.places[kept] = place;
                 kept += 1;
@@ -181,6 +184,7 @@ impl Array {
     /// Puts back what was merged and not yielded. Returns how many places of those that were left out.
     pub(crate) fn put_back(&mut self, indexes: &mut [Index], far: &mut Far) -> usize {
         let left = &self.places[self.at..self.end];
+        // A queue takes back only what it gave last. So what was left out between others goes back with them.
         let out = left.first().map_or(0, |first| self.out.len() - self.out.partition_point(|place| place < first));
         let (mut left, mut left_out) = (left.iter().rev().peekable(), self.out.iter().rev().take(out).peekable());
         // The last ones first, as they came.
@@ -206,6 +210,7 @@ impl Array {
         for (ring_index, index) in indexes.iter_mut().enumerate() {
             index.tidy();
             // The heap comes after the queue of its ring.
+            // With nothing but a loss that lies in no ring it is a source, too: far_entry needs its tie.
             if index.front().is_some() || index.loose().is_some() {
                 let pieces = index.queue().pieces(index.part());
                 sources.push(Source { pieces, ring_index, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
@@ -219,6 +224,7 @@ impl Array {
         };
         (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();
+        // What each source leaves is noted first: sources borrow the indexes, which change next.
         self.left.extend(sources.iter().take_while(|source| source.largest.is_some()).map(Source::left));
         self.sources = anew(sources);
         for Left { ring_index, places, bytes } in &self.left {
@@ -238,6 +244,7 @@ impl Array {
         }
         let from_heap = self.far.len();
         self.far.extend(indexes.iter().filter_map(Index::loose).filter(|place| place.key <= frontier));
+        // Those of the heap are in order already.
         if self.far.len() > from_heap {
             self.far.sort_unstable();
         }
@@ -247,6 +254,7 @@ impl Array {
     #[cold]
     fn return_far(&mut self, merged: usize, indexes: &mut [Index], heap: &mut Far) {
         for (at, place) in self.far.iter().enumerate() {
+            // It was copied, and stays in its index until it is yielded.
             if place.tag() == Tag::LOOSE {
                 continue;
             }
@@ -262,6 +270,7 @@ impl Array {
 /// An empty list of another lifetime in the same memory.
 fn anew<'b>(mut sources: Vec<Source<'_>>) -> Vec<Source<'b>> {
     sources.clear();
+    // The standard library collects in place. Otherwise each merge would allocate.
     sources.into_iter().map(|_| unreachable!("it is empty")).collect()
 }
 
@@ -296,6 +305,7 @@ impl Source<'_> {
             places += some.len();
             let is_whole = some.len() == piece.len();
             self.pieces.piece = piece[some.len()..].iter();
+            // A merge ends after the part of the ring (Index::part), so that bytes are given back in between.
             if !is_whole || !matches!(self.pieces.refill(), After::Piece(_)) {
                 break;
             }
@@ -338,6 +348,7 @@ fn near_entry(base: u64, key: u64, tie: u64) -> u64 {
 /// What decides between equal keys of queues. That of the heap is odd.
 #[inline(always)]
 fn tie(source: usize) -> u64 {
+    // It fits below the distance: there are at most 2^14 rings.
     (source as u64) << 1
 }
 
@@ -352,6 +363,7 @@ impl<'a, 'b> LoserTree<'a, 'b> {
     fn of(sources: &'a mut Vec<Source<'b>>, far: &'a [Place], tree: &'a mut Vec<u64>, frontier: u64) -> Option<Self> {
         let first = |source: &Source<'_>| source.pieces.piece.as_slice().first().map(|place| place.key);
         let base = sources.iter().filter_map(first).chain(far.first().map(|place| place.key)).min()?;
+        // At most the entry of a key that is too far: all of those are alike, and wait.
         let limit = frontier.checked_sub(base)?.saturating_add(1).min(AHEAD) << DISTANCE_AT;
         let leaves = (sources.len() + usize::from(!far.is_empty())).next_power_of_two();
         tree.clear();
@@ -368,9 +380,11 @@ impl<'a, 'b> LoserTree<'a, 'b> {
         for at in 1..leaves {
             tree[at] = tree[2 * at].max(tree[2 * at + 1]);
         }
+        // Each entry is the winner now, or the loser of a node.
         tree.truncate(leaves);
         let (queues, largest) = (sources.len(), sources.iter().filter_map(|source| source.largest).max());
         sources.resize_with(leaves, Source::none);
+        // No underflow: the source that has `base` has a largest key that is no smaller.
         let is_plain = far.is_empty() && largest.is_none_or(|largest| largest - base < AHEAD);
         Some(Self { sources, far, tree, winner, base, limit, queues, is_plain })
     }
@@ -409,6 +423,7 @@ impl<'a, 'b> LoserTree<'a, 'b> {
             && let Some(to) = out.next()
         {
             let (at, next) = if ANY && winner & 1 == 1 {
+                // Never: an entry below the limit has a place. So it is at the source.
                 let Some(place) = left.next() else { break };
                 *to = *place;
                 let next = left.as_slice().first();
@@ -448,6 +463,7 @@ impl<'a, 'b> LoserTree<'a, 'b> {
             let at = if is_far { queues } else { source_of(winner) };
             let mut rival = limit;
             let mut node = (leaves + at) / 2;
+            // The smallest entry of all others has lost to the winner, so it lies on the path of that.
             while node > 0 {
                 rival = rival.min(tree[node]);
                 node /= 2;
@@ -498,6 +514,7 @@ impl Source<'_> {
         // Of equal keys the smaller tie comes first. A distance that is too far says nothing.
         let distance = rival >> DISTANCE_AT;
         let comes_first = distance < AHEAD && tie < rival & ((1 << DISTANCE_AT) - 1);
+        // No underflow: the winner is smaller than the rival. If that is at distance 0, the winner comes first.
         let largest = base.saturating_add(distance - u64::from(!comes_first));
         let (mut places, mut words, mut bytes) = (0, 0, 0);
         let next = loop {
@@ -518,6 +535,7 @@ impl Source<'_> {
                 break entry(base, place.key, tie);
             }
             let next = self.refill(base, tie, limit);
+            // A refill may have lowered the limit.
             if next >= rival.min(*limit) || places == out.len() {
                 break next;
             }
