@@ -124,6 +124,7 @@ const TRIES: u32 = 4;
 impl Offset {
     /// From a reading of the clock between two of the time since boot.
     fn of([before, clock, after]: [u64; 3]) -> Self {
+        // Negative if the clock is behind the time since boot. The later of the two readings gives the least.
         Self { least: clock.wrapping_sub(after).cast_signed(), most: clock.wrapping_sub(before).cast_signed() }
     }
 
@@ -131,8 +132,10 @@ impl Offset {
     fn follow(&mut self, now: Self) -> Option<i64> {
         if now.most < self.least - STEP || now.least > self.most {
             let before = std::mem::replace(self, now);
+            // A clock that was set forward shows no time twice.
             return (now.most < before.least).then_some(before.most);
         }
+        // `least` never falls here. So several sets, each too small to be noticed, add up until they are.
         *self = Self { least: self.least.max(now.least), most: self.most.min(now.most).max(self.least) };
         None
     }
@@ -171,6 +174,7 @@ impl Latest {
         }
         let now = Offset::of(readings);
         let before = self.offset.get_or_insert(now).follow(now)?;
+        // It was set before the last reading. Until then it was ahead by no more than `before`.
         Some(readings[2].saturating_add_signed(before))
     }
 
@@ -179,6 +183,7 @@ impl Latest {
             return self.clock.now().unwrap_or(u64::MAX);
         }
         let since_boot = Clock::Boottime.now().unwrap_or(0);
+        // After the time since boot, so that `ahead` is not too small.
         let now = self.clock.now().unwrap_or(u64::MAX);
         self.ahead = self.ahead.max(now.saturating_sub(since_boot));
         since_boot.saturating_add(self.ahead)
@@ -205,6 +210,7 @@ impl Keys {
     /// them.
     pub(crate) fn notice_set_back(&mut self, largest: Option<u64>) {
         if let Some(shown) = self.clock.as_mut().and_then(Latest::set_back) {
+            // The clock has shown the keys that were found.
             self.unsure_until = self.unsure_until.max(Some(shown)).max(largest);
         }
     }
@@ -233,6 +239,7 @@ impl Keys {
 
     /// The largest key that is not in the future.
     pub(crate) fn until_now(&mut self, largest: Option<u64>) -> Option<u64> {
+        // For a key that is no later, an earlier reading is enough.
         if self.clock.is_some() && largest > Some(self.now) {
             self.read_clock();
             return largest.min(Some(self.now));
@@ -256,17 +263,20 @@ impl Keys {
     /// bytes alone.
     #[inline]
     pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
+        // A number is compared with those before it, and may need a note.
         if self.numbers.is_some() {
             return None;
         }
         let (raw, data) = layout.raw()?;
         match self.key {
             Key::Time => {
+                // A later time takes the general way, which reads the clock again.
                 let most = if self.clock.is_some() { self.now } else { u64::MAX };
                 Some(Plain::new(layout.time_at()?, raw, 0, most, layout))
             }
             Key::Payload(offset) => {
                 let size = u32::try_from(offset).ok()?.checked_add(8)?;
+                // The first key of all takes the general way, which keeps it to compare others with.
                 let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(self.leap) };
                 Some(Plain::new(data + offset, raw, size, most, layout))
             }
