@@ -210,6 +210,7 @@ impl Merge {
         if let Some(key) = refreshed
             && !self.stream.frontier.release(key)
         {
+            // This one finds all that was published before the first one ended. Only what is in flight can be late.
             let more = self.refresh_once(now);
             self.stream.frontier.release(more.map_or(key, |more| more.max(key)));
         }
@@ -249,11 +250,14 @@ impl Merge {
 
     /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
     fn refresh_once(&mut self, now: u64) -> Option<u64> {
+        // A panic of the key function goes on once the refresh has ended in order.
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
         (stream.in_batch, stream.rushed) = (false, false);
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
+        // After all heads were loaded, so that no record stamped after a set is missed.
         stream.keys.notice_set_back(largest);
+        // With a key in the future, what a fence proves is a reading of the clock instead.
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
         self.whole = matches!(looked, Ok(Indexed::Whole));
@@ -318,6 +322,7 @@ impl Merge {
         let Stream { keys, indexes, far, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(indexes) {
+            // The heap counts with each ring in turn, because any ring may add to it.
             others -= index.memory() + memory_of(far);
             let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
             if !refresh(index, cpu_ring, Indexing { keys, far, most: most.saturating_sub(others) }) {
@@ -332,6 +337,7 @@ impl Merge {
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
     /// all of it.
     pub(crate) fn is_over(&self) -> bool {
+        // `whole` is true before the first refresh, too.
         self.rings.are_complete() && self.whole && self.stream.counts.refreshes > 0 && self.held() == 0
     }
 
@@ -375,6 +381,7 @@ impl Merge {
             self.stream.insert(ring_index, index_of(ring_index, &cpu_ring, &self.stream.keys));
             self.rings.cpu_rings.insert(ring_index, cpu_ring);
             if let Some((said, _)) = &mut self.stream.said {
+                // The new ring has moved those from its place on.
                 *said += u32::from(ring_index as u32 <= *said);
             }
         }
@@ -525,6 +532,7 @@ impl Merge {
         if !self.is_ready() {
             return ControlFlow::Break(ControlFlow::Continue(all));
         }
+        // Picking may have found that a ring fills up. Then the caller refreshes first.
         if self.stream.rushed {
             return ControlFlow::Continue(all);
         }
@@ -553,6 +561,7 @@ impl Merge {
     /// In a forked child, which does not have the rings.
     pub fn batch(&mut self) -> Batch<'_> {
         self.rings.control().assert_not_forked();
+        // The borrow of any earlier batch has ended.
         self.give_back();
         self.stream.in_batch = true;
         let plain_end = self.stream.array.plain_end();
@@ -734,6 +743,7 @@ impl Merge {
         let reserved = self.reserved();
         let mut release = None;
         let mut crowded = false;
+        // Before copies make space: a ring that was crowded lets a proof begin at once.
         self.was_crowded |= self.is_crowded();
         let is_complete = self.rings.are_complete();
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
@@ -772,6 +782,7 @@ impl Merge {
         if (crowded || indexed.up_to().is_some() || memory > enough) && !is_enough {
             release = release.max(self.oldest_quarter());
         }
+        // A ring was left in the middle, and is indexed up to this key only.
         let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));
         self.stream.early_notice = Some(self.unproven(memory));
         Some(release)
@@ -795,6 +806,7 @@ impl Merge {
 
     /// The key below or at which about a quarter of the held records lie.
     fn oldest_quarter(&self) -> Option<u64> {
+        // One mark for as many places as a block of a queue has, which gives one, too.
         let far = self.stream.far.iter().step_by(SLOTS).map(|place| place.key);
         let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).chain(far).collect();
         let quarter = marks.len() / 4;
@@ -818,6 +830,7 @@ impl Merge {
         if self.floors.is_none() && self.rings.are_complete() {
             // This may be the first refresh, before which the heads are unknown.
             for cpu_ring in &mut self.rings.cpu_rings {
+                // A fault is found again when the ring is indexed.
                 let _ = cpu_ring.ring.refresh();
             }
             let bytes: u64 =
@@ -840,6 +853,7 @@ impl Merge {
         // A part of each ring: a ring without held events says nothing about its keys.
         for ring_index in 0..self.rings.cpu_rings.len() {
             if self.stream.indexes[ring_index].len() == 0 {
+                // Whether it fits is asked again below.
                 self.index_further(ring_index, &mut all, step);
             }
         }
@@ -1072,6 +1086,7 @@ fn too_many(rings: usize, most: usize) -> Error {
 
 /// The bytes that are written in `time`, if `bytes` were written in `other`.
 fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
+    // SHORT also keeps the divisor above 0.
     bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
 }
 
