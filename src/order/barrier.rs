@@ -84,6 +84,7 @@ impl Reserved {
     }
 
     fn send(&mut self) {
+        // Under `Barrier::Programs` programs order their stores themselves, and nothing is sent.
         self.ended = self.interrupts.as_mut().map_or(Some(Ok(())), Interrupts::send);
         let retry = self.interrupts.as_ref().filter(|_| self.ended.is_none()).map(|interrupts| interrupts.retry);
         self.again = retry.map(|retry| Instant::now() + retry);
@@ -109,6 +110,7 @@ impl Proves for Reserved {
             self.send();
         }
         let ended = self.ended.take();
+        // Not `=`: the reader also asks while none is under way.
         self.course.is_under_way &= ended.is_none();
         ended
     }
@@ -181,10 +183,12 @@ impl Interrupts {
             between: None,
         };
         interrupts.online.read(&mut interrupts.list).map_err(Error::cannot("list CPUs"))?;
+        // Before the first interrupt, and not left to `send_once`, which would wrap the error.
         interrupts.check()?;
         let sent = loop {
             match interrupts.send() {
                 Some(sent) => break sent,
+                // Not for ever: after `BETWEEN` it is an error.
                 None => std::thread::sleep(interrupts.retry),
             }
         };
@@ -212,6 +216,7 @@ impl Interrupts {
 
     /// Opens the event of a CPU that is online, which interrupts that CPU.
     fn follow(&mut self, cpu: u32) -> io::Result<()> {
+        // The event of a CPU that went stays stopped when the CPU comes back (`perf::is_running`).
         self.events.retain(|(other, ..)| *other != cpu);
         let event = perf::open(&dummy(), None, Pid::All, cpu)?;
         let time = perf::running_time(event.as_fd())?;
@@ -227,6 +232,7 @@ impl Interrupts {
     pub(crate) fn send(&mut self) -> Option<io::Result<()>> {
         let begun = Instant::now();
         let sent = self.send_once();
+        // What perf_event_open(2) says of a CPU without events.
         if sent.as_ref().is_err_and(|errno| errno.raw_os_error() == Some(libc::ENODEV))
             && self.between.get_or_insert(begun).elapsed() < BETWEEN
         {
@@ -235,6 +241,7 @@ impl Interrupts {
         }
         self.between = None;
         match sent {
+            // As of the begin, before the first interrupt: `was_recent` must hold for all of them.
             Ok(()) => (self.sent, self.retry) = (begun, Duration::ZERO),
             Err(_) => self.retry = (self.retry * 2).clamp(RECENT, LONGEST_RETRY),
         }
@@ -245,6 +252,7 @@ impl Interrupts {
         if self.online.read(&mut self.list)? {
             let online = &self.list.cpus;
             self.events.retain(|(cpu, ..)| online.contains(cpu));
+            // A CPU that came may be one that is kept free of other work.
             self.is_checked = false;
         }
         if !self.is_checked {

@@ -74,6 +74,7 @@ impl CpuVisits {
             list.clear();
             list.extend(cpus.filter(visited));
         }
+        // After the list: the thread may begin as soon as visits are left.
         // SeqCst, here and in `visit`: either the thread finds visits left, or it is found waiting.
         self.shared.left.store(most, Ordering::SeqCst);
         if self.shared.waits.load(Ordering::SeqCst) {
@@ -91,6 +92,7 @@ impl Drop for CpuVisits {
     fn drop(&mut self) {
         // In a forked child this wakes no thread.
         self.shared.stop.store(true, Ordering::SeqCst);
+        // Not joined: programs may keep the CPU that it visits for a long time.
         self.thread.unpark();
     }
 }
@@ -107,8 +109,11 @@ fn visit(shared: &Shared) {
         shared.waits.store(false, Ordering::SeqCst);
         // A grace period that ends soon causes no visit.
         let cpus = || shared.cpus.lock().unwrap_or_else(PoisonError::into_inner);
+        // The list is empty if no CPU with events may be visited.
         let step = ROUND / cpus().len().max(1) as u32;
+        // Parked, so that `stop` ends it. A wake-up left over from the wait above makes one visit early, no more.
         thread::park_timeout(step.max(SHORTEST));
+        // `end` may have set it to zero since: a plain subtraction would wrap.
         let allowed = shared.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if allowed.is_err() || is_over() {
             continue;

@@ -104,6 +104,7 @@ impl Epochs {
             );
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
+        // Not only those online: a CPU that comes later needs a word too.
         let last = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?.last().copied().unwrap_or(0);
         if max_entries <= last {
             return Err(too_few(max_entries, last));
@@ -136,6 +137,7 @@ impl Epochs {
 
     /// Checks that every writer into the rings uses the epochs, and that each CPU has its word.
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
+        // At depth 0 such a writer may still hold back the record of a program that interrupted it (PROOF).
         if let Some(event) = rings.others() {
             let message = format!(
                 "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output \

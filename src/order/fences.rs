@@ -128,6 +128,7 @@ impl Fences {
                 let _ = thread.join();
                 Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
             }
+            // Neither answer came, so the thread panicked while it opened a way.
             Err(_) => Err(Error::no_fence("its thread died", "")),
         }
     }
@@ -160,6 +161,7 @@ impl Fences {
     /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times
     /// in all.
     pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+        // An expedited grace period interrupts the CPUs itself, and what a custom one waits for is not known.
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
         }
@@ -220,11 +222,13 @@ impl Proves for Fences {
         if let Some(Some(visits)) = &self.visits {
             visits.end();
         }
+        // The thread has stored both before `ended`, and no other grace period was begun since.
         let failure = {
             let mut orders = self.shared.orders();
             self.name = orders.name;
             orders.failure.take()
         };
+        // A refusal may last. So tries get rarer with each failure in a row; the first is clamped up from zero.
         self.retry = match failure {
             None => Duration::ZERO,
             Some(_) => (self.retry * 2).clamp(RETRY.start, RETRY.end),
@@ -249,6 +253,7 @@ impl Drop for Fences {
             // There is no thread to wait for; and the parent's thread may have held the lock at the fork.
             return std::mem::forget(self.thread.take());
         }
+        // Set under the lock: either the thread sees it before it sleeps, or it sleeps already and is notified.
         self.shared.orders().stop = true;
         self.shared.ordered.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -275,11 +280,13 @@ impl Way {
         let membarrier = || Grace::membarrier().map_err(named("membarrier"));
         let map = || Grace::map().map_err(named("array of maps"));
         let grace = match fence {
+            // Membarrier first, since it needs no privilege.
             Fence::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
             Fence::Membarrier => membarrier(),
             Fence::Map => map(),
             Fence::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
             Fence::Custom(wait) => return Ok(Self::Custom(Arc::clone(wait))),
+            // Never asked for here: `Proof::start` takes these two before.
             Fence::Epochs(_) => return Err("epochs are no grace period".into()),
             Fence::Reserved(_) => return Err("reservations are no grace period".into()),
         };
@@ -316,9 +323,11 @@ fn serve(shared: &Shared, way: &mut Way) {
     loop {
         {
             let mut orders = shared.orders();
+            // One is begun only after the end of the last was noticed, so `begun` is at most one ahead.
             while orders.begun == ended && !orders.stop {
                 orders = shared.ordered.wait(orders).unwrap_or_else(PoisonError::into_inner);
             }
+            // Also if a grace period was asked for and not begun: nobody is left to ask for its end.
             if orders.stop {
                 return;
             }
@@ -326,11 +335,12 @@ fn serve(shared: &Shared, way: &mut Way) {
         // A custom function that panics must not leave the reader waiting for ever.
         let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
         let waited = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked")));
+        // Before `ended` is stored: the consumer takes both once it has seen that.
         let mut orders = shared.orders();
         (orders.name, orders.failure) = (way.name(), waited.err());
         drop(orders);
         ended += 1;
-        // Release pairs with the Acquire load in `Fences::ended`.
+        // Release pairs with the Acquire load in `Fences::has_ended`.
         shared.ended.store(ended, Ordering::Release);
         // If the wake fails, the reader's own tick finds the end.
         shared.wake.wake();
@@ -340,6 +350,7 @@ fn serve(shared: &Shared, way: &mut Way) {
 /// Starts a thread to which no signal of the program is delivered.
 fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut before = SigSet::empty();
+    // A thread begins with the mask of its maker. If it set its own, a signal could come before that.
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
     let thread = thread::Builder::new().name(name.into()).spawn(body);
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;

@@ -52,6 +52,7 @@ pub(crate) trait Proves {
     /// Waits for a proof that begins now. First waits for the end of one under way.
     fn wait(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::fence_failed(ErrorKind::of(&errno), errno, 1);
+        // A forked child learns that it is one, and not that a fence has failed.
         if self.fences().is_some_and(|fences| !fences.is_here()) {
             return Err(Error::forked());
         }
@@ -59,6 +60,7 @@ pub(crate) trait Proves {
         while self.is_under_way() && self.ended().is_none() {
             let _ = self.pass_time();
         }
+        // The one before proves only what was seen before it began (PROOF, `fence-two`).
         self.begin();
         loop {
             if let Some(ended) = self.ended() {

@@ -76,10 +76,12 @@ impl SelfFilter {
     pub(crate) fn is_about_us(&self, record: &Record<'_>) -> bool {
         let about = match record.kind() {
             bindings::PERF_RECORD_SAMPLE => {
+                // Records of adopted rings name no source.
                 record.source().and_then(|source| self.about.get(source)).unwrap_or(&About::Sampled)
             }
             _ => &About::Sampled,
         };
+        // First, since the verdict below goes by what was learnt.
         if !matches!(about, About::Sampled | About::Nobody) {
             self.learn(record);
         }

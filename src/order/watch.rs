@@ -46,7 +46,9 @@ const SPINS: u32 = 256;
 
 impl Watch {
     pub(crate) fn start(epochs: Epochs) -> Result<Self, Error> {
+        // One entry a CPU at most, so that no proof allocates.
         let inside = Vec::with_capacity(epochs.words.len() as usize);
+        // Elsewhere a program's clock may be read before others see that it has entered (PROOF, arm64).
         let needs_interrupts = cfg!(not(target_arch = "x86_64")) && epochs.words.are_mapped();
         let start = || Reserved::start(Barrier::INTERRUPTS).map(Box::new);
         Ok(Self {
@@ -72,6 +74,7 @@ impl Watch {
     /// Reads who is inside, once programs' entering is visible.
     fn read_words(&mut self) {
         if let Some(barrier) = &mut self.barrier {
+            // Too early before that: the word of a program that has entered may still say that nobody is inside.
             let Some(ordered) = barrier.ended() else { return };
             self.failed = ordered.err();
         }
@@ -80,6 +83,7 @@ impl Watch {
         // key.
         EpochWords::behind_clocks();
         let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
+        // At depth 0 all that had entered have left, so such a word is not read again.
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
     }
 
@@ -128,6 +132,7 @@ impl Watch {
         }
         // The end of a grace period for an earlier proof, which ended by itself.
         let _ = fences.ended();
+        // One for an earlier proof is under way, or the last began too recently. The reader asks again.
         if fences.pause() != Some(Duration::ZERO) {
             return Ok(());
         }
@@ -166,6 +171,7 @@ impl Proves for Watch {
         }
         let ended = match self.failed.take() {
             _ if self.ordering().is_some() => return None,
+            // Words that were not read after an interrupt of each CPU prove nothing.
             Some(errno) => Err(errno),
             None if self.are_outside() => Ok(()),
             // Only a grace period that was begun for this proof counts.
@@ -175,6 +181,7 @@ impl Proves for Watch {
             // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is
             // unchanged, one of them has not left, or one sleeps.
             let words = &self.epochs.words;
+            // The whole word: in another generation all that were inside have left.
             self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
             self.returned = self.stuck.map(|(cpu, _)| (cpu, self.course.past()));
         }
@@ -184,12 +191,14 @@ impl Proves for Watch {
 
     fn nap(&self) -> Option<Duration> {
         if self.is_over() {
+            // It ends when the reader asks, unless a CPU could not be interrupted yet.
             return self.is_under_way().then(|| self.ordering().unwrap_or_default());
         }
         // As long again as the wait so far: a few short sleeps for a program that takes long.
         let waited = self.course.past();
         let nap = match self.standing_in {
             Some(since) => since.elapsed(),
+            // The reader must be awake when the patience ends, to begin the grace period.
             None => waited.min(self.epochs.patience.saturating_sub(waited)),
         };
         Some(NAP.max(nap))

@@ -252,11 +252,13 @@ impl Reader {
         let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
         for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
             match self.epoll.add(fd, edge(data)) {
+                // When a ring comes, all are added again.
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(Error::system("wait for a ring", errno.into())),
             }
         }
         self.rings = self.engine.merge.rings().len();
+        // Besides rings: the wake of handles, that of fences, and the messages about CPUs.
         self.ready.resize(self.rings + 3, libc::epoll_event { events: 0, u64: 0 });
         Ok(())
     }
@@ -326,6 +328,7 @@ impl Reader {
                 }
                 Ok(())
             }
+            // A signal: as if the time were over. The next turn refreshes.
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(errno) => match self.failures.failed(false) {
                 Some(times) => Err(Error::wait(errno, times)),

@@ -127,6 +127,7 @@ impl Engine {
         let merge = Merge::new(rings, order)?;
         // A recording is complete, and nothing waits for proof.
         let proof = hold.fence().filter(|_| !complete).map(Proof::start).transpose()?;
+        // The first check also finds CPUs that came while rings were opened (`Hotplug`), so no message need come.
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
         let mut engine = Self {
@@ -167,6 +168,7 @@ impl Engine {
 
     /// The descriptors to wait for besides rings.
     pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        // `new` has armed it: this makes nothing, and does not fail.
         let wake = self.control.arm().ok().map(AsFd::as_fd);
         wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
     }
@@ -187,6 +189,7 @@ impl Engine {
             && !self.is_forked()
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
             && self.merge.pick()
+            // Last: to pick may give bytes back, which notices that a ring fills up.
             && !self.merge.is_rushed()
     }
 
@@ -222,6 +225,7 @@ impl Engine {
         // After the begin of a report, so that CPUs are looked for before it ends.
         let now = Instant::now();
         self.follow_cpus(now)?;
+        // A report that begins has refreshed. For one that is due all was found, and what is newer comes after it.
         if !begins && !self.report_is_due() {
             self.refresh();
         }
@@ -272,6 +276,7 @@ impl Engine {
             }
         }
         match self.control.time_left() {
+            // During a report a deadline begins nothing: if it is past, the reader would spin.
             Some(left) if self.report.is_none() => pause.min(left),
             _ => pause,
         }
@@ -288,6 +293,7 @@ impl Engine {
                 // A fence that may not begin yet: wait until it may.
                 let gathers = if self.may_prove(now) { Some(Duration::ZERO) } else { self.pace.until_proof(now) };
                 let begin = proof.pause().zip(gathers).map(|(pause, gathers)| pause.max(gathers));
+                // Zero keeps no reader awake: the last refresh began none, so there may be nothing new to prove.
                 let begin = begin.filter(|pause| !pause.is_zero());
                 // Nothing wakes the reader when a program leaves.
                 proof.nap().or(begin).unwrap_or(Duration::MAX)
@@ -328,6 +334,7 @@ impl Engine {
         let have_buffers = self.merge.rings().have(|ring| ring.wakes_when_drained);
         let found = self.since_sleep >= if have_buffers && self.pace.is_busy() { 1 } else { WORTH_A_REFRESH };
         let took_much = found && self.merge.held() < WORTH_A_REFRESH.max(self.since_sleep / PART_HELD);
+        // Nothing more is written into a recording, so there is nothing to gather.
         let is_awaited = self.report.is_some() || !self.merge.is_whole() || self.merge.rings().are_complete();
         if !took_much || is_awaited || !self.spin.is_zero() || !self.have_events() {
             return Duration::ZERO;
@@ -337,13 +344,16 @@ impl Engine {
         let rest = self.pace.rest(now).min(self.unwatched());
         let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
+            // Before the tails: those of BPF ring buffers stay behind, so that no record wakes the reader.
             self.merge.keep_behind = have_buffers;
             // Bytes of yielded events are given back before every sleep: by a refresh, or here.
             self.merge.advance_tails();
+            // A ring more than half full of held records may have no room for those that would wake the reader.
             if !self.merge.is_crowded() {
                 return rest;
             }
         }
+        // No second rest for the same events.
         self.merge.keep_behind = false;
         self.since_sleep = 0;
         Duration::ZERO
@@ -375,6 +385,7 @@ impl Engine {
     fn notice_signals(&mut self) -> Result<bool, Error> {
         self.control.check()?;
         let signals = self.control.signals();
+        // A stream that ended by a deadline could go on, and now never does. The other ends are final.
         if signals.is_closed() && self.ended.is_none_or(|ended| ended == Ended::Deadline) {
             self.end(Ended::Closed);
         }
@@ -417,6 +428,7 @@ impl Engine {
     fn report_after_refresh(&mut self, report: Report) {
         self.cpus_changed();
         self.refresh();
+        // After the refresh: all that was written before the call lies before the heads that it has loaded.
         self.merge.mark_heads();
         (self.report, self.reported) = (Some(report), Instant::now());
         self.cap();
@@ -502,9 +514,11 @@ impl Engine {
         let begun = match (self.merge.awaits(), &mut self.proof) {
             // All events seen are due together, after the lag.
             (Awaits::Time(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
+                // At least `FLOOR`: a short lag would wake the reader again and again for few events.
                 self.due = now.checked_add(FLOOR.max(lag));
                 true
             }
+            // `begin_fence` comes last: once it says yes, the merge counts on a proof that begins now.
             (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
                 proof.begin();
                 proof.visit_cpus(self.merge.writers(), self.pace.cpu_visits());
@@ -540,6 +554,7 @@ impl Engine {
             self.awaited.since = None;
             return;
         }
+        // In full only once: a program that has not committed by then takes longer.
         let spins = if self.awaited.since.is_none() { SPINS } else { 1 };
         self.awaited.since.get_or_insert_with(Instant::now);
         for _ in 0..spins {
@@ -567,6 +582,7 @@ impl Engine {
         // As long again as the wait so far: nothing wakes the reader when a program commits.
         let nap = COMMIT_NAP.max(now.saturating_duration_since(since));
         if self.report.is_some() && !self.awaited.forgone {
+            // Not zero, or the reader would spin: the next refresh gives the reservation up.
             nap.min(self.patience_left(now).max(COMMIT_NAP))
         } else {
             nap
@@ -598,9 +614,11 @@ impl Engine {
             let old = self.awaited.places.iter().filter(|(_, found)| age(*found) >= patience);
             let old = old.map(|(place, found)| (*place, age(*found))).collect::<SmallVec<[_; 2]>>();
             self.awaited.forgone |= self.merge.forgo_reserved(&old, !self.awaited.forgone);
+            // The marks have moved back, so perhaps all before the report has been seen.
             self.cap();
         }
         if self.awaited.forgone {
+            // At each refresh: what only the last one found leaves no earlier than after the next.
             self.merge.release_before_report();
         }
     }
@@ -634,6 +652,7 @@ impl Engine {
     /// A reading of the keys' clock, if the rule needs one.
     fn now(&self) -> u64 {
         let needs_clock = matches!(self.merge.awaits(), Awaits::Time(_));
+        // `new` has refused the rule on a clock that cannot be read.
         if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
@@ -659,6 +678,7 @@ impl Engine {
     /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether
     /// there is an event of one.
     fn find_losses(&mut self, now: Instant) -> bool {
+        // A pause also drops records of rings that were never nearly full, and are not suspected for that.
         if self.control.take_lossy() {
             self.merge.suspect_losses();
         }

@@ -87,6 +87,7 @@ impl Pace {
             _ => (WORTH_A_REFRESH, SHORTEST),
         };
         let are_dear = worth_a_proof > 1;
+        // With a latency of zero the reader would spin.
         let longest = latency.clamp(FLOOR, CEILING);
         let shortest = useful.clamp(FLOOR, SHORTEST).min(longest);
         Self {
@@ -121,8 +122,10 @@ impl Pace {
         } else if self.found < self.worth_a_refresh {
             self.tick = (self.tick * 2).min(self.longest);
         } else if self.found < ENOUGH {
+            // Never shorter: only many events end the long tick of an idle machine.
             self.tick = (self.tick * 2).min(self.gathering).max(self.tick);
         }
+        // Multiplied out: a tick that many events have ended may have taken no time.
         let is_fast = self.found as f64 * self.shortest.as_secs_f64() >= WORTH_A_REFRESH as f64 * past.as_secs_f64();
         self.rush.tick(is_fast, self.since, now);
         (self.found, self.since) = (0, now);
@@ -181,6 +184,7 @@ impl Pace {
     /// If enough events wait for a proof, how long they wait for more: for the rest of a tick, unless they are many.
     pub(crate) fn until_proof(&self, now: Instant) -> Option<Duration> {
         let gathers = self.are_dear && self.waiting < ENOUGH * MANY;
+        // There was no proof yet, or the last one failed: then none is waited for.
         let past = self.proved.map_or(Duration::MAX, |proved| now.saturating_duration_since(proved));
         let left = if gathers { self.tick.min(self.gathering).saturating_sub(past) } else { Duration::ZERO };
         (self.waiting >= self.worth_a_proof).then_some(left)
@@ -233,10 +237,12 @@ impl Rush {
             }
             (self.is_on, self.slow_since) = (true, None);
         } else if self.is_on {
+            // Since its begin: all of the tick was slow.
             let since = *self.slow_since.get_or_insert(began);
             self.is_just_over = now.saturating_duration_since(since) >= self.patience;
             self.is_on = !self.is_just_over;
         } else {
+            // Slow for one more tick: this rush did not come back at once, so the next begins without patience.
             self.patience = Duration::ZERO;
         }
     }

@@ -143,6 +143,7 @@ impl AsyncReader {
             self.fds.retain(|fd| {
                 fd.take_wake(cx)
                     .map(|wake| woken |= wake)
+                    // As a wake: the reader refreshes now, and does not rest before.
                     .map_err(|over| (failed, woken) = (over.or(failed.take()), true))
                     .is_ok()
             });
@@ -169,6 +170,7 @@ impl AsyncReader {
             };
             if self.engine.merge.rings().len() != self.rings {
                 self.register()?;
+                // The new ring may have been written to before it was registered.
                 continue;
             }
             // The runtime's timer does not come back before its next millisecond.

@@ -49,6 +49,7 @@ impl Rings {
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
         for (index, cpu_ring) in self.cpu_rings.iter_mut().enumerate() {
             let fault = cpu_ring.ring.look().err();
+            // No more than its size is used (I3).
             order.push((cpu_ring.ring.size() - cpu_ring.ring.used(), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
@@ -92,6 +93,7 @@ impl Reading<'_> {
             self.ring.assert_here();
             let Some((record, rest)) = Record::plainest::<F>(left, raw_end, origin) else { break };
             prefetch(rest, AHEAD);
+            // Before the call: an event that was given is consumed, even if the function panics.
             self.position += record.len();
             left = rest;
             each(unordered(Item::Record(record)))?;
@@ -116,6 +118,7 @@ impl CpuRing {
         let origin = &self.origin;
         let cpu = origin.cpu;
         let losses = &mut self.losses;
+        // `Rings::drain` has loaded the head.
         losses.refreshed();
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         loop {
@@ -137,6 +140,7 @@ impl CpuRing {
                         continue;
                     }
                     match record.lost() {
+                        // `lost` reads two words of a record of any kind.
                         Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => {
                             match losses.add_reported(count) {
                                 Ok(()) if count == 0 => continue,

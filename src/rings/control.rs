@@ -72,6 +72,7 @@ impl Handle {
     /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
     /// kernel dropped last.
     pub fn close(&self) {
+        // The slots and events of a child are its parent's.
         if !self.0.is_forked() {
             drop(self.0.retire());
         }
@@ -222,10 +223,12 @@ impl Control {
             return Ok(wake);
         }
         let wake = Wake::new()?;
+        // Another thread may have been faster: then this one is closed.
         Ok(self.wake.get_or_init(|| wake))
     }
 
     fn wake(&self) {
+        // Until a reader arms it, nobody sleeps.
         if let Some(wake) = self.wake.get() {
             wake.wake();
         }
@@ -299,7 +302,9 @@ impl Control {
         self.check()?;
         // Rings that were paused one by one go on too.
         let mut producers = self.producers();
+        // `and`, not `?`: the second is tried whatever the first gives.
         let resumed = producers.turn(Pause::Output, false).and(producers.turn(Pause::Slots, false));
+        // Once output goes on: counts that are read after this have all that the pause has dropped.
         self.lossy.store(true, Ordering::Relaxed);
         resumed
     }
@@ -319,6 +324,7 @@ impl Control {
     /// Ends the stream and stops all output for good. Returns the events, to be closed after their rings are unmapped.
     pub(crate) fn retire(&self) -> Vec<Producer> {
         // Release pairs with the Acquire load in `Control::signals`.
+        // First: a blocked reader ends at once, however long it takes to stop the events.
         self.word.fetch_or(CLOSED, Ordering::Release);
         self.wake();
         self.producers().retire()
@@ -391,15 +397,18 @@ pub(crate) struct Producers {
 impl Producers {
     /// Adds a ring, paused if the others are, and starts its events. Does nothing once all are stopped for good.
     pub(crate) fn add(&mut self, cpu: u32, gate: ProducerGate, events: Vec<Producer>) -> Result<(), Error> {
+        // A CPU that arrives must not start what closing has stopped.
         if self.retired {
             return Ok(());
         }
+        // Before its events start, so that none of them writes during a pause.
         for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
             if paused {
                 gate.turn(cpu, how, true)?;
             }
         }
         self.start(events)?;
+        // Only now: a ring whose events do not start leaves no gate behind.
         self.push_gate(cpu, gate);
         Ok(())
     }
@@ -408,6 +417,7 @@ impl Producers {
     /// its thread has ended, and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
     pub(crate) fn have_ended(&self) -> bool {
         let has_hung_up = |producer: &Producer| {
+            // poll(2) gives `POLLHUP` without being asked for it.
             let mut polled = [PollFd::new(producer.event.as_fd(), PollFlags::empty())];
             let is_polled = nix::poll::poll(&mut polled, PollTimeout::ZERO).is_ok();
             is_polled && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
@@ -436,6 +446,7 @@ impl Producers {
             let (mut slotted, mut others): (Vec<_>, Vec<_>) =
                 events.iter_mut().partition(|producer| producer.slot.is_some());
             slotted.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))?;
+            // Also during a pause: to resume only fills the slots.
             slotted.iter().try_for_each(|producer| producer.enable(true))?;
             others.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))
         };
@@ -455,6 +466,7 @@ impl Producers {
 
     /// Stops or restarts the output into the rings of one CPU; whether it has any, or all are stopped for good.
     pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
+        // After the end, controls do nothing and do not fail.
         let (mut found, mut turned) = (self.retired, Ok(()));
         for (cpu, gate) in self.gates.iter().filter(|(of, _)| *of == cpu) {
             turned = turned.and(gate.turn(*cpu, Pause::Output, paused));
@@ -465,6 +477,7 @@ impl Producers {
 
     /// Pauses or resumes all rings, even if some refuse. The first refusal is reported.
     fn turn(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
+        // Noted even if a ring refuses, for rings that come later.
         match how {
             Pause::Output => self.output_paused = paused,
             Pause::Slots => self.slots_paused = paused,
@@ -484,6 +497,7 @@ impl Producers {
     fn retire(&mut self) -> Vec<Producer> {
         self.retired = true;
         self.events.iter_mut().for_each(Producer::stop);
+        // A handle may live on, and keeps no event open.
         self.gates.clear();
         std::mem::take(&mut self.events)
     }

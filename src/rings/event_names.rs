@@ -133,6 +133,7 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
 
 /// Where tracefs is, to look up a tracepoint or a pattern.
 pub(super) fn tracefs_for(name: &str) -> Result<PathBuf, Error> {
+    // The parts of a name become parts of a path: a slash would lead elsewhere.
     if !name.contains(':') || name.contains('/') {
         return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
     }
@@ -168,6 +169,7 @@ pub(super) fn none(tracefs: &Path, name: &str) -> Error {
 /// Whether a tracepoint is a probe in tracefs.
 pub(super) fn is_probe(name: &str) -> bool {
     tracefs_for(name).is_ok_and(|tracefs| {
+        // A probe's format has `__probe_ip` or `__probe_func` among its fields (kernel/trace/trace_probe.h).
         fs::read_to_string(path(&tracefs, name, "format")).is_ok_and(|text| text.contains("__probe_"))
     })
 }
@@ -182,6 +184,7 @@ fn fitting(events: &Path, pattern: &str) -> io::Result<Vec<String>> {
     let (category, event) = pattern.split_once(':').unwrap_or_default();
     let mut found = Vec::new();
     for folder in folders(events)?.iter().filter(|folder| fits(category.as_bytes(), folder.as_bytes())) {
+        // Most of these cannot be opened. A pattern that names the category has them all the same.
         if folder == "ftrace" && is_pattern(category) {
             continue;
         }

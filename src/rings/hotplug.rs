@@ -80,6 +80,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
         let opened = cpus.iter().filter_map(|cpu| OpenedRing::open(plan, *cpu).transpose());
         match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => break opened,
+            // Then all over again, so that all rings have the same events. What was open is closed.
             Err(error) => skipped.push(plan.skip(error)?),
         }
     };
@@ -115,6 +116,7 @@ impl Hotplug {
     /// Begins to watch. No CPU is listed yet, so the first check checks every CPU.
     fn new(plan: Plan) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(list_cpus)?;
+        // Before CPUs are listed: `Untraced` says how long it lasted at most.
         let checked = Moment::now(plan.clock);
         let events = match CpuEvents::open() {
             Ok(events) => Some(events),
@@ -130,6 +132,7 @@ impl Hotplug {
     /// Watches a CPU whose ring `owner` owns.
     fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
         let (Ok(at) | Err(at)) = self.find(cpu);
+        // The owner is the first of them, except for threads, for which nobody asks whether it runs.
         let first = Arc::clone(&owner);
         self.watched.insert(at, WatchedCpu { cpu, owner, first, online: true, suspect: false, went: false });
     }
@@ -168,6 +171,7 @@ impl Hotplug {
                 Ok(at) => self.watched[at].check(&self.plan, control, cpu_rings),
                 Err(_) => self.open(cpu, control, new),
             };
+            // Asked anew: the CPU was not traced while its events were being opened.
             let is_now = Moment::now(self.plan.clock);
             match done {
                 // Online for some time, and traced from now on.
@@ -177,6 +181,7 @@ impl Hotplug {
                 Err(_) => {}
             }
         }
+        // Without a list nobody knows which have gone again. The messages are kept until there is one.
         if is_listed {
             self.report_short_stays(control, untraced, well);
         }
@@ -195,6 +200,7 @@ impl Hotplug {
     fn report_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
         let now = Moment::now(self.plan.clock);
         let mut came = std::mem::take(&mut self.came);
+        // One may have come several times, and is reported once.
         came.sort_unstable();
         came.dedup();
         for cpu in came {
@@ -215,6 +221,7 @@ impl Hotplug {
                 Message::Came(cpu) if self.find(cpu).is_ok_and(|at| self.watched[at].is_on()) => {}
                 Message::Came(cpu) => self.came.push(cpu),
                 Message::Dropped => {
+                    // Any CPU may have come and gone: those that have a ring, and those that never had one.
                     self.came.extend(self.watched.iter().map(|watched| watched.cpu).chain(machine::present_cpus()));
                 }
                 _ => {}
@@ -255,6 +262,7 @@ impl Hotplug {
         };
         // The CPU may have gone again.
         let Some(OpenedRing { cpu_ring, owner, producers }) = opened else { return Ok(false) };
+        // Watched only once its events run: otherwise the next check opens it anew.
         control.producers().add(cpu, ProducerGate::Event(Arc::clone(&owner)), producers)?;
         self.watch(cpu, owner);
         new.push(cpu_ring);
@@ -285,16 +293,19 @@ impl WatchedCpu {
             self.online = true;
             return Ok(false);
         }
+        // Only if a message says so, because to ask interrupts the CPU.
         let died = std::mem::take(&mut self.suspect) && self.has_died(plan);
         if self.online && !died {
             return Ok(false);
         }
+        // Until its new events run, so that the next check tries again if they do not.
         self.online = false;
         let Some((producers, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
         let new: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
         let Some(first) = new.first().cloned() else { return Ok(false) };
         let mut events = control.producers();
         events.stop(self.cpu);
+        // This reads the count of the old events for the last time, so they are stopped before.
         cpu_ring.losses.change(new);
         events.start(producers)?;
         cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));

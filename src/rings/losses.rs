@@ -45,6 +45,7 @@ impl Losses {
         match &self.counter {
             Counter::Unknown => None,
             Counter::Events { events, before } => {
+                // If one cannot be read, no sum: it would be too small.
                 events.iter().try_fold(*before, |sum, event| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?)))
             }
             Counter::Failures(failures) => failures.read(),
@@ -108,6 +109,7 @@ impl Losses {
     /// Other events write into the ring from now on.
     pub(crate) fn change(&mut self, new: Vec<Arc<OwnedFd>>) {
         if let Counter::Events { .. } = self.counter {
+            // If the count of the old events cannot be read, every later sum would be too small.
             self.counter = self.read().map_or(Counter::Unknown, |before| Counter::Events { events: new, before });
         }
     }

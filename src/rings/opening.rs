@@ -36,6 +36,7 @@ impl OpenedRing {
     /// Opens and maps the ring of one CPU; `None` if it is offline.
     pub(super) fn open(plan: &Plan, cpu: u32) -> Result<Option<Self>, Error> {
         let Some((events, owner)) = open_events(plan, cpu)? else { return Ok(None) };
+        // Before other events join: the kernel redirects only into a ring that is mapped (`perf_event_set_output`).
         let ring = map(plan, cpu, Arc::clone(&owner))?;
         let (producers, sources) = join(plan, cpu, events, &owner)?;
         let counter = if plan.reads_losses() {
@@ -54,6 +55,7 @@ impl OpenedRing {
 /// Opens the events of a CPU again, to write into the ring of `owner`; `None` if the CPU is offline.
 pub(super) fn reopen(plan: &Plan, cpu: u32, owner: &Arc<OwnedFd>) -> Result<Option<(Vec<Producer>, Sources)>, Error> {
     let opened = open_events(plan, cpu)?;
+    // The ring keeps its owner, which may have stopped long ago: new events are redirected to it.
     opened.map(|(events, _)| join(plan, cpu, events, owner)).transpose()
 }
 
@@ -84,6 +86,7 @@ fn open_tasks(plan: &Plan, task: &Task, cpu: u32) -> Result<(OpenEvents, Arc<Own
         let tasks = threads()?;
         let mut events = Vec::new();
         for &tid in &tasks {
+            // A thread that has ended since has no events. Then it is not in the second list either.
             events.extend(open_for(plan, Pid::Thread(tid), cpu, tasks.len())?.into_iter().flatten());
         }
         if events.is_empty() {
@@ -172,8 +175,10 @@ fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Resu
     let mut producers = Vec::new();
     let mut sources = Sources::new();
     for (index, event) in events {
+        // In range: `open_for` has numbered the events of this plan.
         let RingEvent { name, map, .. } = &plan.events[index];
         let control = |what| move |errno| Error::control(what, name, cpu, errno);
+        // The owner writes into its own ring already.
         if !Arc::ptr_eq(&event, owner) {
             perf::set_output(event.as_fd(), owner.as_fd()).map_err(control("redirect"))?;
         }

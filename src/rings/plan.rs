@@ -72,13 +72,16 @@ impl Plan {
         }
         let layout = share(&mut events, &also, timed)?;
         let size = bytes as u64;
+        // A quarter of at most 2^31 bytes (`Ring::MAX`) fits into 32 bits.
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
         if backward {
             // Nobody waits for these rings, so the kernel wakes as rarely as it can.
+            // The most that `check_wakeup` allows.
             wakeup = Wakeup::Bytes((size - 9) as u32);
         }
         for RingEvent { attr, .. } in &mut events {
+            // Started later, all together (`Producers::start`).
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
             if let Target::Process(_) = target {
@@ -102,6 +105,7 @@ impl Plan {
         let (ErrorKind::Permission, Some(at)) = (error.kind(), at) else { return Err(error) };
         let Some(pattern) = &self.events[at].pattern else { return Err(error) };
         let is_last = self.events.iter().filter(|other| other.pattern.as_ref() == Some(pattern)).count() == 1;
+        // A missing privilege, or a filter, is about other events too, and leaves none out.
         if is_last || error.raw_os_error() != Some(libc::EPERM) || refusal::denial(libc::EPERM) != Denial::Event {
             return Err(error);
         }
@@ -112,8 +116,10 @@ impl Plan {
     /// Leaves out the kernel's counts of lost records before Linux 6.0: such a kernel refuses an event that asks for
     /// them.
     fn leave_out_losses(&mut self) {
+        // All events have one format (`share`).
         let read_format = self.events.first().map_or(0, |event| event.attr.read_format);
         let harmless = perf_event_attr { read_format, ..event_attr::harmless() };
+        // Nearly every process may open this event, so `EINVAL` is about what it is to count.
         if self.reads_losses()
             && perf::open_own(&harmless).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
         {
@@ -125,6 +131,7 @@ impl Plan {
 
     /// Whether read(2) of an event returns its running time and perhaps its lost records, and nothing else.
     pub(super) fn reads_running(&self) -> bool {
+        // With `PERF_SAMPLE_READ` the events' own formats say what is read (`share`).
         self.layout.sample_type() & u64::from(bindings::PERF_SAMPLE_READ) == 0
     }
 
@@ -136,6 +143,7 @@ impl Plan {
 
     /// Whether a CPU is to have a ring.
     pub(super) fn wants(&self, cpu: u32) -> bool {
+        // `RingOptions::cpus` has sorted them.
         self.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
     }
 
@@ -168,6 +176,7 @@ fn share(events: &mut [RingEvent], also: &perf_event_attr, timed: bool) -> Resul
     let attrs = || events.iter().map(|event| &event.attr).chain([also]);
     let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
     let with = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
+    // Records of several events must name theirs, at a place that does not depend on the event.
     sample_type |= with(timed, bindings::PERF_SAMPLE_TIME) | with(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
     let has = |bit: u32| sample_type & u64::from(bit) != 0;
     let read_format = if has(bindings::PERF_SAMPLE_READ) {
@@ -191,6 +200,7 @@ fn share(events: &mut [RingEvent], also: &perf_event_attr, timed: bool) -> Resul
         (attr.sample_type, attr.read_format) = (sample_type, read_format);
         (attr.sample_regs_user, attr.sample_regs_intr) = (user, interrupt);
         (attr.branch_sample_type, attr.sample_stack_user) = (branches, stack);
+        // So that other records than samples end with their time and id, too.
         attr.set_sample_id_all(1);
         // Each event keeps what its own attribute leaves out.
         attr.set_exclude_callchain_kernel(attr.exclude_callchain_kernel() | also.exclude_callchain_kernel());
@@ -236,6 +246,7 @@ fn check_wakeup(wakeup: Wakeup, size: u64, record: u64) -> Result<(), Error> {
 /// Bytes of a ring: a power of two pages.
 fn ring_bytes(asked: u64, page: usize) -> Result<usize, Error> {
     let page = page as u64;
+    // The bound comes first, so that nothing overflows.
     let bytes = (1..=Ring::MAX).contains(&asked).then(|| asked.div_ceil(page).next_power_of_two() * page);
     bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| {
         let message = format!("a ring cannot have {asked} bytes: at least 1, at most {}", Ring::MAX);

@@ -161,10 +161,12 @@ impl Recording {
     #[inline]
     pub fn write(&mut self, ring: usize, bytes: &[u8]) -> Result<(), Error> {
         let part = &mut self.parts[ring];
+        // No underflow: nothing is written beyond the room.
         let room = part.ring.size() - part.filled;
         if bytes.len() as u64 > room {
             return Err(no_room(bytes.len(), room));
         }
+        // Nobody reads the ring before `build` publishes all of it.
         part.kernel.write(part.filled, bytes);
         part.filled += bytes.len() as u64;
         Ok(())
@@ -209,8 +211,10 @@ impl Recording {
         let events = rings.sources.len();
         for Part { cpu, layout, mut ids, mut kernel, ring, filled } in parts {
             kernel.publish(filled);
+            // Only now are all events known.
             ids.retain(|(_, source)| *source < events);
             let origin = match events {
+                // All records are of the one event, also those without an id.
                 1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
                 _ => Origin::new(cpu, layout, ids).asked(),
             };

@@ -20,6 +20,7 @@ pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Erro
     let hint = hint.unwrap_or_else(|| of_call(&errno, attr, probe, fds));
     let by_name = probe.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
     let kind = match errno.raw_os_error() {
+        // A name may be wrong. What has none is missing in this kernel or machine.
         Some(libc::ENOENT) if !by_name => ErrorKind::Unsupported,
         Some(libc::EINVAL | libc::E2BIG | libc::ENODEV | libc::EOPNOTSUPP | libc::ENOSYS | ENOTSUPP) => {
             ErrorKind::Unsupported
@@ -154,6 +155,7 @@ pub(super) fn denial(errno: i32) -> Denial {
     let status = Status::read();
     let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });
     let is_same = |other: io::Error| other.raw_os_error() == Some(errno);
+    // A filter of the call refuses this event too, which nearly every process may open.
     if status.is_filtered && perf::open_own(&event_attr::harmless()).is_err_and(is_same) {
         return Denial::Filter { capable };
     }

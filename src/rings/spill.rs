@@ -47,6 +47,7 @@ impl Copies {
     /// Copies everything up to a position, and gives it back to the kernel. Gives how many bytes that is.
     pub(crate) fn take(&mut self, ring: &mut Ring, until: u64) -> u64 {
         let tail = ring.tail();
+        // No underflow: the merge gives the index's cursor, which no tail passes.
         let len = until - tail;
         if len > 0 {
             let spare = self.spare.iter().position(|chunk| chunk.capacity() >= len as usize);
@@ -54,11 +55,13 @@ impl Copies {
                 Some(at) => self.spare.swap_remove(at),
                 None => Vec::with_capacity(capacity(ring, len as usize)),
             };
+            // The bytes may wrap at the end of the ring. In the copy they lie in one piece.
             let (first, second) = ring.bytes(tail, len).as_slices();
             chunk.extend_from_slice(first);
             chunk.extend_from_slice(second);
             self.chunks.push_back((tail, chunk));
             self.peak = self.peak.max(self.chunks.len());
+            // Behind the copy: from here on the kernel may write over these bytes.
             ring.release(until);
         }
         len
@@ -114,6 +117,7 @@ impl Copies {
         } else if is_before(2) {
             1
         } else {
+            // No underflow: the third chunk begins at the position or before it.
             self.chunks.partition_point(|(begin, _)| *begin <= position) - 1
         };
         let (begin, chunk) = &self.chunks[at];

@@ -78,6 +78,7 @@ impl UntracedCpus {
     /// Notes that a CPU is traced from now on, and was online for some time before.
     pub(crate) fn was_late(&mut self, cpu: u32, well: Moment, now: Moment) {
         let at = self.place(cpu);
+        // A time that a failure has begun goes on.
         self.cpus[at].since.get_or_insert(well);
         self.well(now, |late| late == cpu);
     }
@@ -103,6 +104,7 @@ impl UntracedCpus {
             let Some(since) = known.since.take() else { continue };
             let lasted = lasted(since, now.instant);
             known.before += lasted;
+            // The next failure may have another cause, so it is reported.
             (known.until, known.failures) = (now.key, Repeats::default());
             self.news.push(Untraced { cpu: known.cpu, since: since.key, lasted: Some(lasted) });
         }
@@ -131,6 +133,7 @@ impl UntracedCpus {
 
 /// The time since then, at least a nanosecond.
 fn lasted(since: Moment, now: Instant) -> Duration {
+    // Zero would mean that the CPU was always traced (`Account::is_balanced`).
     now.saturating_duration_since(since.instant).max(Duration::from_nanos(1))
 }
 

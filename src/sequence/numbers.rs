@@ -156,11 +156,13 @@ impl Numbers {
     fn new(bits: u32, first: Option<u64>) -> Self {
         let unwrap = Unwrap::new(bits, first);
         Self {
+            // `MIDDLE` stands for the first number.
             tracker: Tracker::new(first.map(|_| MIDDLE)),
             // None came before the first.
             last: 0,
             first: unwrap.wrap(MIDDLE),
             unwrap,
+            // Not bounded here: the index counts this memory before it takes a number.
             holes: Ranges::new(usize::MAX),
             open: 0,
             began: first.is_none(),
@@ -171,6 +173,7 @@ impl Numbers {
     /// Takes the number of a record. `lost` is the sum of the LOST records since the last number.
     #[inline]
     fn take(&mut self, written: u64, lost: u64) -> Said {
+        // After so many losses the candidate nearest to the largest number may be one of another round.
         let number = if lost >= self.unwrap.reach() && self.tracker.next().is_some() {
             self.unwrap_far(written, lost).ok_or(AnomalyKind::Wraparound)
         } else {
@@ -210,6 +213,7 @@ impl Numbers {
     #[cold]
     fn take_behind(&mut self, number: u64, last: u64) -> Said {
         let begin = self.tracker.begin();
+        // Holes of an earlier count stay: no number of this one fills them.
         if number >= begin && self.holes.take(number) {
             self.open -= 1;
             self.tracker.well();
@@ -221,6 +225,7 @@ impl Numbers {
             return if number + 1 == begin { Said::Well } else { self.hole(number + 1, begin - 1) };
         }
         let written = self.unwrap.wrap(number);
+        // The number before once more is no jump, however far behind it is.
         let kind = match number == last {
             true => AnomalyKind::Duplicate,
             false => self.tracker.anomaly(number, written <= 1 || written == self.first),
@@ -242,6 +247,7 @@ impl Numbers {
     /// Counting goes on from a number, as it was written, that is not the next. Numbers missing before stay missing.
     #[cold]
     fn begin_anew(&mut self, written: u64, kind: AnomalyKind) -> Said {
+        // First: what was expected is a number of the count so far.
         let said = self.report(kind);
         let ahead = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
         if !self.unwrap.shift(written, ahead) {
@@ -281,6 +287,7 @@ impl Numbers {
     /// Declares the numbers of a gap: they are no longer a hole.
     pub(crate) fn declare(&mut self, gap: &Hole) {
         if self.holes.remove(gap.first) {
+            // Saturating, as where holes are added.
             self.open = self.open.saturating_sub(gap.count());
             self.counts.missing = self.counts.missing.saturating_add(gap.count());
             self.tracker.declare(gap.first, gap.last, false);

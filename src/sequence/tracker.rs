@@ -62,6 +62,7 @@ impl Tracker {
 
     fn with(first: Option<u64>, gaps: usize) -> Self {
         let (gaps, quiet) = (Ranges::new(gaps), Quiet::default());
+        // Until the first number comes, no number is one of this count.
         Self { next: first, begin: first.unwrap_or(u64::MAX), gaps, doubt: None, quiet }
     }
 
@@ -93,6 +94,7 @@ impl Tracker {
         if self.next.is_none() {
             self.begin = number;
         }
+        // Saturating: a key may be the largest number that there is.
         self.next = self.next.max(Some(number.saturating_add(1)));
     }
 
@@ -124,6 +126,7 @@ impl Tracker {
     pub(crate) fn anomaly(&self, number: u64, starts: bool) -> AnomalyKind {
         let ours = number >= self.begin;
         match () {
+            // Before recent ones: a number that was declared missing has not come before.
             () if ours && self.gaps.has(number) => AnomalyKind::Late,
             () if ours && self.is_recent(number) => AnomalyKind::Duplicate,
             () if starts => AnomalyKind::Reset,

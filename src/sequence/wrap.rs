@@ -24,6 +24,7 @@ pub(crate) struct Unwrap {
 impl Unwrap {
     pub(crate) fn new(bits: u32, first: Option<u64>) -> Self {
         let mut unwrap = Self { bits, anchor: None, largest: MIDDLE };
+        // Bits above the counter's are ignored (`Sequence::with`).
         unwrap.anchor = first.map(|first| first & unwrap.mask());
         unwrap
     }
@@ -52,6 +53,7 @@ impl Unwrap {
         }
         let distance = self.distance(number);
         let unwrapped = self.largest.saturating_add_signed(distance);
+        // Not remembered: one wild number must not become the largest.
         if distance > MOST_AHEAD || unwrapped > CEILING {
             return None;
         }
@@ -75,6 +77,7 @@ impl Unwrap {
     pub(crate) fn unwrap_near(&mut self, number: u64, other: u64, reach: u64) -> Option<u64> {
         let distance = self.distance_from(other, number);
         let unwrapped = other.saturating_add_signed(distance);
+        // `abs` of the smallest distance would overflow.
         if distance.unsigned_abs() > reach || unwrapped > CEILING {
             return None;
         }
@@ -104,7 +107,9 @@ impl Unwrap {
 
     /// Maps a written number to another from now on. False if there is too little space above the other.
     pub(crate) fn shift(&mut self, written: u64, other: u64) -> bool {
+        // Room for a number that is as far ahead as is allowed.
         let room = other <= CEILING - MOST_AHEAD as u64;
+        // Back to the middle: the caller forgets all holes, whose numbers come again.
         let other = if room { other } else { MIDDLE };
         self.anchor = Some(written.wrapping_sub(other.wrapping_sub(MIDDLE)));
         self.largest = other;

@@ -33,6 +33,7 @@ impl Filling {
         // Two refreshes right after each other say nothing.
         if past >= FLOOR {
             let written = merge.written();
+            // The sum over all rings wraps, and the difference of two sums is still right.
             let new = u128::from(written.wrapping_sub(self.written));
             self.is_slow = new * SLOW.as_nanos() <= u128::from(smallest) * past.as_nanos();
             (self.since, self.written) = (now, written);
