@@ -36,7 +36,8 @@ fn floors(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> Vec<(u64, u64)
                 Ok(record) => {
                     let has_key = record.kind() != bindings::PERF_RECORD_LOST;
                     // A key that the index will refuse may lower the floor, which is a lower bound all the same.
-                    smallest = smallest.min(keys.peek(&record).filter(|_| has_key).unwrap_or(u64::MAX));
+                    let key = if has_key { keys.peek(&record) } else { None };
+                    smallest = smallest.min(key.unwrap_or(u64::MAX));
                     // Recordings have perf rings alone, in which each header has the size.
                     position += u64::from(record.header().size());
                 }

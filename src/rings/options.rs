@@ -332,7 +332,8 @@ impl RingOptions {
     /// [`sample_registers`](Self::sample_registers), [`sample_stack`](Self::sample_stack). So do branches, whose kinds
     /// only the attribute of an event says (`RingOptions::event`): with the bit alone the kernel refuses the event.
     /// With `PERF_SAMPLE_READ` the kernel's own count of lost records cannot be read
-    /// ([`Account::exact`](crate::Account::exact)).
+    /// ([`Account::exact`](crate::Account::exact)), and a CPU that goes and comes back within a tenth of a second is
+    /// not noticed.
     ///
     /// The names are those of `<linux/perf_event.h>`; the crate `perf-event-open-sys` has them.
     #[doc(alias = "sample_type")]
