@@ -125,6 +125,7 @@ impl<'t> Parser<'t> {
         } else {
             condition
         };
+        // Not lowered where something fails: then nothing more is parsed.
         self.deep -= 1;
         Some(whole)
     }
@@ -162,6 +163,7 @@ impl<'t> Parser<'t> {
     fn cast(&mut self) -> Option<Cast> {
         let before = self.tokens;
         let found = self.type_in_parentheses();
+        // It may be an expression in parentheses.
         if found.is_none() {
             self.tokens = before;
         }
@@ -226,6 +228,7 @@ impl<'t> Parser<'t> {
                 self.must("]")?;
                 Some(Expression::Element(field, Box::new(index)))
             }
+            // A name without parentheses is one that only the kernel's source has.
             Token::Name(helper) => {
                 self.next();
                 self.must("(")?;
@@ -265,6 +268,7 @@ impl<'t> Parser<'t> {
             }
             "__builtin_expect" => {
                 let value = *self.argument()?;
+                // It only tells the compiler which value is likely.
                 self.expression()?;
                 Some(value)
             }

@@ -45,6 +45,7 @@ impl Field {
         for part in parts.filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once(':')?;
             match key {
+                // 16 bits, as the size of a record: no sum of offsets and sizes overflows.
                 "offset" => offset = Some(value.parse::<u16>().ok()?.into()),
                 "size" => size = Some(value.parse::<u16>().ok()?.into()),
                 "signed" => signed = value == "1",
@@ -77,6 +78,7 @@ impl Field {
         }
         let array = !dimensions.is_empty() || place != Place::Here;
         let place = if place == Place::Here && array && size == 0 { Place::Rest } else { place };
+        // The word that says where the data lies has 32 bits in every kernel.
         if matches!(place, Place::DataLoc | Place::RelLoc) && size != 4 {
             return None;
         }
@@ -87,6 +89,7 @@ impl Field {
             None if array => None,
             first => counts.try_fold(first.unwrap_or(Some(1)), |all, one| Some(all?.checked_mul(one?))).flatten(),
         };
+        // A hostile format may give a size that is no multiple of the count. Then the type has the width.
         let width = match (place, count) {
             (Place::Here, Some(count)) if !array || size.is_multiple_of(count) => size / count.max(1),
             _ => width_of(type_),
@@ -191,6 +194,7 @@ impl Field {
         let (data, width, signed) = (self.data(payload)?, self.width, self.signed);
         let is_number = matches!(width, 1 | 2 | 4 | 8);
         is_number
+            // Never the default: only whole elements are counted.
             .then(|| (0..data.len() / width).map(move |at| number(data, at * width, width, signed).unwrap_or_default()))
     }
 
@@ -200,6 +204,7 @@ impl Field {
     }
 
     pub(super) fn data<'a>(&self, payload: Bytes<'a>) -> Option<Bytes<'a>> {
+        // No overflow, here and below: offset and size have 16 bits (`parse`), and so has each half of the word.
         let end = self.offset + self.size;
         let pointed = |from: usize| {
             let word = payload.u32(self.offset)?;
@@ -230,6 +235,7 @@ fn unsigned(bytes: Bytes<'_>, at: usize, width: usize) -> Option<u64> {
 #[inline]
 pub(super) fn number(bytes: Bytes<'_>, at: usize, width: usize, signed: bool) -> Option<i64> {
     let bits = unsigned(bytes, at, width)? as i64;
+    // No underflow: `unsigned` takes no width of more than 8 bytes.
     let unused = 64 - 8 * width as u32;
     Some(if signed { bits << unused >> unused } else { bits })
 }

@@ -42,6 +42,7 @@ impl Format {
     /// understand.
     pub fn of(rings: &Rings, source: usize) -> Result<Self, Error> {
         let format: Self = rings.format(source)?.parse()?;
+        // There is one: `Rings::format` refuses other numbers.
         let of = &rings.sources()[source];
         // The text of a probe has a name for all of them.
         Ok(if of.tracepoint_id().is_some() { format } else { Self { name: of.name().to_owned(), ..format } })
@@ -131,6 +132,7 @@ impl Format {
         let mut line = String::new();
         for field in &self.fields[self.common..] {
             let space = if line.is_empty() { "" } else { " " };
+            // Writing into a string never fails.
             let _ = write!(line, "{space}{}=", field.name());
             let _ = match (field.data(payload), field.number(payload), field.numbers(payload)) {
                 (Some(data), ..) if field.is_text() => write!(line, "{}", text_of(data)),
@@ -140,6 +142,7 @@ impl Format {
                 (Some(data), ..) => write!(line, "{data:x?}"),
                 (None, ..) => write!(line, "?"),
             };
+            // Many fields may point to the same text: a short record can make a long line.
             if line.len() > LONGEST {
                 break;
             }

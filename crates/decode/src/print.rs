@@ -65,6 +65,7 @@ impl Print {
             };
         }
         pieces.push(Piece::Text(rest.to_owned()));
+        // Arguments that are left over show that the format was not understood.
         parser.is_at_end().then_some(Self(pieces))
     }
 
@@ -112,6 +113,7 @@ impl Conversion {
         (conversion.width, text) = count(text, arguments)?;
         if let Some(behind) = text.strip_prefix('.') {
             (conversion.precision, text) = count(behind, arguments)?;
+            // A dot alone means 0 (printf(3)).
             conversion.precision = conversion.precision.or(Some(Expression::Number(0)));
         }
         let behind_length = text.trim_start_matches(['h', 'l', 'L', 'q', 'z', 't', 'j']);
@@ -144,6 +146,7 @@ impl Conversion {
         // A negative width means left alignment.
         let left = self.left || width < 0;
         let width = usize::try_from(width.unsigned_abs()).ok()?.min(WIDEST);
+        // A negative precision is as none (printf(3)).
         let precision = given(&self.precision)?.and_then(|count| usize::try_from(count).ok());
         let (sign, digits) = match (self.letter, value) {
             ('s', Value::Text(text)) => ("", cut(&text, precision)),
@@ -155,6 +158,7 @@ impl Conversion {
         };
         let padding = width.saturating_sub(sign.len() + digits.chars().count());
         let is_number = !matches!(self.letter, 's' | 'c');
+        // A number with a precision is not filled up with zeros (printf(3)).
         let (before, zeros, behind) = match (left, self.zeros && is_number && precision.is_none()) {
             (true, _) => (0, 0, padding),
             (false, true) => (0, padding, 0),

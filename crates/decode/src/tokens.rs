@@ -53,6 +53,7 @@ fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
 
 fn number(text: &str) -> Option<(Token<'_>, &str)> {
     let (written, rest) = split(text, |c| c.is_ascii_alphanumeric());
+    // None of these letters is a digit, also of hexadecimal numbers.
     let digits = written.trim_end_matches(['u', 'U', 'l', 'L']);
     let value = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16),

@@ -84,10 +84,12 @@ impl Expression {
             Self::Flags(of, between, names) => return flags(of.number(scope)?, between, names, scope.most),
             Self::Symbol(of, names) => {
                 let number = of.number(scope)?;
+                // 64 bits, as the kernel compares them: a name may be that of -5.
                 let name = names.iter().find(|(known, _)| *known as u64 == number as u64);
                 return Some(Value::Text(name.map_or_else(|| hex(number).into(), |(_, name)| name.as_str().into())));
             }
             Self::Hex(of, between) => {
+                // A hostile record may have a negative length.
                 let (bytes, len) = (of[0].value(scope)?.bytes()?, usize::try_from(of[1].number(scope)?).ok()?);
                 let mut out = String::new();
                 for (at, byte) in bytes.get(0..len)?.iter().enumerate() {
@@ -128,6 +130,7 @@ fn binary(left: i128, operator: &str, right: &Expression, scope: Scope<'_>) -> O
         _ => {}
     }
     let right = right.number(scope)?;
+    // Longer shifts are undefined in C.
     let shift = || u32::try_from(right).ok().filter(|by| *by < 64);
     Some(match operator {
         "&&" | "||" => (right != 0).into(),
@@ -191,6 +194,7 @@ fn array<'v>(of: &'v [Expression; 3], scope: Scope<'v>) -> Option<Value<'v>> {
     let mut out = String::from("{");
     for at in 0..count {
         let comma = if at == 0 { "" } else { "," };
+        // The count is an expression, which may be larger than the array: then the record does not fit the format.
         let number = field::number(bytes, at.checked_mul(width)?, width, false)?;
         write!(out, "{comma}{number:#x}").ok()?;
         if out.len() > scope.most {

@@ -48,6 +48,7 @@ impl Attr {
 
     /// Of BPF output whose records have this layout and are stamped by this clock.
     pub(crate) fn of_output(layout: &Layout, clock: Clock) -> Self {
+        // Its size stays 0: `sections::sized` states it when the attribute is written.
         let mut attr = Self::of(&[]);
         let config = u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT);
         let [user, interrupt] = layout.register_masks();
@@ -88,6 +89,7 @@ impl Attr {
     }
 
     fn u64(&self, at: usize) -> u64 {
+        // Never outside: the offsets are those of the struct itself.
         Bytes::from(&self.0[..]).u64(at).unwrap_or(0)
     }
 
@@ -157,6 +159,7 @@ pub(crate) fn field(record: Bytes<'_>, layout: &Layout, field: u64) -> Option<u6
     let at = if record.u32(0)? == bindings::PERF_RECORD_SAMPLE {
         in_samples(sample_type, field)
     } else if layout.sample_id_all() {
+        // A record that is too short must not give bytes of its header as a field.
         record.len().checked_sub(in_trailers(sample_type, field) + 8).filter(|at| *at >= 8)?
     } else {
         return None;

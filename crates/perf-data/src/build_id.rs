@@ -45,6 +45,7 @@ impl BuildIds {
             return known.clone();
         }
         let found = of_file(&path(), inode);
+        // Also that a file has none: else it would be opened for each of its mappings.
         if self.0.len() < FILES {
             self.0.insert((device, inode), found.clone());
         }
@@ -58,6 +59,7 @@ fn of_file(path: &Path, inode: u64) -> Option<BuildId> {
     if file.metadata().ok()?.ino() != inode {
         return None;
     }
+    // Reads what is asked for, and not all of a file that may be long.
     let cache = ReadCache::new(file);
     of_elf::<FileHeader64<Endianness>, _>(&cache).or_else(|| of_elf::<FileHeader32<Endianness>, _>(&cache))
 }
@@ -102,6 +104,7 @@ fn entry(words: &mut Words<'_>) -> Option<(bool, PathBuf, Vec<u8>)> {
     let [misc, size] =
         [[misc_and_size[0], misc_and_size[1]], [misc_and_size[2], misc_and_size[3]]].map(u16::from_ne_bytes);
     let id = words.bytes(24)?;
+    // A perf that writes no sizes has ids of 20 bytes. A forged size may be larger than that.
     let len = if misc & BUILD_ID_SIZE != 0 { usize::from(id[MOST]).min(MOST) } else { MOST };
     let path = words.bytes(usize::from(size).checked_sub(8 + 4 + 24)?)?;
     let path = path.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -48,6 +48,7 @@ pub(crate) fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::R
         return Err(refused(format!("it belongs to user {owner}, who may read and change it: remove it first")));
     }
     if !kind.is_file() {
+        // O_NONBLOCK was for opening it: writing waits for room.
         fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
         return Ok(Some(file));
     }
@@ -61,6 +62,7 @@ pub(crate) fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::R
         fs::remove_file(&path).map_err(|error| {
             refused(format!("others could open it until now, and it cannot be replaced ({error}): chmod 600 it first"))
         })?;
+        // What somebody puts there in between is an error, and is not written into.
         return open(options.clone().create_new(true), OFlag::O_NOFOLLOW).map(Some);
     }
     file.set_permissions(Permissions::from_mode(0o600))?;
@@ -109,6 +111,7 @@ impl Place {
                 let is_own = is_of_this_process(&path);
                 return Ok(Self { path, flags: OFlag::empty(), is_own });
             }
+            // A target that begins with `/` replaces the path (`PathBuf::push`).
             path.pop();
             path.push(readlinkat(&link, "")?);
         }

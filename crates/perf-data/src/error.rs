@@ -57,6 +57,7 @@ impl Error {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => match source.raw_os_error() {
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => ErrorKind::Limit,
+                // What a file of /proc gives that was opened before its process ended.
                 Some(libc::ESRCH) => ErrorKind::NotFound,
                 _ => ErrorKind::System,
             },
@@ -78,6 +79,7 @@ impl Error {
 
     /// Puts before the message what the package was doing.
     pub(crate) fn during(mut self, what: &str) -> Self {
+        // Some errors have a cause and no words of their own (`file::io`).
         let colon = if self.0.message.is_empty() { "" } else { ": " };
         self.0.message = format!("{what}{colon}{}", self.0.message).into();
         self

@@ -92,6 +92,7 @@ impl Input {
     /// Refuses bytes that are to be kept, if there is too little memory for the data made from them.
     pub(crate) fn fits(&self, kept: u64) -> Result<(), Error> {
         let bytes = kept.saturating_mul(TIMES);
+        // A bounded input keeps no more than its bound, whatever the file says.
         match self.available.filter(|_| self.most.is_none()) {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
@@ -107,6 +108,7 @@ impl Input {
     /// Refuses records that were unpacked, if there are more than there is memory. A few bytes can stand for very many.
     #[cfg(feature = "zstd")]
     pub(crate) fn has_room_for(&self, unpacked: u64) -> Result<(), Error> {
+        // Records of a bounded input are not kept (`most`).
         match self.available.filter(|_| self.most.is_none()) {
             Some(available) if unpacked > available => Err(too_large(unpacked, available)),
             _ => Ok(()),
@@ -122,11 +124,13 @@ impl Input {
         }
         self.budget = self.budget.checked_sub(size).ok_or_else(|| match self.most {
             Some(most) if most < self.len => too_much(what, most),
+            // The bound is the length of the file: sections overlap.
             _ => malformed(what, at),
         })?;
         self.fits(self.len - self.budget)?;
         let size = usize::try_from(size).map_err(|_| malformed(what, at))?;
         let mut out = Vec::new();
+        // Other programs may have taken the memory since. A plain allocation would then end the process.
         out.try_reserve_exact(size).map_err(no_memory)?;
         out.resize(size, 0);
         self.fill(at, &mut out)?;

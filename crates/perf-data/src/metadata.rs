@@ -89,6 +89,7 @@ impl Metadata {
         };
         metadata.name();
         metadata.has_parts = metadata.features.iter().any(|(feature, _)| *feature == DIR_FORMAT);
+        // A recording that is written again is one file, so this must not be among its facts.
         metadata.features.retain(|(feature, _)| *feature != DIR_FORMAT);
         if metadata.events.is_empty() {
             return Err(no_event());
@@ -101,6 +102,7 @@ impl Metadata {
         let mut next = || words.u64().unwrap_or(0);
         let (attr_size, attrs, data, _types) = (next(), [next(), next()], [next(), next()], [next(), next()]);
         let bits = [next(), next(), next(), next()];
+        // Each entry ends with the place of its ids, 16 bytes, which `read_attrs` cuts off.
         if size < HEADER || !attr_size.is_multiple_of(8) || attr_size < SMALLEST_ATTR as u64 + 16 {
             return Ok(None);
         }
@@ -110,6 +112,7 @@ impl Metadata {
         if is_unfinished && at < HEADER {
             return Ok(None);
         }
+        // A forged header may let the records begin behind the end of the file. Then the next check refuses it.
         let end = if is_unfinished { input.len.max(at) } else { at.saturating_add(len) };
         if end > input.len {
             return Err(input.truncated("records", end));
@@ -117,6 +120,7 @@ impl Metadata {
         let events = read_attrs(input, attr_size as usize, attrs)?;
         // What comes behind the records is not there yet, whatever the header says.
         let features = if is_unfinished {
+            // Only in pipe mode are there events among the records.
             read_among(input, &(at..end), &mut Vec::new())?
         } else {
             read_features(input, end, bits)?
@@ -153,6 +157,7 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
         let Piece::Other { kind, misc, body } = piece else { return Ok(()) };
         let mut words = Words(body);
         if let HEADER_ATTR | HEADER_FEATURE | HEADER_BUILD_ID = kind {
+            // A byte of these takes several of memory (`TIMES`), so they may not fit although the file does.
             kept += body.len() as u64;
             input.fits(kept)?;
         }
@@ -178,9 +183,11 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
             HEADER_BUILD_ID => {
                 // As in the table of a file that is not piped.
                 build_ids.extend(0u32.to_ne_bytes());
+                // Fits: the record itself, with its header of 8 bytes, has a size of 16 bits.
                 build_ids.extend([misc, 8 + body.len() as u16].iter().flat_map(|half| half.to_ne_bytes()));
                 build_ids.extend(body);
             }
+            // `walk` passes over the data, which lies behind the record. It is read at the end.
             HEADER_TRACING_DATA => tracing = words.u32().map(|size| (at + 8 + body.len() as u64, size)),
             HEADER_FEATURE => {
                 let feature = words.u64().and_then(|feature| u32::try_from(feature).ok());
@@ -242,6 +249,7 @@ fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features,
     let mut features = Features::new();
     for (feature, place) in set.zip(table.chunks_exact(16)) {
         if feature == DIR_FORMAT {
+            // Its content is not needed: that it is there says that other files have records too.
             features.push((feature, Vec::new()));
         } else if KEPT.contains(&feature) {
             let mut words = Words(place);
@@ -255,6 +263,7 @@ fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features,
 /// `HEADER_EVENT_DESC`: for each event an attribute, the number of its ids, a name, and the ids. Names up to the first
 /// malformed one.
 fn name_all(events: &mut [Described], words: &mut Words<'_>) -> Option<()> {
+    // A forged count takes no memory: only events that there are get names.
     let (_count, attr_size) = (words.u32()?, words.u32()?);
     for event in events {
         words.bytes(usize::try_from(attr_size).ok()?)?;

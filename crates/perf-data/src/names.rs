@@ -138,6 +138,8 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
             return Ok(());
         };
         let name = format!("[kernel.kallsyms]{}", kernel.symbol);
+        // No underflow: `Machine::kernel` gives none that ends before its start. perf relocates by the offset, which is
+        // the address of the symbol in the name (`perf_event__synthesize_kernel_mmap`).
         self.mmap(kernel.start, kernel.end - kernel.start, kernel.start, name.as_bytes())?;
         self.names.kernel = true;
         self.note(None, b"[kernel.kallsyms]");
@@ -149,6 +151,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         // Without the list, perf finds their symbols by their names in brackets.
         let files = machine.module_files().unwrap_or_default();
         let all = machine.modules(|module| {
+            // Its address is hidden, as those in /proc/kallsyms.
             if module.start == 0 {
                 return Ok(());
             }
@@ -185,6 +188,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         self.names.build_ids += 1;
         self.table.extend(0u32.to_ne_bytes());
         self.table.extend([KERNEL | BUILD_ID_SIZE, size as u16].iter().flat_map(|half| half.to_ne_bytes()));
+        // What perf has for the kernel of the host (`HOST_KERNEL_ID`).
         self.table.extend((-1i32).to_ne_bytes());
         let mut padded = [0; 24];
         padded[..id.len()].copy_from_slice(&id);
@@ -219,6 +223,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         let Ok(threads) = self.machine.threads(process) else { return Ok(()) };
         for number in threads {
             let Ok(Some(thread)) = self.machine.thread(number) else { continue };
+            // The thread has ended since it was listed, and another process has its number.
             if thread.process != process {
                 continue;
             }
@@ -245,6 +250,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         body.clear();
         body.extend([process, number].iter().flat_map(|word| word.to_ne_bytes()));
         string(&mut body, name);
+        // Second: at a FORK, perf gives a thread the name of its parent (`thread__fork`).
         (self.put)(bindings::PERF_RECORD_COMM, 0, &body).map_err(Failed::Write)?;
         self.names.threads += 1;
         Ok(())
@@ -266,9 +272,11 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     /// `PERF_RECORD_MMAP2` of code, with the build id if the file has one.
     fn mmap2(&mut self, process: u32, mapping: &Mapping<'_>) -> Result<(), Failed> {
         let Mapping { start, end, flags: [read, write, execute, sharing], offset, device, inode, path } = *mapping;
+        // As perf has it: only code has functions.
         if execute != b'x' {
             return Ok(());
         }
+        // Without inode there is no file: anonymous memory, `[vdso]`.
         let id = if inode == 0 { None } else { self.build_id(process, device, inode, path) };
         let mut body: Vec<u8> = [process, process].iter().flat_map(|word| word.to_ne_bytes()).collect();
         body.extend([start, end.saturating_sub(start), offset].iter().flat_map(|word| word.to_ne_bytes()));

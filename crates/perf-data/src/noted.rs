@@ -36,6 +36,7 @@ impl Noted {
     }
 
     pub(crate) fn of(source: &Source, adds: bool) -> Self {
+        // perf knows a tracepoint by `category:name` alone. `Source::name` has a word before it.
         Self::new(Attr::of(source.attr_bytes()), source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
     }
 
@@ -52,6 +53,7 @@ impl Noted {
         } else {
             [CPU, TIME].map(|field| attrs::field(record, &self.layout, field))
         };
+        // The added CPU counts too: a verifier finds it in the file, and must count the same.
         let added = self.adds & CPU != 0 && (is_sample || self.layout.sample_id_all());
         let cpu = if added { Some(cpu) } else { in_record.map(cpu_of) };
         Counted { cpu: cpu.unwrap_or(NOBODY), time, lost: None }

@@ -158,6 +158,7 @@ fn read(path: &Path) -> Result<Rings, Error> {
     let files = Files::new(input, directory, &metadata)?;
     let mut places = Places::default();
     files.walk(|piece| places.measure(&sorting, piece))?;
+    // Before memory is taken: a control group that is full kills the process, and gives no error.
     places.check_memory()?;
     let mut recording = Recording::new(clock, wall_clock(&metadata.features, clock));
     places.build(&sorting, &mut recording)?;
@@ -165,6 +166,7 @@ fn read(path: &Path) -> Result<Rings, Error> {
     let formats = metadata.features.iter().find(|(feature, _)| *feature == TRACING_DATA);
     let formats = formats.map(|(_, data)| tracing::formats(data)).unwrap_or_default();
     for event in &metadata.events {
+        // Only of tracepoints is `config` the number of a format.
         let format = formats.get(&event.attr.config()).filter(|_| event.attr.is_tracepoint());
         recording.event(&name(event), event.attr.bytes(), format.map(String::as_str));
     }
@@ -272,6 +274,7 @@ impl Places {
     fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>, recording: &mut Recording) -> Result<(), Error> {
         let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
+        // The pieces are those that were measured, so each part ends where a piece does. Else the file has changed.
         if rings.parts.get(rings.at).is_some_and(|part| part.filled == part.size) {
             rings.at += 1;
         }
@@ -310,6 +313,7 @@ impl Places {
     }
 
     fn find(&mut self, place: Place) -> Result<usize, Error> {
+        // perf writes one ring after the other: the next record is mostly of the same place.
         if let Some(last) = self.last.filter(|last| self.rings[*last].place == place) {
             return Ok(last);
         }
@@ -318,6 +322,7 @@ impl Places {
         }
         let is_apart = place.cpu == NO_CPU;
         let shared = place.shared();
+        // `shared` is apart too: without the last condition this would call itself for ever.
         if is_apart && self.rings.len() >= MOST_APART && place != shared {
             return self.find(shared);
         }
@@ -332,6 +337,7 @@ impl Places {
     /// Refuses records that do not fit into the available memory, if it is known.
     fn check_memory(&self) -> Result<(), Error> {
         let bytes = self.rings.iter().flat_map(|rings| &rings.parts).map(|part| part.room() + BESIDES).sum();
+        // Asked again: the metadata has taken some since the file was opened.
         match Recording::available_memory() {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
@@ -347,6 +353,7 @@ impl Places {
                 part.ring = ring.map_err(no_memory)?;
             }
         }
+        // The second pass must place a first record without a place as the first pass did.
         self.last = None;
         Ok(())
     }
@@ -355,6 +362,7 @@ impl Places {
 impl Part {
     /// Bytes of its ring.
     fn room(&self) -> u64 {
+        // As `Recording::ring` makes it.
         self.size.next_power_of_two().max(8)
     }
 }

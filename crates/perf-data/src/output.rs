@@ -98,9 +98,11 @@ impl Output {
             self.flush()?;
         }
         if bytes.len() > BUFFER {
+            // The buffer was flushed just now, so the order is kept.
             self.hasher.update(bytes);
             return self.append(bytes);
         }
+        // Bytes behind an error would follow a hole in the file.
         self.check()?;
         self.buffer.extend_from_slice(bytes);
         Ok(())
@@ -111,7 +113,9 @@ impl Output {
         self.hash();
         let mut hasher = std::mem::take(&mut self.hasher);
         let (bytes, hash) = seal.bytes(&mut hasher);
+        // If this flushes, nothing is hashed for the next block: all in the buffer counts as hashed.
         self.put(&bytes)?;
+        // A seal is in no block: the next begins behind it.
         self.unsealed();
         Ok(hash)
     }
@@ -144,6 +148,7 @@ impl Output {
         let buffer = std::mem::take(&mut self.buffer);
         let wrote = self.append(&buffer);
         self.buffer = buffer;
+        // Also after an error, which stays: these bytes are never written.
         self.buffer.clear();
         self.hashed = 0;
         wrote
@@ -157,6 +162,7 @@ impl Output {
     /// Cuts the file, writes what comes behind the records, and then its header. `open_again` is the header of a file
     /// that is not complete.
     pub(crate) fn complete(&mut self, at: u64, behind: &[u8], header: &[u8], open_again: Vec<u8>) -> Result<(), Error> {
+        // The header is last: killed before it is written, a file that was not complete still says so.
         let complete = || {
             self.file.set_len(at)?;
             self.file.write_all_at(behind, at)?;
@@ -180,6 +186,8 @@ impl Output {
                 return write_all(&self.file, bytes);
             }
             if let Some(header) = &self.open_again {
+                // First, so that a complete header never names parts that are cut off. Killed in between, the file was
+                // not finished, and these parts are damage behind its records.
                 self.file.write_all_at(header, 0)?;
                 self.file.set_len(self.len)?;
             }

@@ -49,9 +49,11 @@ pub(crate) fn walk(
         take(&mut reader, &mut record, left.min(8))?;
         let (kind, misc, size) = header(&record);
         let is_own = kind >= OWN_KINDS;
+        // The kernel pads its records to 8 bytes. A COMPRESSED record of perf is not padded.
         if size < 8 || u64::from(size) > left || (!is_own && size % 8 != 0) {
             let more = (left - record.len() as u64).min(REST);
             take(&mut reader, &mut record, more)?;
+            // What is still held back came before these bytes.
             packed.finish(at, &mut each)?;
             return each(at, Piece::Rest(&record));
         }
@@ -71,9 +73,11 @@ pub(crate) fn walk(
             each(at, Piece::Record(&record))?;
         }
         at += u64::from(size);
+        // No underflow: the record was no longer than what was left.
         if behind > data.end - at {
             return Err(malformed("records of perf's own", at));
         }
+        // Only then: a seek drops all that the reader has buffered.
         if behind > 0 {
             at += behind;
             reader.seek(SeekFrom::Start(at)).map_err(io)?;
@@ -154,6 +158,7 @@ impl<'a> Packed<'a> {
             let before = self.unpacked.len();
             let stepped = self.unpacker.step(&mut self.unpacked);
             self.total += (self.unpacked.len() - before) as u64;
+            // After each step, so that at most one block is unpacked for which there is no room.
             self.input.has_room_for(self.total)?;
             match stepped {
                 Ok(true) if self.records(at, &mut each)? => {}
@@ -161,6 +166,7 @@ impl<'a> Packed<'a> {
                 Ok(true) => return Ok(None),
                 Err(Corrupt) => {
                     // What was unpacked before is good.
+                    // An error here says nothing new: these bytes are damage.
                     let _ = self.unpacker.finish(&mut self.unpacked);
                     if self.records(at, &mut each)? {
                         // What is left is no whole record. It may look like one with what follows.
@@ -200,6 +206,7 @@ impl<'a> Packed<'a> {
                 each(at, Piece::Rest(&no_record))?;
                 return Ok(false);
             }
+            // The rest of a record may be in the next block.
             let Some((record, rest)) = left.split_at_checked(size.into()) else { break };
             if !is_own {
                 each(at, Piece::Record(record))?;

@@ -91,6 +91,7 @@ impl Machine {
         // The names are in the first lines, and an address space a few lines later.
         File::open(folder.join("status"))?.take(4096).read_to_end(&mut text)?;
         let field = |name: &[u8]| {
+            // No process can forge a line by its name: newlines in it are escaped.
             let value = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
             Some(value.strip_prefix(b"\t").unwrap_or(value))
         };
@@ -141,6 +142,7 @@ impl Machine {
             }
             Ok::<_, io::Error>(())
         })?;
+        // In the order in which perf looks for them (`ref_reloc_sym_names`).
         let (symbol, start) = if text != 0 { ("_text", text) } else { ("_stext", stext) };
         let end = if edata > start { edata } else { etext };
         Ok((start != 0 && end > start).then_some(Kernel { symbol, start, end }))
@@ -159,12 +161,15 @@ impl Machine {
         let mut files = Vec::new();
         lines(&self.modules.join("modules.dep"), |line| {
             let path = line.split(|byte| *byte == b':').next().and_then(|path| std::str::from_utf8(path).ok());
+            // Not as a suffix: modules may be compressed, as `.ko.xz`.
             let stem = path.and_then(|path| path.rsplit('/').next()?.split_once(".ko"));
             if let (Some(path), Some((stem, _))) = (path, stem) {
+                // The kernel has underscores in its names where files have hyphens.
                 files.push((stem.replace('-', "_"), self.modules.join(path)));
             }
             Ok::<_, io::Error>(())
         })?;
+        // `Naming::modules` looks names up by bisection.
         files.sort();
         Ok(files)
     }
@@ -195,6 +200,7 @@ fn lines<E: From<io::Error>>(path: &Path, mut each: impl FnMut(&[u8]) -> Result<
         if (&mut reader).take(LINE).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
+        // If it was cut, what is left of it must not be taken for the next line.
         if line.pop_if(|last| *last == b'\n').is_none() {
             reader.skip_until(b'\n')?;
         }
@@ -204,6 +210,7 @@ fn lines<E: From<io::Error>>(path: &Path, mut each: impl FnMut(&[u8]) -> Result<
 
 /// `7f0c1a400000-7f0c1a428000 r-xp 00028000 fe:00 1234                       /usr/lib/libc.so.6`
 fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
+    // Six, because the path, which is the last, may have spaces.
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let mut next = || std::str::from_utf8(fields.next()?).ok();
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();

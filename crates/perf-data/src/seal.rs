@@ -170,6 +170,7 @@ impl Seal {
         let len = Self::len(self.rows.len());
         let mut out = Vec::with_capacity(len);
         out.extend(FINISHED_ROUND.to_ne_bytes());
+        // Fits: a seal with the most rows has some 40 KiB.
         out.extend([0, len as u16].iter().flat_map(|half| half.to_ne_bytes()));
         out.extend(MAGIC);
         out.extend([self.flags, self.rows.len() as u32].iter().flat_map(|half| half.to_ne_bytes()));
@@ -252,6 +253,7 @@ impl Tally {
     pub(crate) fn add(&mut self, counted: Counted) {
         let Counted { time, lost, .. } = counted;
         if let Some(time) = time {
+            // A LOST record has the time of the record behind it, which is counted itself.
             self.sums.back += u64::from(lost.is_none() && time < self.sums.newest);
             self.sums.newest = self.sums.newest.max(time);
         }
@@ -270,6 +272,7 @@ impl Tally {
     }
 
     fn row(&mut self, cpu: u32, time: Option<u64>) -> &mut [u64; 4] {
+        // `whose` gives a CPU that there can be, or NOBODY, whose place is the one behind these.
         let index = cpu.min(MOST_CPUS) as usize;
         if index >= self.by_cpu.len() {
             self.by_cpu.resize(index + 1, 0);

@@ -63,6 +63,7 @@ impl Front {
         let (count, each) = (self.rooms.len(), self.used + 16);
         let mut out = self.header();
         let mut at = HEADER + (count * each) as u64;
+        // Events and ids for which there is no room are in the finished file alone: all are behind its records.
         for (event, room) in events.iter().zip(&self.rooms) {
             out.extend(sized(&event.as_written(), self.used));
             words(&mut out, [at, 8 * event.ids.len().min(*room) as u64]);
@@ -97,6 +98,7 @@ pub(crate) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 
     let used = size_of_all(events);
     let names = (EVENT_DESC, Section::Later(describe(events, used, true)));
     let mut sections: Vec<_> = sections.iter().chain([&names]).collect();
+    // Readers take the entries of the table by rising bit (`read_features`), and so does perf.
     sections.sort_by_key(|(feature, _)| *feature);
     let mut bits = [0u64; 4];
     let mut at = data[0] + data[1] + 16 * sections.len() as u64;
@@ -137,6 +139,7 @@ pub(crate) fn unfinished(each: usize, count: usize, end: u64) -> Vec<u8> {
 fn header(each: usize, attrs: u64, count: usize, [data, len]: [u64; 2], bits: [u64; 4]) -> Vec<u8> {
     let each = each as u64;
     let mut out = MAGIC.to_vec();
+    // The last two are `event_types`, which perf ignores.
     words(&mut out, [HEADER, each, attrs, each * count as u64, data, len, 0, 0]);
     words(&mut out, bits);
     out
@@ -159,6 +162,7 @@ pub(crate) fn describe(events: &[Noted], used: usize, ids: bool) -> Vec<u8> {
 /// The facts about the machine in the file.
 pub(crate) fn features(rings: &Rings) -> Result<Features, Error> {
     if let Some(facts) = rings.facts::<Facts>() {
+        // They are about the recorded machine, and this may be another one.
         return Ok(facts.features.clone());
     }
     let mut features = Features::new();
@@ -184,6 +188,7 @@ fn clock_data(clock: Clock) -> Option<Vec<u8>> {
     let now = clock.now()?;
     let mut out =
         [CLOCK_DATA_VERSION, id.cast_unsigned()].iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    // The wall clock is computed from `now`: read behind it, it would be of a later moment.
     words(&mut out, [offset.apply(now), now]);
     Some(out)
 }
@@ -198,6 +203,7 @@ pub(crate) fn wall_clock(features: &Features, clock: Clock) -> Option<ClockOffse
     let mut input = Words(section);
     let (version, id, wall, time) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
     let is_known = version == CLOCK_DATA_VERSION && clock_id(clock) == Some(id.cast_signed());
+    // The section does not say how far its two times are apart.
     is_known.then_some(ClockOffset { nanoseconds: wall.wrapping_sub(time).cast_signed(), uncertainty: None })
 }
 

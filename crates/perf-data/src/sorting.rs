@@ -72,6 +72,7 @@ impl Sorting {
             1 => 0,
             _ => {
                 let id = attrs::field(record, first, IDENTIFIER)?;
+                // Records that perf synthesized have the id 0, which is no event's, and the layout of the first event.
                 self.by_id.get(&id).map_or(0, |event| self.group_of[*event])
             }
         };
@@ -79,6 +80,7 @@ impl Sorting {
         let id = attrs::field(record, layout, IDENTIFIER).or_else(|| attrs::field(record, layout, ID));
         let event = id.and_then(|id| Some((id, *self.by_id.get(&id)?)));
         let has = |field: u64| layout.sample_type() & field != 0;
+        // It has no `struct sample_id`. Without a place it stays behind the record before it (`Places::rings_of`).
         if !layout.sample_id_all() && record.u32(0) != Some(bindings::PERF_RECORD_SAMPLE) {
             return None;
         }

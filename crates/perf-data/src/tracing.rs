@@ -55,6 +55,7 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
 fn category_of(events: &Path, format: &str) -> io::Result<String> {
     let name = format.lines().find_map(|line| line.strip_prefix("name: ")).unwrap_or_default();
     let has = |category: &DirEntry| {
+        // Several categories may have an event of this name. The text has its number, so it is of one event.
         fs::read(category.path().join(name).join("format")).is_ok_and(|other| other == format.as_bytes())
     };
     let category = fs::read_dir(events)?.flatten().find(has);
@@ -91,6 +92,7 @@ fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, String>) -> Opt
         expect(words, name)?;
         file(words)?;
     }
+    // A forged count ends with the bytes, of which each turn takes some.
     for _ in 0..words.u32()? {
         file(words)?;
     }

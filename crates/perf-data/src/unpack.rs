@@ -49,6 +49,7 @@ impl Unpacker {
         let (is_last, kind, size) = (block & 1 == 1, block >> 1 & 3, (block >> 3) as usize);
         // A block of one byte that is repeated.
         let body = if kind == 1 { 1 } else { size };
+        // The decoder takes the checksum together with the last block.
         let len = 3 + body + if is_last && has_checksum { 4 } else { 0 };
         if self.pending.len() < len {
             return Ok(false);
@@ -65,6 +66,7 @@ impl Unpacker {
     /// Ends the frame that was not ended, and appends what it still holds. Nothing may be pending.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let is_whole = std::mem::take(&mut self.pending).is_empty();
+        // perf does not end its frame, and until the end the decoder keeps a window back.
         if self.begun.take().is_some() {
             self.frame.decode_blocks(&END[..], BlockDecodingStrategy::UptoBlocks(1)).map_err(|_| Corrupt)?;
             self.take(out)?;
@@ -84,6 +86,7 @@ impl Unpacker {
                 self.pending.drain(..used);
                 Ok(true)
             }
+            // The header may be cut: the rest of it comes with the next record.
             Err(_) if before < HEADER => Ok(false),
             Err(_) => Err(Corrupt),
         }

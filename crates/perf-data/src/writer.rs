@@ -225,6 +225,7 @@ impl Writer {
         // Events of CPUs that come later have new ids.
         let spare = if rings.are_live() { machine::possible_cpus().map_or(0, |cpus| cpus as usize) } else { 0 };
         let front = Front::new(&events, spare);
+        // Before the file is made: if a format cannot be read, an older recording at the path stays.
         let facts = features(rings)?;
         let mut writer = Self {
             path: path.to_owned(),
@@ -255,6 +256,7 @@ impl Writer {
             writer.begin_certificate(front);
         }
         writer.facts(facts)?;
+        // So that a program which is killed later leaves a file with its events and facts.
         writer.file.flush()?;
         Ok(writer)
     }
@@ -279,6 +281,7 @@ impl Writer {
                 self.bytes(&u64::from(feature).to_ne_bytes())?;
                 at + 16
             } else {
+                // Too long for a record: it comes at the end. A pipe goes without it.
                 self.sections.push((feature, Section::Later(section)));
                 continue;
             };
@@ -290,6 +293,7 @@ impl Writer {
         self.sections.retain(|(feature, _)| *feature != EVENT_DESC);
         let odd = (self.data % 8) as usize;
         if odd != 0 {
+            // The record before the formats has 12 bytes. A round of 12 bytes aligns what follows to 8 again.
             self.bytes(&header(FINISHED_ROUND, 0, 16 - odd as u16))?;
             self.bytes(&[0; 8][odd..])?;
         }
@@ -320,9 +324,11 @@ impl Writer {
 
     /// Writes a record of the writer's own, at the time 0 and of no event.
     fn made_up(&mut self, kind: u32, misc: u16, body: &[u8]) -> Result<(), Error> {
+        // There is one (`begin`). A record with the id 0 is read by the layout of the first event (`Sorting::place`).
         let layout = self.events[0].layout;
         let fields = TRAILER_ORDER.iter().filter(|field| layout.sample_type() & **field != 0).count();
         let trailer = if layout.sample_id_all() { 8 * fields } else { 0 };
+        // Fits: names and paths in it have at most PATH_MAX bytes.
         let mut bytes = header(kind, misc, (8 + body.len() + trailer) as u16).to_vec();
         bytes.extend(body);
         bytes.resize(bytes.len() + trailer, 0);
@@ -446,6 +452,7 @@ impl Writer {
         if self.file.check().is_err() && !self.file.is_pipe() {
             let begin = self.front.end + self.facts;
             let completed =
+                // No records at all would mean that the file was not finished.
                 self.file.safe().into_iter().filter(|end| *end > begin).any(|end| self.complete_to(end, false).is_ok());
             // If it is not, it is a file that was not finished.
             let _ = completed || self.file.over(0, &self.front.header()).is_ok();
@@ -464,11 +471,13 @@ impl Writer {
     fn record(&mut self, record: &Record<'_>, event: &Event<'_>) -> Result<(), Error> {
         let known = self.events.len();
         let at = self.event_of(record)?;
+        // A record that names none of the sources may have the layout of one. Its id is not that one's.
         let id = record.id().filter(|id| *id != 0 && (at >= self.sources || record.source().is_some()));
         let id = id.filter(|id| self.ids.insert(*id));
         self.events[at].ids.extend(id);
         self.is_stale |= id.is_some();
         if self.file.is_pipe() && (id.is_some() || at >= known) {
+            // Who reads the pipe must know the event before its first record.
             self.describe_later(at, id)?;
         }
         self.time = record.time().unwrap_or(self.time);
@@ -484,6 +493,7 @@ impl Writer {
         self.written.records += 1;
         if self.data - self.round >= ROUND || self.certificate.tally.is_full() {
             if std::mem::take(&mut self.is_stale) && !self.file.is_pipe() {
+                // Before the seal, which has the hash of the first bytes that are in the file.
                 let front = self.front.bytes(&self.events);
                 self.file.over(HEADER, &front[HEADER as usize..])?;
                 self.certificate.front_is(front);
@@ -546,6 +556,7 @@ impl Writer {
             _ if field == IP || !layout.sample_id_all() => None,
             _ => len.checked_sub(in_trailers(sample_type, field)),
         };
+        // By rising place, for the loop below: in a sample the IP comes before the CPU.
         let added = [(IP, 0), (CPU, cpu_field(cpu))].into_iter().filter(|(field, _)| adds & field != 0);
         let added: SmallVec<[(usize, u64); 2]> =
             added.filter_map(|(field, value)| Some((place(field)?, value))).collect();
@@ -553,6 +564,7 @@ impl Writer {
             self.bytes(first)?;
             return self.bytes(second);
         }
+        // Before any byte is written, because the writer goes on after this error.
         let size = u16::try_from(len + 8 * added.len()).map_err(|_| too_long(len))?;
         // A header is a multiple of 8 bytes long and aligned to one, so it is never in two pieces.
         let mut header: [u8; 8] = first.first_chunk().copied().unwrap_or_default();
@@ -560,6 +572,7 @@ impl Writer {
         self.bytes(&header)?;
         let mut from = header.len();
         for (to, value) in added {
+            // Not outside: a record that is too short for its fields is damage, and does not come here.
             self.part(first, second, from..to)?;
             self.bytes(&value.to_ne_bytes())?;
             from = to;

@@ -17,6 +17,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let file = open(path).map_err(failed)?;
     let len = regular(path, &file.metadata().map_err(failed)?)?;
     let mut bytes = Vec::new();
+    // Up to 1 GiB: without memory, a plain allocation would end the process.
     bytes.try_reserve_exact(len).map_err(|_| failed(ErrorKind::OutOfMemory.into()))?;
     bytes.resize(len, 0);
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;

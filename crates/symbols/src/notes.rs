@@ -23,6 +23,7 @@ impl<'a> Notes<'a> {
     fn take(&mut self, len: u32) -> Option<&'a [u8]> {
         let len = usize::try_from(len).ok()?;
         let (taken, rest) = self.bytes.split_at_checked(len)?;
+        // The last note may lack its padding.
         self.bytes = rest.get(len.next_multiple_of(4) - len..).unwrap_or_default();
         Some(taken)
     }
@@ -56,6 +57,7 @@ impl<'a> Iterator for Notes<'a> {
         loop {
             let (name_len, description_len, kind) = (self.number()?, self.number()?, self.number()?);
             let (name, description) = (self.take(name_len)?, self.take(description_len)?);
+            // `_SDT_NOTE_NAME` and `_SDT_NOTE_TYPE` of `sys/sdt.h`.
             if (name, kind) == (b"stapsdt\0", 3)
                 && let Some(probe) = self.probe(description)
             {

@@ -65,10 +65,12 @@ pub fn usdt(path: impl AsRef<Path>, provider: &str, name: &str) -> Result<Vec<Pl
     let base = file.section_by_name(".stapsdt.base").map(|section| section.address());
     let mut places = Vec::new();
     for note in all().filter(|note| (note.provider, note.name) == (provider, name)) {
+        // Wrapping: prelinking may move down, and a hostile note has any number.
         let moved = |address: u64| base.map_or(address, |base| address.wrapping_add(base).wrapping_sub(note.base));
         let place = |address: u64| place_of(&file, moved(address)).ok_or_else(|| outside(path, &probe));
         let semaphore = if note.semaphore == 0 { 0 } else { place(note.semaphore)? };
         places.push(Place { offset: place(note.address)?, semaphore });
+        // In the loop: a hostile file may have millions of notes.
         if places.len() > MOST_PLACES {
             return Err(Error::invalid(path, format!("{probe} has more than {MOST_PLACES} places in it")));
         }
@@ -96,6 +98,7 @@ fn place_of(file: &File<'_>, address: u64) -> Option<u64> {
     file.segments().find_map(|segment| {
         let behind = address.checked_sub(segment.address()).filter(|behind| *behind < segment.size())?;
         let (begin, len) = segment.file_range();
+        // Behind the bytes of the file, a segment has memory alone (`.bss`).
         (behind < len).then(|| begin.checked_add(behind)).flatten()
     })
 }

@@ -110,6 +110,7 @@ impl Parts {
         let end = if is_unfinished { input.len } else { at.saturating_add(len).min(input.len) };
         let is_sound = each >= SMALLEST_ATTR as u64 + 16 && each % 8 == 0 && each <= 1 << 16;
         let attrs = is_sound.then_some((each, attrs));
+        // A forged end may lie inside of the header, and `clamp` panics at bounds that are not in order.
         Ok(Self { attrs, data: at.clamp(HEADER, end.max(HEADER))..end, is_pipe: false, is_unfinished })
     }
 }
@@ -175,6 +176,7 @@ impl<'a> Check<'a> {
         };
         check.reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
         if parts.is_pipe {
+            // The first block of a pipe has these bytes too (`Writer::seal_with`).
             check.skip(PIPE_HEADER)?;
         }
         check.records()?;
@@ -187,6 +189,7 @@ impl<'a> Check<'a> {
         let mut record = [0; SHORTEST];
         input.fill(at, &mut record)?;
         let Some((seal, stated)) = Seal::read(&record) else { return Ok(None) };
+        // Any recording may end with bytes of this form: the places that they name must be in the file.
         if seal.flags & WHOLE == 0 || seal.begin < HEADER || seal.end < seal.begin || seal.end > at {
             return Ok(None);
         }
@@ -219,6 +222,7 @@ impl<'a> Check<'a> {
                 self.count(&record)?;
                 continue;
             }
+            // Not pended: a seal is hashed without its own hash.
             if let Some((seal, stated)) = Seal::read(&record) {
                 self.seal(at, &record, seal, stated)?;
                 continue;
@@ -230,6 +234,7 @@ impl<'a> Check<'a> {
                 self.event(at, body, kept);
             }
             if let Some(bytes) = compressed(kind, body) {
+                // Taken out, because the closure needs all of `self`.
                 let mut packed = self.packed.take().unwrap_or_else(|| Packed::new(self.input));
                 let put = packed.put(at, bytes, |at, piece| self.unpacked(at, &piece))?;
                 self.packed = put.map(|()| packed);
@@ -277,6 +282,7 @@ impl<'a> Check<'a> {
         let time = layout.and_then(|layout| attrs::field(bytes, layout, TIME));
         let lost = (bytes.u32(0) == Some(bindings::PERF_RECORD_LOST)).then(|| bytes.u64(16).unwrap_or(0));
         let counted = Counted { cpu: place.map_or(NOBODY, |place| place.cpu), time, lost };
+        // As in the tally: a LOST record has the time of another one.
         if let (Some(time), None) = (time, lost) {
             let frontier = self.last.as_ref().map_or(0, |last| last.seal.sums.frontier);
             self.below += u64::from(time < frontier);
@@ -325,6 +331,7 @@ impl<'a> Check<'a> {
         // What was counted is compared only if all of the block was seen, from its begin.
         let differ =
             if self.sorting.is_some() && self.is_sound { differing(&rows, &this.seal.rows) } else { Vec::new() };
+        // Each is asked only if those before it hold: one doubt of a block is enough.
         if !this.is_intact() {
             let times = self.between(this.seal.sums.newest);
             self.doubt(DoubtKind::Changed, begin..until, times, differ);
@@ -376,7 +383,9 @@ impl<'a> Check<'a> {
             Some(last) => (last.is_intact(), last.seal.sums),
         };
         let (now, then) = (&self.tally.sums, &self.before);
+        // Wrapping, here and below: a forged seal may say less than the one before.
         let late = sums.late.wrapping_sub(since.late);
+        // Only late records may be older than one before them, or than the frontier.
         let in_order = now.back - then.back <= late && self.below <= late && sums.frontier <= sums.newest;
         let pairs = [
             (now.records - then.records, sums.records.wrapping_sub(since.records)),
@@ -411,9 +420,11 @@ impl<'a> Check<'a> {
         self.reader.seek(SeekFrom::Start(from)).map_err(io)?;
         let (mut window, mut begin) = (Vec::new(), from);
         let found = loop {
+            // No underflow: the window never reaches behind the end.
             let read = (self.end - begin - window.len() as u64).min(PART as u64);
             self.take(&mut window, read)?;
             let seals = window.windows(MAGIC.len()).enumerate().filter(|(_, bytes)| bytes == MAGIC);
+            // Behind `from`, so that each search goes on.
             let mut places = seals.filter_map(|(at, _)| (begin + at as u64).checked_sub(8)).filter(|at| *at > from);
             if let Some(found) = places.find(|at| self.is_seal(*at)) {
                 break found;
@@ -428,6 +439,7 @@ impl<'a> Check<'a> {
         };
         self.reader.seek(SeekFrom::Start(from)).map_err(io)?;
         self.at = from;
+        // Hashed all the same: a seal may stand for these bytes as they are.
         self.skip(found - from)?;
         let times = self.between(0);
         self.doubt(DoubtKind::Damage, from..found, times, Vec::new());
@@ -491,6 +503,7 @@ impl<'a> Check<'a> {
 
     /// What is behind the last seal and around the records, and what is found in all.
     fn finish(mut self, of_file: Option<Sealed>, parts: &Parts, start: u64) -> Result<Verdict, Error> {
+        // Records behind the last seal count too.
         self.close();
         self.numbers.as_mut().map_or(Ok(()), Numbers::count)?;
         if self.seals > 0 || of_file.is_some() {
@@ -544,7 +557,9 @@ impl<'a> Check<'a> {
         }
         let is_head_sealed = match of_file {
             Some(whole) => whole.is_intact(),
+            // Its first bytes are in its first block.
             None if parts.is_pipe => true,
+            // A file that was completed has another header than the front that its seals know.
             None => parts.is_unfinished && self.is_front(start)?,
         };
         if self.sorting.is_none() {
@@ -580,6 +595,7 @@ impl<'a> Check<'a> {
         }
         // Who had no numbers was told of no gap.
         let differs = |Sealed { seal, .. }: &Sealed| seal.flags & NUMBERS != 0 && seal.sums.missing != missing;
+        // A difference is no news where something is in doubt already.
         if self.numbers.is_some() && self.doubts.is_empty() && last.is_some_and(differs) {
             self.doubt(DoubtKind::Counts, start..end, self.times, Vec::new());
         }
@@ -589,6 +605,7 @@ impl<'a> Check<'a> {
             of_cpu.is_some_and(|account| found.records > account.yielded || found.lost > account.lost)
         };
         let wrong: Vec<_> = self.cpus.iter().filter(|(_, found)| is_wrong(found)).map(|(cpu, _)| *cpu).collect();
+        // Records without times: the names of what ran before then count as those of a CPU (`Writer::made_up`).
         if !wrong.is_empty() && self.doubts.is_empty() && self.times.is_some() {
             self.doubt(DoubtKind::Counts, start..end, self.times, wrong);
         }
@@ -609,6 +626,7 @@ fn before(input: &Input, records: u64) -> Result<Option<Seal>, Error> {
     let mut record = [0; SHORTEST];
     input.fill(at, &mut record)?;
     let first = Seal::read(&record).map(|(seal, _)| seal);
+    // A seal that was moved here names another place.
     Ok(first.filter(|seal| seal.number == 0 && seal.end == at && (HEADER..=at).contains(&seal.begin)))
 }
 
@@ -620,6 +638,7 @@ fn front(input: &Input, end: u64, sealed: &Hash) -> Result<Option<(u64, [u64; 2]
     }
     input.fill(HEADER, &mut attr)?;
     let size = u64::from(Words(&attr[4..]).u32().unwrap_or(0));
+    // No overflow: the size has 32 bits.
     let ids = HEADER + size;
     if size < SMALLEST_ATTR as u64 || ids + 16 > end {
         return Ok(None);

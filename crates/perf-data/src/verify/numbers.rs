@@ -48,6 +48,7 @@ impl<'a> Numbers<'a> {
             recording.write(ring, &samples).map_err(no_memory)?;
         }
         self.kept = 0;
+        // It gives nothing: the closure never breaks.
         let _ = recording.build().drain(|event| {
             if let Some(record) = event.record() {
                 self.number(&record);
@@ -59,6 +60,7 @@ impl<'a> Numbers<'a> {
 
     fn number(&mut self, record: &Record<'_>) {
         let cpu = record.field(CPU).and_then(|field| field.u64(0)).map_or(NOBODY, cpu_of);
+        // The CPU for which the tally counts the record.
         let cpu = Counted { cpu, time: record.time(), lost: None }.whose();
         let Some(number) = self.sequence.of(record).filter(|_| cpu < MOST_CPUS) else { return };
         self.by_cpu.entry(cpu).or_insert_with(|| Counter::new(self.sequence)).add(number);
@@ -91,6 +93,7 @@ struct Counter {
 impl Counter {
     fn new(sequence: &Sequence) -> Self {
         let (bits, anchor) = (sequence.bits(), sequence.first());
+        // Where the first number is known, those before the first that is seen are missing too.
         let smallest = anchor.map_or(u64::MAX, |_| MIDDLE);
         Self { bits, anchor, smallest, largest: MIDDLE, count: 0 }
     }
@@ -98,6 +101,7 @@ impl Counter {
     fn add(&mut self, number: u64) {
         let anchor = *self.anchor.get_or_insert(number);
         // By how much it exceeds the largest: shifted up, so that the sign bit is that of an i64.
+        // No underflow: `largest` begins at `MIDDLE`, and only grows.
         let largest = anchor.wrapping_add(self.largest - MIDDLE);
         let up = 64 - self.bits;
         let distance = (number.wrapping_sub(largest) << up).cast_signed() >> up;
@@ -113,6 +117,7 @@ impl Counter {
     fn missing(&self) -> u64 {
         // None was near enough to be told from one of another round.
         let Some(span) = self.largest.checked_sub(self.smallest) else { return 0 };
+        // No overflow: nothing is beyond `CEILING`. A number that came twice counts twice.
         (span + 1).saturating_sub(self.count)
     }
 }

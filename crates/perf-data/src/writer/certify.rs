@@ -35,6 +35,7 @@ impl Certificate {
         match event.certainty() {
             Certainty::Proven => {
                 sums.proven += 1;
+                // A record without a key can be proven: it has the certainty of the one before it.
                 sums.frontier = sums.frontier.max(key.unwrap_or(0));
             }
             Certainty::Assumed => sums.assumed += 1,
@@ -86,6 +87,7 @@ impl Writer {
     /// Seals a recording that ends here, with the ledger.
     pub(super) fn last_seals(&mut self) -> Result<(), Error> {
         let ledger = std::mem::take(&mut self.certificate.ledger);
+        // Half, because the tally may have as many rows for the same seal (`Tally::is_full`).
         let mut parts: Vec<_> = ledger.chunks(MOST_ROWS / 2).collect();
         let last = parts.pop().unwrap_or(&[]);
         parts.into_iter().try_for_each(|part| self.seal_with(0, part))?;
@@ -123,8 +125,10 @@ impl Writer {
     pub(super) fn seal_of_file(&mut self, header: &[u8], behind: &[u8]) -> Vec<u8> {
         let begin = self.front.end;
         let flags = WHOLE | if self.certificate.ended { END } else { 0 };
+        // Without rows, so that its length is known: it is looked for at the end of the file (`Check::of_file`).
         let seal = self.stated(flags, [begin, begin + self.data], Vec::new());
         let mut hasher = Hasher::new();
+        // The header of the complete file stands where that of the open one was.
         hasher.update(header).update(&self.certificate.front.0[HEADER as usize..]).update(behind);
         let (bytes, hash) = seal.bytes(&mut hasher);
         self.written.hash = hash;

@@ -99,7 +99,9 @@ impl Writer {
     pub(super) fn build_ids(&mut self, mut table: &[u8]) -> Result<(), Error> {
         while let Some(&[_, _, _, _, _, _, low, high]) = table.first_chunk() {
             let size = usize::from(u16::from_ne_bytes([low, high]));
+            // The table of a recording may be forged: with a size of 0 this would never end.
             let Some((entry, rest)) = table.split_at_checked(size).filter(|_| size >= 8) else { break };
+            // An entry begins with a header of this length, in which only the kind is missing.
             self.bytes(&HEADER_BUILD_ID.to_ne_bytes())?;
             self.bytes(&entry[4..])?;
             table = rest;
