@@ -7,6 +7,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use perfweave::{ErrorKind, Hold, Merge, Order, sim};
 use perfweave_perf_data::{self as perf_data, Error};
+use std::os::unix::process::ExitStatusExt;
 
 /// A merge that can give this many records.
 fn merge(records: u64) -> Merge {
@@ -79,6 +80,41 @@ fn after_an_error_every_call_gives_that_error() {
         assert_eq!(event.key(), Some(read));
     });
     assert!(read > 1000 && read <= whole, "{read} of {whole}");
+}
+
+/// Killed while a complete file is completed once more, with nothing written in between.
+#[test]
+fn a_complete_file_that_is_completed_again_is_never_refused() {
+    const PATH: &str = "PERFWEAVE_COMPLETED_AGAIN";
+    let write = |path: &std::path::Path| {
+        let mut merge = merge(20);
+        let mut writer = perf_data::Writer::create_unnamed(path, merge.rings()).unwrap();
+        while let Some(event) = merge.next() {
+            writer.write(&event.event()).unwrap();
+        }
+        writer.flush().unwrap();
+        writer
+    };
+    if let Some(path) = std::env::var_os(PATH) {
+        let mut writer = write(path.as_ref());
+        // The last byte is refused, and the signal kills.
+        let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+        setrlimit(Resource::RLIMIT_FSIZE, std::fs::metadata(path).unwrap().len() - 1, most).unwrap();
+        let _ = writer.flush();
+        unreachable!("it is killed");
+    }
+    let file = File::new();
+    let mut killed = std::process::Command::new(std::env::current_exe().unwrap());
+    let test = "failing::a_complete_file_that_is_completed_again_is_never_refused";
+    let ended = killed.args(["--exact", test]).env(PATH, &file.0).output().unwrap();
+    assert_eq!(ended.status.signal(), Some(libc::SIGXFSZ), "{ended:?}");
+    let rings = open(&file.0);
+    assert!(perf_data::unfinished(&rings).is_some());
+    let mut read = 0;
+    crate::perf::drain(&mut perfweave::Reader::new(rings, Order::new()).unwrap(), |event| {
+        read += u64::from(event.record().is_some());
+    });
+    assert_eq!(read, 20);
 }
 
 /// What something gives in a forked child: the number of the assertion that failed, or 0.

@@ -155,25 +155,35 @@ impl Output {
     }
 
     /// Writes other bytes over those at the file's begin.
-    pub(crate) fn over(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.file.write_all_at(bytes, at).map_err(io)
+    pub(crate) fn over(&mut self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let wrote = self.file.write_all_at(bytes, at);
+        self.kept(wrote)
+    }
+
+    /// The error, which every later call gives again.
+    fn kept(&mut self, result: io::Result<()>) -> Result<(), Error> {
+        result.map_err(|errno| {
+            self.failed.get_or_insert_with(|| again(&errno));
+            io(errno)
+        })
     }
 
     /// Cuts the file, writes what comes behind the records, and then its header. `open_again` is the header of a file
     /// that is not complete.
     pub(crate) fn complete(&mut self, at: u64, behind: &[u8], header: &[u8], open_again: Vec<u8>) -> Result<(), Error> {
-        // The header is last: killed before it is written, a file that was not complete still says so.
+        // The header is last: killed before it is written, a file that was not complete still says so. One that was
+        // complete says so first, for what its header names is cut off and written anew.
         let complete = || {
+            if let Some(header) = &self.open_again {
+                self.file.write_all_at(header, 0)?;
+            }
             self.file.set_len(at)?;
             self.file.write_all_at(behind, at)?;
             self.file.write_all_at(header, 0)
         };
         let completed = complete();
         self.open_again = Some(open_again);
-        completed.map_err(|errno| {
-            self.failed.get_or_insert_with(|| again(&errno));
-            io(errno)
-        })
+        self.kept(completed)
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
@@ -242,4 +252,18 @@ fn io(errno: io::Error) -> Error {
 /// A copy of an error.
 fn again(errno: &io::Error) -> io::Error {
     errno.raw_os_error().map_or_else(|| errno.kind().into(), io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_over_is_an_error_for_good() {
+        // Not open for writing.
+        let mut output = Output::new(File::open("/dev/null").unwrap(), false);
+        assert!(output.check().is_ok());
+        assert_eq!(output.over(0, b"front").unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(output.check().unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
 }

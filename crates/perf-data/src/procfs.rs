@@ -88,8 +88,9 @@ impl Machine {
     pub(crate) fn thread(&self, number: u32) -> io::Result<Option<Thread>> {
         let folder = self.proc.join(number.to_string());
         let mut text = Vec::new();
-        // The names are in the first lines, and an address space a few lines later.
-        File::open(folder.join("status"))?.take(4096).read_to_end(&mut text)?;
+        // The names are in the first lines. An address space comes after the groups, of which there are at most 65,536
+        // (NGROUPS_MAX), with 11 bytes each.
+        File::open(folder.join("status"))?.take(1 << 20).read_to_end(&mut text)?;
         let field = |name: &[u8]| {
             // No process can forge a line by its name: newlines in it are escaped.
             let value = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
@@ -242,4 +243,25 @@ fn module(line: &[u8]) -> Option<Module<'_>> {
     let size = fields.next()?.parse().ok()?;
     let start = u64::from_str_radix(fields.nth(3)?.strip_prefix("0x")?, 16).ok()?;
     Some(Module { name, size, start })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_of_many_groups_has_an_address_space() {
+        let place = std::env::temp_dir().join(format!("perfweave-procfs-{}", std::process::id()));
+        let [sys, modules] = [(); 2].map(|()| PathBuf::new());
+        let machine = Machine { proc: place.clone(), sys, modules };
+        fs::create_dir_all(place.join("7")).unwrap();
+        for groups in [0, 3, 65_536] {
+            let groups = "4294967294 ".repeat(groups);
+            let text = format!("Name:\tmany\nTgid:\t7\nPPid:\t1\nGroups:\t{groups}\nVmPeak:\t 9 kB\nVmSize:\t 9 kB\n");
+            fs::write(place.join("7/status"), text).unwrap();
+            let found = machine.thread(7).unwrap().unwrap();
+            assert_eq!(found, Thread { name: b"many".into(), process: 7, parent: 1, is_program: true });
+        }
+        fs::remove_dir_all(place).unwrap();
+    }
 }
