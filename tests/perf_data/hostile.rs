@@ -163,6 +163,18 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
         let error = read(&piped(&[event.clone(), wrong])).map(drop).unwrap_err();
         assert!(error.to_string().contains(words), "{error} was to say {words}");
     }
+    // A number that comes twice has one section in a file that is written of it.
+    let release = |name: &[u8]| own(80, &[&4u64.to_ne_bytes()[..], &8u32.to_ne_bytes(), name].concat());
+    let twice =
+        read(&piped(&[event.clone(), release(b"first\0\0\0"), release(b"second\0\0"), own(80, &named)])).unwrap();
+    let again = File::new();
+    let mut reader = Reader::new(twice, Order::new()).unwrap();
+    let mut writer = perf_data::Writer::create_unnamed(&again.0, reader.rings()).unwrap();
+    drain(&mut reader, |event| writer.write(event).unwrap());
+    writer.finish().unwrap();
+    let written = open(&again.0);
+    assert_eq!(written.sources()[0].name(), "a name");
+    assert_eq!(events(written), events(read(&file).unwrap()));
     // An attribute that gives no size has that of the first kernels.
     let mut bytes = file.clone();
     bytes[at + 4..at + 8].fill(0);

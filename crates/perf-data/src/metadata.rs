@@ -4,6 +4,7 @@ use crate::Error;
 use crate::attrs::Attr;
 use crate::file::{Input, Words, malformed, unreadable};
 use crate::pieces::{Piece, walk};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The first bytes of a recording, `PERF_MAGIC2`.
@@ -206,6 +207,9 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
     if !build_ids.is_empty() {
         features.push((BUILD_ID, build_ids));
     }
+    // perf writes one of each. A file that is written of this has a bit for each number, and a section for each bit.
+    let mut seen = BTreeSet::new();
+    features.retain(|(feature, _)| seen.insert(*feature));
     Ok(features)
 }
 
