@@ -155,6 +155,10 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
     let rings = read(&piped(&[event.clone(), own(80, &named), formats, trace])).unwrap();
     assert_eq!(rings.sources()[0].name(), "a name");
     assert_eq!(events(rings), events(read(&file).unwrap()));
+    // Killed while it wrote what follows such a record.
+    let cut =
+        [piped(&[event.clone()]), own(71, &[&24u64.to_ne_bytes()[..], &[0; 32]].concat()), vec![0xff; 23]].concat();
+    assert_eq!(events(read(&cut).unwrap()), events(read(&file).unwrap()));
     for (wrong, words) in [
         (own(80, &24u64.to_ne_bytes()), "--threads"),
         (own(80, &[0; 4]), "its feature make no sense"),
