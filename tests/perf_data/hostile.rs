@@ -157,7 +157,8 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
     assert_eq!(events(rings), events(read(&file).unwrap()));
     // Killed while it wrote what follows such a record.
     let cut =
-        [piped(&[event.clone()]), own(71, &[&24u64.to_ne_bytes()[..], &[0; 32]].concat()), vec![0xff; 23]].concat();
+        [piped(std::slice::from_ref(&event)), own(71, &[&24u64.to_ne_bytes()[..], &[0; 32]].concat()), vec![0xff; 23]]
+            .concat();
     assert_eq!(events(read(&cut).unwrap()), events(read(&file).unwrap()));
     for (wrong, words) in [
         (own(80, &24u64.to_ne_bytes()), "--threads"),
