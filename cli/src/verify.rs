@@ -41,8 +41,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  perfweave record -- make                           It prints the hash: keep it where nobody writes who may write the \
-                        file
+  perfweave record -- make                           It prints the hash: keep it where nobody writes who may write the file
   perfweave verify perf.data
   perfweave verify perf.data --expect 3f5e...        It is the file that was recorded then
   perfweave record -o - -- make | perfweave verify -

@@ -2,7 +2,9 @@
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, ClockOffset, Event, Hold, Item, Layout, Merge, Order, Reader, Record, RingOptions, Rings, sim};
+use perfweave::{
+    Clock, ClockOffset, Event, Hold, Item, Layout, Merge, Order, Reader, Record, Recording, RingOptions, Rings, sim,
+};
 use perfweave_decode::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::bpf::Map;
@@ -816,4 +818,21 @@ fn losses_after_the_last_event_are_written_by_the_ledger() {
     let written = writer.finish().unwrap();
     assert_eq!((written.records, written.lost), (1, ledger.total().lost));
     assert_eq!(written.lost, 14);
+}
+
+/// The numbers of tracepoints are each machine's own: a recording that brings no format is not written with one of this
+/// machine.
+#[test]
+fn formats_that_a_recording_does_not_bring_are_not_made_up() {
+    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let mut recording = Recording::new(Clock::Boottime, None);
+    // `type`, `size` and `config`: the first kernels' members suffice.
+    let mut attr = [0; 64];
+    attr[..4].copy_from_slice(&bindings::PERF_TYPE_TRACEPOINT.to_ne_bytes());
+    attr[8..16].copy_from_slice(&1u64.to_ne_bytes());
+    recording.event("sched:sched_switch", &attr, None);
+    let file = File::new();
+    let error = perf_data::Writer::create_unnamed(&file.0, &recording.build()).map(drop).unwrap_err();
+    assert_error!(error, NotFound, "no format of tracepoint 1", "the recording does not bring it");
+    assert!(!file.0.exists());
 }

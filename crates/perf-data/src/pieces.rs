@@ -75,11 +75,16 @@ pub(crate) fn walk(
         at += u64::from(size);
         // No underflow: the record was no longer than what was left.
         if behind > data.end - at {
-            // A program that was killed leaves such an end. No record is behind it.
-            if data.end == input.len {
-                break;
+            if data.end < input.len {
+                return Err(malformed("records of perf's own", at));
             }
-            return Err(malformed("records of perf's own", at));
+            // A program that was killed leaves such an end. It is damage, for nothing else says so in pipe mode. It may
+            // look like a record.
+            record.clear();
+            record.extend([0; 8]);
+            take(&mut reader, &mut record, (data.end - at).min(REST))?;
+            packed.finish(at, &mut each)?;
+            return each(at, Piece::Rest(&record));
         }
         // Only then: a seek drops all that the reader has buffered.
         if behind > 0 {

@@ -183,7 +183,8 @@ impl Writer {
     /// [`ErrorKind::Recording`] if the file cannot be created or written, belongs to another user, has other names, or
     /// is reached by a link of another user; [`ErrorKind::InvalidInput`] if events with records of different layouts do
     /// not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a
-    /// tracepoint's format cannot be read. A missing name is no error: see [`Writer::unnamed`].
+    /// tracepoint's format cannot be read. That of a recording which does not bring it is [`ErrorKind::NotFound`]: this
+    /// machine's may be another. A missing name is no error: see [`Writer::unnamed`].
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
         let mut writer = Self::create_unnamed(path, rings)?;
         let named = writer.name(rings);
