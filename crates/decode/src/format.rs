@@ -3,6 +3,7 @@
 use crate::error::{Error, nearest, short};
 use crate::field::{Field, LONGEST, shorten, text_of};
 use crate::print::Print;
+use crate::value::Look;
 use perfweave::{Bytes, Record, Rings};
 use std::fmt::Write;
 use std::str::FromStr;
@@ -29,7 +30,7 @@ pub struct Format {
     /// How many of the fields are common to all tracepoints.
     common: usize,
     fields: Vec<Field>,
-    /// The parsed `print fmt`, if it was understood.
+    /// The parsed `print fmt`, if it is a text with arguments.
     print: Option<Print>,
 }
 
@@ -92,25 +93,26 @@ impl Format {
         Err(Error::NoField { event: short(&self.name).into(), name: short(name).into(), hint })
     }
 
-    /// Whether the crate understands the kernel's own way to print the event, so that [`Format::line`] prints the same,
-    /// except for addresses.
+    /// Whether the crate understands all of the kernel's own way to print the event, so that [`Format::line_with`]
+    /// prints the same, except for addresses.
     pub fn prints_as_the_kernel(&self) -> bool {
-        self.print.is_some()
+        self.print.as_ref().is_some_and(|print| print.is_whole)
     }
 
     /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without
-    /// payload.
+    /// payload. Kernel functions (`%pS`) are addresses: [`Format::line_with`] names them.
     ///
     /// The text is the kernel's, as in `trace` of tracefs. An exception is `syscalls:*`, where the kernel does not
-    /// follow its own `print fmt`; perf(1) follows it, and so does this. The method evaluates `print fmt`, with C's
-    /// operators and casts, all integer conversions, `%c`, `%s` and `%.*s`, and the helpers `__get_str`,
-    /// `__get_dynamic_array`, `__print_flags`, `__print_symbolic`, `__print_hex`, `__print_hex_str` and
-    /// `__print_array`. Addresses are hexadecimal numbers where the kernel looks up symbols (`%pS`) or hides them
-    /// (`%p`).
+    /// follow its own `print fmt`; perf(1) follows it, and so does this. The method evaluates `print fmt`: C's operators
+    /// and types, all conversions of printf(3), those of addresses, UUIDs, bytes and masks (`%pI4`, `%pISpc`, `%pM`,
+    /// `%pU`, `%*ph`, `%*pbl`), and the helpers of the kernel's macros (`__print_flags`, `__print_symbolic`,
+    /// `__print_array`, `__get_cpumask` and others). `%p` prints the address itself, which the kernel hides.
     ///
-    /// A `print fmt` that the crate does not understand (`%pI4`, `%pU`, names that only the kernel's source has), or
-    /// that is longer than 64 KiB, prints `name=value` for each field in its order. So does a record that does not fit
-    /// its format. [`Format::prints_as_the_kernel`] says which applies.
+    /// A format may have names that only the kernel's source has. A name in a list of flags or symbols is left out: its
+    /// number is printed as that of a flag without a name. An argument with another such name is printed as C, with the
+    /// values of the fields in it: `jiffies_to_msecs(25)`. A `print fmt` with C's statements, or longer than 64 KiB,
+    /// prints `name=value` for each field in its order. So does a record that does not fit its format.
+    /// [`Format::prints_as_the_kernel`] says whether none of this applies to the format.
     ///
     /// A line is cut at 64 KiB; the kernel's lines are at most a page. Text that a precision cuts off counts too. This
     /// allocates.
@@ -118,11 +120,18 @@ impl Format {
     /// Texts of fields are in it as they are, with the escape sequences and ends of lines that a process may have
     /// chosen.
     pub fn line(&self, record: &Record<'_>) -> Option<String> {
-        record.payload().map(|payload| self.line_of(payload))
+        self.line_with(record, |_| None)
     }
 
-    pub(super) fn line_of(&self, payload: Bytes<'_>) -> String {
-        if let Some(line) = self.print.as_ref().and_then(|print| print.line(&self.fields, payload)) {
+    /// The same, with names for addresses in the kernel. `look` gives what lies at one: a function as `%pS` prints it
+    /// (`do_exit+0x1a/0xb10`), or a string of the kernel (`printk_formats` of tracefs), of which a format may have the
+    /// address only.
+    pub fn line_with(&self, record: &Record<'_>, look: impl Fn(u64) -> Option<String>) -> Option<String> {
+        record.payload().map(|payload| self.line_of(payload, &look))
+    }
+
+    pub(super) fn line_of(&self, payload: Bytes<'_>, look: Look<'_>) -> String {
+        if let Some(line) = self.print.as_ref().and_then(|print| print.line(&self.fields, payload, look)) {
             return line;
         }
         self.pairs(payload)
@@ -136,6 +145,7 @@ impl Format {
             let _ = write!(line, "{space}{}=", field.name());
             let _ = match (field.data(payload), field.number(payload), field.numbers(payload)) {
                 (Some(data), ..) if field.is_text() => write!(line, "{}", text_of(data)),
+                (_, Some(number), _) if field.type_name().ends_with('*') => write!(line, "{:#x}", number as u64),
                 (_, Some(number), _) if field.is_signed() => write!(line, "{number}"),
                 (_, Some(number), _) => write!(line, "{}", number as u64),
                 (.., Some(numbers)) => write!(line, "{:?}", numbers.collect::<Vec<_>>()),

@@ -34,11 +34,13 @@ mod error;
 mod expression;
 mod field;
 mod format;
+mod pointers;
 mod print;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod types;
 mod value;
 
 pub use error::Error;

@@ -1,15 +1,21 @@
 //! `print fmt`: a format of printf(3) with its arguments, evaluated for a record.
 
-use crate::expression::{Cast, Expression, Parser};
+use crate::expression::{Expression, Parser};
 use crate::field::{Field, LONGEST, shorten};
+use crate::pointers;
 use crate::steps::step;
 use crate::tokens::tokens;
-use crate::value::{Scope, Value};
+use crate::types::{INT, Type};
+use crate::value::{Look, Scope, Value};
 use perfweave::Bytes;
 
 /// How an event is printed.
 #[derive(Debug, Clone)]
-pub(super) struct Print(Vec<Piece>);
+pub(super) struct Print {
+    pieces: Vec<Piece>,
+    /// Whether all of it was understood.
+    pub(super) is_whole: bool,
+}
 
 #[derive(Debug, Clone)]
 enum Piece {
@@ -30,6 +36,8 @@ struct Conversion {
     /// Of the number.
     bits: u32,
     letter: char,
+    /// The letters behind `p`.
+    kind: String,
 }
 
 /// Wider than any field of a line. The kernel's own lines are at most a page.
@@ -40,15 +48,14 @@ const WIDEST: usize = 4096;
 const LONGEST_FORMAT: usize = 64 << 10;
 
 impl Print {
-    /// Parses the text after `print fmt:`. `None` if a part of it is not understood, or it is longer than
-    /// [`LONGEST_FORMAT`].
+    /// Parses the text after `print fmt:`. `None` if it is no text with arguments, or longer than [`LONGEST_FORMAT`].
     pub(super) fn parse(text: &str, fields: &[Field]) -> Option<Self> {
         (text.len() <= LONGEST_FORMAT).then_some(())?;
         let tokens = tokens(text)?;
         let mut parser = Parser::new(&tokens, fields);
         let format = parser.text()?;
         let mut pieces = Vec::new();
-        let mut rest = format.as_str();
+        let (mut rest, mut is_whole) = (format.as_str(), true);
         while let Some((before, behind)) = rest.split_once('%') {
             pieces.push(Piece::Text(before.to_owned()));
             rest = match behind.strip_prefix('%') {
@@ -58,6 +65,7 @@ impl Print {
                 }
                 None => {
                     let (conversion, behind) = Conversion::parse(behind, &mut parser)?;
+                    is_whole &= pointers::is_known(&conversion.kind);
                     parser.takes(",").then_some(())?;
                     pieces.push(Piece::Argument(conversion, parser.expression()?));
                     behind
@@ -66,22 +74,21 @@ impl Print {
         }
         pieces.push(Piece::Text(rest.to_owned()));
         // Arguments that are left over show that the format was not understood.
-        parser.is_at_end().then_some(Self(pieces))
+        is_whole &= parser.is_whole;
+        parser.is_at_end().then_some(Self { pieces, is_whole })
     }
 
     /// The line for a payload, or the start of one that is longer than [`LONGEST`]. `None` if the payload does not fit.
-    pub(super) fn line(&self, fields: &[Field], payload: Bytes<'_>) -> Option<String> {
-        let mut scope = Scope { fields, payload, most: LONGEST };
+    pub(super) fn line(&self, fields: &[Field], payload: Bytes<'_>, look: Look<'_>) -> Option<String> {
+        let mut scope = Scope { fields, payload, most: LONGEST, look };
         let mut line = String::new();
-        for piece in &self.0 {
+        for piece in &self.pieces {
             step();
             match piece {
                 Piece::Text(text) => line.push_str(text),
                 Piece::Argument(conversion, argument) => {
-                    let value = argument.value(scope)?.into_text();
                     // Text that a precision cuts off was made too.
-                    let made = if let Value::Text(text) = &value { text.len() } else { 0 };
-                    conversion.print(value, scope, &mut line)?;
+                    let made = conversion.print(argument.value(scope)?, scope, &mut line)?;
                     scope.most = scope.most.saturating_sub(made);
                 }
             }
@@ -114,7 +121,7 @@ impl Conversion {
         if let Some(behind) = text.strip_prefix('.') {
             (conversion.precision, text) = count(behind, arguments)?;
             // A dot alone means 0 (printf(3)).
-            conversion.precision = conversion.precision.or(Some(Expression::Number(0)));
+            conversion.precision = conversion.precision.or(Some(Expression::Number(INT.of(0))));
         }
         let behind_length = text.trim_start_matches(['h', 'l', 'L', 'q', 'z', 't', 'j']);
         conversion.bits = match &text[..text.len() - behind_length.len()] {
@@ -130,34 +137,46 @@ impl Conversion {
             'p' => {
                 // The letters after it say what the kernel prints.
                 let behind = text.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
-                let kind = &text[..text.len() - behind.len()];
-                matches!(kind, "" | "x" | "K" | "S" | "s" | "B" | "F" | "f" | "SR").then_some((conversion, behind))
+                text[..text.len() - behind.len()].clone_into(&mut conversion.kind);
+                Some((conversion, behind))
             }
             _ => None,
         }
     }
 
-    fn print(&self, value: Value<'_>, scope: Scope<'_>, line: &mut String) -> Option<()> {
+    /// Adds a value to the line. Gives the length of the text that was made for it.
+    fn print(&self, value: Value<'_>, scope: Scope<'_>, line: &mut String) -> Option<usize> {
         let given = |count: &Option<Expression>| match count {
-            Some(count) => Some(Some(count.number(scope)?)),
+            Some(count) => Some(Some(INT.of(count.integer(scope)?).value)),
             None => Some(None),
         };
-        let width = given(&self.width)?.unwrap_or(0);
+        let given_width = given(&self.width)?;
+        let count = given_width.and_then(|count| usize::try_from(count).ok());
+        let width = given_width.filter(|_| !pointers::counts(&self.kind)).unwrap_or(0);
         // A negative width means left alignment.
         let left = self.left || width < 0;
         let width = usize::try_from(width.unsigned_abs()).ok()?.min(WIDEST);
         // A negative precision is as none (printf(3)).
         let precision = given(&self.precision)?.and_then(|count| usize::try_from(count).ok());
+        let value = if self.letter == 'p' { value } else { value.into_text() };
+        // Text that a precision cuts off was made too.
+        let made = if let Value::Text(text) = &value { text.len() } else { 0 };
         let (sign, digits) = match (self.letter, value) {
+            ('p', value) => ("", pointers::text(&self.kind, value, count, scope)?),
+            ('s', Value::Number(number)) => {
+                // The address of a string that only the kernel can read.
+                let address = number.value as u64;
+                ("", (scope.look)(address).map_or_else(|| format!("{address:#x}"), |text| cut(&text, precision)))
+            }
             ('s', Value::Text(text)) => ("", cut(&text, precision)),
-            // The address of a string that only the kernel can read.
-            ('s' | 'p', Value::Number(number)) => ("0x", format!("{:x}", number as u64)),
-            ('c', Value::Number(number)) => ("", char::from(number as u8).to_string()),
-            (_, Value::Number(number)) => self.digits(number, precision.map(|digits| digits.min(WIDEST))),
+            ('c', Value::Number(number)) => ("", char::from(number.value as u8).to_string()),
+            (_, Value::Number(number)) => self.digits(number.value, precision.map(|digits| digits.min(WIDEST))),
+            // Names that only the kernel has.
+            (_, Value::Text(text)) => ("", text.into_owned()),
             _ => return None,
         };
         let padding = width.saturating_sub(sign.len() + digits.chars().count());
-        let is_number = !matches!(self.letter, 's' | 'c');
+        let is_number = !matches!(self.letter, 's' | 'c' | 'p');
         // A number with a precision is not filled up with zeros (printf(3)).
         let (before, zeros, behind) = match (left, self.zeros && is_number && precision.is_none()) {
             (true, _) => (0, 0, padding),
@@ -169,13 +188,13 @@ impl Conversion {
         line.extend(std::iter::repeat_n('0', zeros));
         line.push_str(&digits);
         line.extend(std::iter::repeat_n(' ', behind));
-        Some(())
+        Some(made.max(digits.len()))
     }
 
     /// Sign or prefix of a number, and its digits.
     fn digits(&self, number: i128, precision: Option<usize>) -> (&'static str, String) {
         let signed = matches!(self.letter, 'd' | 'i');
-        let number = Cast { bits: self.bits, signed }.cut(number);
+        let number = Type { bits: self.bits, signed }.of(number).value;
         let sign = match (signed, number < 0) {
             (true, true) => "-",
             (true, false) if self.plus => "+",
@@ -208,6 +227,7 @@ fn count<'t>(text: &'t str, arguments: &mut Parser<'_>) -> Option<(Option<Expres
     }
     let behind = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = &text[..text.len() - behind.len()];
-    let count = if digits.is_empty() { None } else { Some(Expression::Number(digits.parse::<u32>().ok()?.into())) };
+    let count =
+        if digits.is_empty() { None } else { Some(Expression::Number(INT.of(digits.parse::<u32>().ok()?.into()))) };
     Some((count, behind))
 }

@@ -1,10 +1,12 @@
 //! The tokens of `print fmt`: C as it is after the kernel's macros.
 
+use crate::types::{INT, LONG, Number, Type, UNSIGNED_INT, UNSIGNED_LONG};
+
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'t> {
     Name(&'t str),
-    Number(i128),
+    Number(Number),
     /// With its escapes resolved.
     Text(String),
     Sign(&'static str),
@@ -29,7 +31,7 @@ pub(super) fn tokens(mut text: &str) -> Option<Vec<Token<'_>>> {
             }
             '\'' => {
                 let (text, rest) = quoted(&text[1..], '\'')?;
-                (Token::Number(u32::from(text.chars().next()?).into()), rest)
+                (Token::Number(INT.of(u32::from(text.chars().next()?).into())), rest)
             }
             '0'..='9' => number(text)?,
             'a'..='z' | 'A'..='Z' | '_' => {
@@ -55,12 +57,21 @@ fn number(text: &str) -> Option<(Token<'_>, &str)> {
     let (written, rest) = split(text, |c| c.is_ascii_alphanumeric());
     // None of these letters is a digit, also of hexadecimal numbers.
     let digits = written.trim_end_matches(['u', 'U', 'l', 'L']);
-    let value = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(digits, 8),
-        None => digits.parse(),
+    let (radix, only) = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(hex) => (16, hex),
+        None if digits.len() > 1 && digits.starts_with('0') => (8, digits),
+        None => (10, digits),
     };
-    Some((Token::Number(value.ok()?.into()), rest))
+    let value: i128 = u64::from_str_radix(only, radix).ok()?.into();
+    let suffix = &written[digits.len()..];
+    // The first type that has the number; of decimal ones without a suffix, the signed ones (C, 6.4.4.1).
+    let fits = |of: &Type| {
+        let is_long_enough = of.bits == LONG.bits || !suffix.contains(['l', 'L']);
+        let has_sign = if suffix.contains(['u', 'U']) { !of.signed } else { of.signed || radix != 10 };
+        is_long_enough && has_sign && of.of(value).value == value
+    };
+    let of = [INT, UNSIGNED_INT, LONG].into_iter().find(fits).unwrap_or(UNSIGNED_LONG);
+    Some((Token::Number(of.of(value)), rest))
 }
 
 /// The text up to a quote, with its escapes resolved, and the rest.
