@@ -31,9 +31,11 @@ pub struct Call {
 /// How an argument is printed.
 #[derive(Debug, Clone, Copy)]
 enum How {
-    Signed,
-    Unsigned,
-    Hex,
+    /// A number of so many bits: the register may have others above them.
+    Signed(u32),
+    Unsigned(u32),
+    Hex(u32),
+    /// The mode of a file.
     Octal,
     /// A directory: `AT_FDCWD` or a descriptor.
     Directory,
@@ -106,7 +108,7 @@ impl Call {
                 let file = file.take().unwrap_or_default();
                 arg(name, bytes.map_or_else(|| how.text(value), quoted) + &file);
             }),
-            None => values.iter().for_each(|value| arg("", How::Hex.text(*value))),
+            None => values.iter().for_each(|value| arg("", How::Hex(64).text(*value))),
         }
         line
     }
@@ -116,13 +118,11 @@ impl Call {
             return Value::from(values.as_slice());
         }
         let object = self.each(values, copied).map(|(name, how, value, bytes)| {
-            let value = match (how, bytes) {
-                (_, Some((bytes, more))) => {
+            let value = match bytes {
+                Some((bytes, more)) => {
                     Value::from(String::from_utf8_lossy(bytes).into_owned() + if more { "..." } else { "" })
                 }
-                (How::Signed | How::Directory, _) => Value::from(value as i32),
-                (How::Named(text), _) => Value::from(text(value)),
-                (How::Unsigned | How::Octal | How::Hex | How::String | How::Buffer, _) => Value::from(value),
+                None => how.json(value),
             };
             (name.to_owned(), value)
         });
@@ -199,7 +199,7 @@ impl How {
         match (call, field.name()) {
             ("write" | "pwrite64", "buf") | ("sendto", "buff") | ("mq_timedsend", "u_msg_ptr") => Self::Buffer,
             (_, name) if kind == "const char *" && name != "buf" => Self::String,
-            _ if kind.contains('*') => Self::Hex,
+            _ if kind.contains('*') => Self::Hex(64),
             ("open" | "openat" | "pipe2" | "dup3" | "open_by_handle_at", "flags") => Self::Named(open),
             ("mmap" | "mprotect" | "pkey_mprotect", "prot") => Self::Named(protection),
             ("mmap", "flags") => Self::Named(mapping),
@@ -214,12 +214,32 @@ impl How {
             (_, "sig" | "signum") => Self::Named(signal),
             (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
-            (_, name) if ["addr", "brk", "flags", "newsp", "tls", "start"].contains(&name) => Self::Hex,
-            _ if kind.starts_with("unsigned") || ["size_t", "u32", "u64", "aio_context_t"].contains(&kind) => {
-                Self::Unsigned
-            }
-            // Descriptors are `int` or `unsigned int`, and -1 is one of them.
-            _ => Self::Signed,
+            // -1 is a descriptor, whatever type it has.
+            (_, name) if name.ends_with("fd") || name.starts_with("fd_") || name == "fildes" => Self::Signed(32),
+            (_, name) => match Self::number(kind) {
+                Self::Signed(bits) | Self::Unsigned(bits)
+                    if ["addr", "brk", "flags", "newsp", "tls", "start"].contains(&name) =>
+                {
+                    Self::Hex(bits)
+                }
+                number => number,
+            },
+        }
+    }
+
+    /// By the name of the type: every field has eight bytes and no sign. A type that is not known has all bits.
+    fn number(kind: &str) -> Self {
+        match kind.trim_start_matches("const ") {
+            "int" | "s32" | "__s32" | "pid_t" | "key_t" | "key_serial_t" | "clockid_t" | "timer_t" | "mqd_t"
+            | "rwf_t" => Self::Signed(32),
+            kind if kind.starts_with("enum ") => Self::Signed(32),
+            "unsigned int" | "unsigned" | "u32" | "__u32" | "uid_t" | "gid_t" | "qid_t" => Self::Unsigned(32),
+            "unsigned short" | "u16" | "__u16" | "umode_t" => Self::Unsigned(16),
+            "size_t" | "u64" | "__u64" | "aio_context_t" => Self::Unsigned(64),
+            // A pointer by another name.
+            "cap_user_header_t" | "cap_user_data_t" => Self::Hex(64),
+            kind if kind.starts_with("unsigned ") => Self::Unsigned(64),
+            _ => Self::Signed(64),
         }
     }
 
@@ -227,20 +247,38 @@ impl How {
         matches!(self, Self::String | Self::Buffer)
     }
 
-    fn text(self, value: u64) -> String {
+    /// What the kernel takes of a register.
+    fn value(self, register: u64) -> i128 {
+        let cut = |bits: u32| register << (64 - bits) >> (64 - bits);
         match self {
-            Self::Signed => (value as i32).to_string(),
-            // -1 as `mmap` has it, and sizes without bound.
-            Self::Unsigned if value >= 1 << 63 => (value as i64).to_string(),
-            Self::Unsigned if value == u64::from(u32::MAX) => "-1".into(),
-            Self::Unsigned => value.to_string(),
-            Self::Hex | Self::String | Self::Buffer if value == 0 => "0".into(),
-            Self::Hex | Self::String | Self::Buffer => format!("{value:#x}"),
-            Self::Octal if value == 0 => "0".into(),
-            Self::Octal => format!("0{value:o}"),
-            Self::Directory if value as i32 == nix::libc::AT_FDCWD => "AT_FDCWD".into(),
-            Self::Directory => (value as i32).to_string(),
-            Self::Named(text) => text(value),
+            Self::Signed(bits) => ((register as i64) << (64 - bits) >> (64 - bits)).into(),
+            Self::Directory => (register as i32).into(),
+            // -1 as calls have it that take no number, and sizes without bound.
+            Self::Unsigned(32) if register as u32 == u32::MAX => -1,
+            Self::Unsigned(64) => (register as i64).into(),
+            Self::Unsigned(bits) | Self::Hex(bits) => cut(bits).into(),
+            Self::Octal => cut(16).into(),
+            Self::Named(_) | Self::String | Self::Buffer => register.into(),
+        }
+    }
+
+    fn json(self, register: u64) -> Value {
+        let value = self.value(register);
+        match self {
+            Self::Named(text) => Value::from(text(register)),
+            _ if value < 0 => Value::from(value as i64),
+            _ => Value::from(value as u64),
+        }
+    }
+
+    fn text(self, register: u64) -> String {
+        let value = self.value(register);
+        match self {
+            Self::Named(text) => text(register),
+            Self::Directory if value == nix::libc::AT_FDCWD.into() => "AT_FDCWD".into(),
+            Self::Hex(_) | Self::String | Self::Buffer if value != 0 => format!("{value:#x}"),
+            Self::Octal if value != 0 => format!("0{value:o}"),
+            _ => value.to_string(),
         }
     }
 }
@@ -324,4 +362,66 @@ pub fn is_sigreturn(number: i64) -> bool {
 /// The name of a system call by its number.
 pub fn name_of(number: i64) -> Option<&'static str> {
     usize::try_from(number).ok().and_then(Sysno::new).map(|call| call.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::How;
+    use perfweave_decode::Format;
+    use serde_json::{Value, json};
+
+    /// An argument of this type, as text and in JSON.
+    fn printed(kind: &str, name: &str, register: u64) -> (String, Value) {
+        let format = format!("name: x\nID: 1\nformat:\n\tfield:{kind} {name};\toffset:16;\tsize:8;\tsigned:0;\n");
+        let how = How::of("call", &format.parse::<Format>().unwrap().fields()[0]);
+        (how.text(register), how.json(register))
+    }
+
+    /// The type says how many bits of a register are the argument, and whether it can be negative.
+    #[test]
+    fn arguments_have_the_width_and_the_sign_of_their_type() {
+        const LARGE: u64 = 5 << 30;
+        const DIRTY: u64 = 0xdead_beef_ffff_ff9c;
+        for (kinds, register, value) in [
+            ("off_t,loff_t,long,ssize_t,s64", LARGE, json!(LARGE)),
+            ("off_t,loff_t,long,const long", LARGE.wrapping_neg(), json!(-(LARGE as i64))),
+            ("off_t,unknown_t", (7 << 30) + 1, json!((7u64 << 30) + 1)),
+            ("off_t,long,ssize_t", 1 << 63, json!(i64::MIN)),
+            (
+                "int,pid_t,key_t,key_serial_t,__s32,const int,clockid_t,const clockid_t,timer_t,mqd_t,rwf_t,enum e",
+                DIRTY,
+                json!(-100),
+            ),
+            ("unsigned int,unsigned,u32,__u32,const __u32,uid_t,gid_t,qid_t", DIRTY, json!(4_294_967_196u32)),
+            ("unsigned int,uid_t,gid_t", 0xdead_beef_ffff_ffff, json!(-1)),
+            ("umode_t,unsigned short", DIRTY, json!(0xff9c)),
+            ("unsigned long,size_t,const size_t,u64,__u64,aio_context_t", LARGE, json!(LARGE)),
+            // What is no number of 32 bits is none.
+            ("unsigned long,size_t,u64", u32::MAX.into(), json!(u32::MAX)),
+            ("unsigned long,size_t,u64", u64::MAX, json!(-1)),
+            ("int,long,unsigned long,umode_t,size_t", 0, json!(0)),
+        ] {
+            for kind in kinds.split(',') {
+                assert_eq!(
+                    printed(kind, "value", register),
+                    (value.to_string(), value.clone()),
+                    "{kind} {register:#x}"
+                );
+            }
+        }
+        for (kind, name, register, text, value) in [
+            ("int", "dfd", DIRTY, "AT_FDCWD", json!(-100)),
+            ("int", "dfd", 3, "3", json!(3)),
+            ("unsigned int", "fd", DIRTY, "-100", json!(-100)),
+            ("unsigned long", "fd", u32::MAX.into(), "-1", json!(-1)),
+            ("int", "flags", DIRTY, "0xffffff9c", json!(0xffff_ff9cu32)),
+            ("unsigned long", "flags", DIRTY, "0xdeadbeefffffff9c", json!(DIRTY)),
+            ("void *", "ptr", DIRTY, "0xdeadbeefffffff9c", json!(DIRTY)),
+            ("cap_user_header_t", "header", 16, "0x10", json!(16)),
+            ("const char *", "name", 0, "0", json!(0)),
+            ("umode_t", "mode", 0xdead_0000_0000_01a4, "0644", json!(0o644)),
+        ] {
+            assert_eq!(printed(kind, name, register), (text.to_owned(), value), "{kind} {name} {register:#x}");
+        }
+    }
 }
