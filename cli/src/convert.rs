@@ -9,7 +9,7 @@ pub mod names;
 #[cfg(feature = "perfetto")]
 mod perfetto;
 pub mod picture;
-mod text;
+pub mod text;
 pub mod view;
 
 use crate::failure::{Failure, Outcome};

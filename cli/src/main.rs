@@ -8,6 +8,7 @@ mod cure;
 mod failure;
 mod family;
 mod interrupt;
+mod kernel;
 mod key;
 mod latency;
 mod live;

@@ -6,7 +6,7 @@ use perfweave_support::{load, perf};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
-use support::{Place, objects, perfweave, printed, recorded};
+use support::{Place, objects, perfweave, printed, recorded, recorded_while};
 
 /// Records that are no losses and the like.
 fn records(objects: &[Value]) -> Vec<&Value> {
@@ -298,6 +298,35 @@ fn no_wait_in_the_page_spans_a_loss() {
         let over = losses.iter().find(|(from, to)| *from < ran && *to > woken);
         assert_eq!(over, None, "a thread that waited from {woken} to {ran}");
     }
+}
+
+/// Hand-made events whose formats have a list that ends with a null pointer, a name that only the kernel has, addresses
+/// of the net, and what has no line.
+#[test]
+fn lines_are_those_that_the_kernel_prints() {
+    let text = printed(&["convert", "--text", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats.pipe")]);
+    let lines: Vec<_> = text.lines().skip(1).map(|line| line.rsplit_once(": ").unwrap().1).collect();
+    let expected = [
+        "port=5 action=TX",
+        "8,1 class 0x2 by door",
+        "from=127.0.0.1 to=::1 port=443 state=CLOSED",
+        "ptr=0xffff888126ada2e0 saddr=10.0.0.2",
+    ];
+    assert_eq!(lines, expected);
+}
+
+/// Functions of the kernel have their names in a recording of this boot, and strings of the kernel come with it.
+#[test]
+fn functions_of_the_kernel_have_names() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded_while(&file, &["-e", "timer:hrtimer_start"], "sleep 0.01") else { return };
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
+    if symbols.lines().all(|line| line.starts_with("0000")) {
+        return perfweave_support::lacks("addresses in /proc/kallsyms");
+    }
+    let text = printed(&["convert", "--text", &file]);
+    assert!(text.contains(" function=hrtimer_wakeup expires="), "{text}");
 }
 
 #[test]

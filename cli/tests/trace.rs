@@ -401,6 +401,40 @@ fn what_cannot_be_copied_is_an_address() {
     assert!(ran.err.contains("strings are printed as addresses") && ran.err.contains("CAP_BPF"), "{ran:?}");
 }
 
+/// Offsets and lengths have 64 bits and a sign, and descriptors 32, in text and in JSON.
+#[test]
+fn numbers_have_all_the_bits_of_their_arguments() {
+    let Some(python) = program::python() else { return };
+    let calls = "import os, tempfile\n\
+        f = os.open(tempfile.gettempdir(), os.O_RDWR | os.O_TMPFILE, 0o600)\n\
+        os.lseek(f, 5 << 30, 0)\n\
+        os.pread(f, 1, (7 << 30) + 1)\n\
+        os.ftruncate(f, 6 << 30)\n\
+        os.lseek(f, -(1 << 30), 1)\n";
+    let command = ["-e", "lseek,pread64,ftruncate,openat", "--", &python, "-c", calls];
+    let Some(ran) = traced(&[["trace"].as_slice(), &command].concat()) else { return };
+    for printed in [
+        "offset: 5368709120, ",
+        "offset: -1073741824, ",
+        ") = 4294967296 ",
+        "count: 1, pos: 7516192769)",
+        "length: 6442450944)",
+        "dfd: AT_FDCWD, ",
+    ] {
+        assert!(ran.out.contains(printed), "{printed}: {}", ran.out);
+    }
+    let ran = traced(&[["trace", "--json"].as_slice(), &command].concat()).unwrap();
+    let all = objects(&ran);
+    let has = |name: &str, value: i64| all.iter().any(|object| object["args"][name] == value);
+    let found =
+        [("offset", 5 << 30), ("offset", -(1 << 30)), ("pos", (7 << 30) + 1), ("length", 6 << 30), ("dfd", -100)];
+    assert!(found.iter().all(|(name, value)| has(name, *value)), "{}", ran.out);
+    // The same in an array of numbers without a sign.
+    let ran = traced(&["trace", "--json", "-e", "raw_syscalls:sys_enter", "--", &python, "-c", calls]).unwrap();
+    let of = |object: &Value| object["fields"]["args"][1] == (1u64 << 30).wrapping_neg();
+    assert!(objects(&ran).iter().any(of), "{}", ran.out);
+}
+
 /// What one thread writes into a pipe another reads: returns are in the order in which they happened, on whatever CPU.
 #[test]
 fn a_ping_pong_is_in_order() {
@@ -534,6 +568,17 @@ fn tracepoints_are_decoded_and_filtered() {
     let ran = traced(&arguments).unwrap();
     assert_eq!(ran.out.lines().count(), 1, "{ran:?}");
     assert!(ran.out.contains("sched:sched_process_exec: filename=/bin/true"), "{ran:?}");
+}
+
+/// A format may have the address of a function: its name is that of the kernel that runs.
+#[test]
+fn functions_of_the_kernel_have_names() {
+    let Some(ran) = traced(&["trace", "-e", "timer:hrtimer_start", "--", "sleep", "0.01"]) else { return };
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap();
+    if symbols.lines().all(|line| line.starts_with("0000")) {
+        return perfweave_support::lacks("addresses in /proc/kallsyms");
+    }
+    assert!(ran.out.contains(" function=hrtimer_wakeup "), "{ran:?}");
 }
 
 /// What the next test traces: this program, limited to this test.

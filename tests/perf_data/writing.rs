@@ -55,6 +55,19 @@ fn note(names: &[String], shown: &mut Vec<crate::perf::Shown>, event: &Event<'_>
     }
 }
 
+/// Strings of the kernel that tracepoints point to are in recordings of both.
+#[test]
+fn strings_of_the_kernel_come_with_a_recording() {
+    let Some(mut reader) = live(&["sched:sched_switch"]) else { return };
+    let root = tracefs::find_or_mount().unwrap();
+    let here = std::fs::read_to_string(root.join("printk_formats")).unwrap();
+    let (file, _) = write_all(&mut reader, |_| {});
+    assert_eq!(perf_data::kernel_strings(&open(&file.0)), here);
+    let perfs = record(&["-a", "-e", "sched:sched_switch"]).unwrap();
+    assert_eq!(perf_data::kernel_strings(&open(&perfs.0)), here);
+    assert_eq!(perf_data::kernel_strings(reader.rings()), "", "no recording");
+}
+
 #[test]
 fn perf_shows_a_live_stream_as_it_was_yielded() {
     for events in [&["sched:sched_switch"][..], &["sched:sched_switch", "sched:sched_waking"]] {

@@ -24,7 +24,7 @@ impl Folded {
 
 impl Sink for Folded {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        self.names.learn(event, view);
+        self.names.learn(event);
         let Some(record) = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Where addresses lie: in the files that a process has mapped, and in the kernel, if the recording is of this boot.
+//! Where addresses lie: in the files that a process has mapped, and in the kernel.
 
 use super::functions::{Files, Identity};
 use super::view::View;
@@ -7,15 +7,12 @@ use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Record};
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::path::Path;
 
 /// Mappings of each process, as of the event that was learned last.
 #[derive(Debug, Default)]
 pub struct Names {
     processes: HashMap<i32, BTreeMap<u64, Mapping>>,
     files: Files,
-    kernel: Kernel,
 }
 
 #[derive(Debug, Clone)]
@@ -25,17 +22,6 @@ struct Mapping {
     offset: u64,
     /// A number of [`Files`].
     file: usize,
-}
-
-/// The kernel's symbols.
-#[derive(Debug, Default)]
-enum Kernel {
-    /// Not read yet: the recording has not said where its kernel lies.
-    #[default]
-    Unknown,
-    /// Of another boot, or not readable by this user.
-    None,
-    Symbols(Vec<(u64, String)>),
 }
 
 /// Who executes an address.
@@ -82,18 +68,14 @@ pub fn frames(record: &Record<'_>) -> Vec<Frame> {
 
 impl Names {
     /// Learns what an event says of mappings.
-    pub fn learn(&mut self, event: &Event<'_>, view: &View) {
+    pub fn learn(&mut self, event: &Event<'_>) {
         let Some(record) = event.record().filter(|record| record.kind() != bindings::PERF_RECORD_SAMPLE) else {
             return;
         };
         match record.decode() {
             Ok(EventRecord::Mmap(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
-                if map.pid == -1 && file.starts_with("[kernel.kallsyms]") {
-                    self.kernel = Kernel::of(&file, map.page_offset, &view.path);
-                } else {
-                    self.map(map.pid, [map.address, map.length, map.page_offset], &file, Identity::Unknown);
-                }
+                self.map(map.pid, [map.address, map.length, map.page_offset], &file, Identity::Unknown);
             }
             Ok(EventRecord::Mmap2(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
@@ -150,7 +132,7 @@ impl Names {
     /// The name of a frame at a time: the function, or the file and the offset in it, or the address itself.
     pub fn name(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
         let known = match frame.mode {
-            Mode::Kernel => self.kernel.name(frame.address),
+            Mode::Kernel => view.kernel.function(frame.address).map(str::to_owned),
             Mode::User => pid.and_then(|pid| {
                 let (file, offset) = self.place(pid, frame.address)?;
                 let function = self.function(file, offset, frame, time, view);
@@ -164,7 +146,7 @@ impl Names {
     /// for each file: an address has no name that the next address of the same function has too.
     pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
         let known = match frame.mode {
-            Mode::Kernel => self.kernel.name(frame.address).or_else(|| Some("[kernel]".into())),
+            Mode::Kernel => Some(view.kernel.function(frame.address).unwrap_or("[kernel]").to_owned()),
             Mode::User => pid.and_then(|pid| self.of_file(pid, frame, time, view)),
         };
         known.unwrap_or_else(|| "[unknown]".into())
@@ -197,50 +179,6 @@ impl Names {
             say(format_args!("perfweave: {note}"));
         }
     }
-}
-
-impl Kernel {
-    /// The symbols of this machine's kernel, if the recording's kernel lies at the same place and the file was written
-    /// since it booted. The kernel lies elsewhere after each boot (KASLR).
-    fn of(map: &str, address: u64, path: &Path) -> Self {
-        let Some(symbols) = symbols().filter(|_| is_since_boot(path)) else { return Self::None };
-        // perf names the symbol whose address it gives: `[kernel.kallsyms]_text`.
-        let wanted = map.trim_start_matches("[kernel.kallsyms]");
-        let is_same = symbols.iter().any(|(at, name)| *at == address && name == wanted);
-        if is_same { Self::Symbols(symbols) } else { Self::None }
-    }
-
-    fn name(&self, address: u64) -> Option<String> {
-        let Self::Symbols(symbols) = self else { return None };
-        let after = symbols.partition_point(|(at, _)| *at <= address);
-        symbols.get(after.checked_sub(1)?).map(|(_, name)| name.clone())
-    }
-}
-
-/// All functions, by address. `None` if this user may not see addresses (`kptr_restrict`).
-fn symbols() -> Option<Vec<(u64, String)>> {
-    let text = fs::read_to_string("/proc/kallsyms").ok()?;
-    let mut symbols: Vec<_> = text.lines().filter_map(symbol).collect();
-    symbols.sort_by_key(|(at, _)| *at);
-    (!symbols.is_empty()).then_some(symbols)
-}
-
-fn symbol(line: &str) -> Option<(u64, String)> {
-    let mut words = line.split_whitespace();
-    let (at, kind, name) = (words.next()?, words.next()?, words.next()?);
-    let at = u64::from_str_radix(at, 16).ok().filter(|at| *at != 0)?;
-    matches!(kind, "t" | "T" | "w" | "W").then(|| (at, name.to_owned()))
-}
-
-fn is_since_boot(path: &Path) -> bool {
-    let booted = || {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok())
-    };
-    // A pipe has no time: where its kernel lies must do.
-    let written = fs::metadata(path).and_then(|file| file.modified()).ok();
-    let since = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    since.is_none_or(|since| booted().is_some_and(|booted| since.as_secs() >= booted))
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ impl Painter {
     }
 
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
-        self.names.learn(event, view);
+        self.names.learn(event);
         let lost = match event.item() {
             Item::Record(record) => {
                 self.scheduler.record(&record, event.key().unwrap_or(0), &mut self.told);

@@ -111,11 +111,13 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     object.into()
 }
 
-fn pair(field: &Field, record: &Record<'_>) -> (String, Value) {
+/// A field and its value: a text, a number, or numbers.
+pub fn pair(field: &Field, record: &Record<'_>) -> (String, Value) {
+    let number = |int: i64| if field.is_signed() { json!(int) } else { json!(int as u64) };
     let value = if field.is_text() {
         json!(field.text(record))
     } else if field.is_array() {
-        json!(field.ints(record).map(Iterator::collect::<Vec<_>>))
+        json!(field.ints(record).map(|ints| ints.map(number).collect::<Vec<_>>()))
     } else if field.is_signed() {
         json!(field.int(record))
     } else {

@@ -3,6 +3,7 @@
 use super::names::{Mode, frames};
 use super::picture::is_switch_out;
 use crate::interrupt;
+use crate::kernel::Kernel;
 use crate::numbers::{Numbers, OUTSIDE};
 use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
@@ -27,6 +28,8 @@ pub struct View {
     pub before: Option<u64>,
     /// The build ids of files, by path.
     pub build_ids: HashMap<PathBuf, Vec<Vec<u8>>>,
+    /// What lies in the kernel, if the recording is of this boot.
+    pub kernel: Kernel,
     sources: Vec<Source>,
     numbers: Numbers,
     /// How often something was learned of the numbers.
@@ -101,8 +104,23 @@ impl View {
         }
         let (clock, wall) = (rings.clock(), rings.wall_clock());
         let (path, before, numbers) = (path.to_owned(), before(path), Numbers::recorded());
+        let kernel = Kernel::recorded(&perf_data::kernel_strings(rings));
         let (learned, ended, ending) = (0, None, HashMap::new());
-        Self { path, clock, wall, before, build_ids, sources, numbers, learned, ended, ending, names, processes }
+        Self {
+            path,
+            clock,
+            wall,
+            before,
+            build_ids,
+            kernel,
+            sources,
+            numbers,
+            learned,
+            ended,
+            ending,
+            names,
+            processes,
+        }
     }
 
     /// Learns the names of threads that an event tells.
@@ -123,6 +141,13 @@ impl View {
                     let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
                     self.names.insert(comm.tid.cast_unsigned(), name);
                     self.processes.insert(comm.tid.cast_unsigned(), comm.pid.cast_unsigned());
+                }
+            }
+            bindings::PERF_RECORD_MMAP => {
+                if let Ok(EventRecord::Mmap(map)) = record.decode()
+                    && map.pid == -1
+                {
+                    self.kernel.learn(&lossy(&map.path.as_slice()), map.page_offset, &self.path);
                 }
             }
             bindings::PERF_RECORD_FORK => {
@@ -273,7 +298,8 @@ impl View {
 
     /// The record's fields in words.
     pub fn words(&self, record: &Record<'_>) -> String {
-        if let Some(line) = self.format(record).and_then(|format| format.line(record)) {
+        let look = |address| self.kernel.look(address);
+        if let Some(line) = self.format(record).and_then(|format| format.line_with(record, look)) {
             return line.trim_end().to_owned();
         }
         match record.decode() {

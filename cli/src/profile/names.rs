@@ -41,7 +41,7 @@ impl Names {
 
     /// Takes what a record says of names and mappings. True if it is no sample.
     pub fn take(&mut self, event: &Event<'_>, record: &Record<'_>) -> bool {
-        self.mapped.learn(event, &self.view);
+        self.mapped.learn(event);
         self.threads.take(record) || record.callchain().is_none()
     }
 

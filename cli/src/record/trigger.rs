@@ -2,6 +2,7 @@
 
 use crate::args::Common;
 use crate::failure::Failure;
+use crate::kernel::Kernel;
 use crate::names::Names;
 use crate::scheduler::{self, Scheduler};
 use nix::sys::signal::Signal;
@@ -122,7 +123,7 @@ impl On {
         let formats: Vec<_> = (0..printed).map(|source| Format::of(&rings, source)).collect::<Result<_, _>>()?;
         common.say_if_not_expedited();
         let mut reader = Reader::new(rings, common.order())?;
-        let handle = reader.handle();
+        let (handle, kernel) = (reader.handle(), Kernel::running());
         thread::Builder::new().name("trigger".into()).spawn(move || {
             let end = loop {
                 let event = match reader.next() {
@@ -139,8 +140,10 @@ impl On {
                     }
                     (Item::Record(record), None) => {
                         let format = record.source().and_then(|source| formats.get(source));
-                        let line =
-                            format.and_then(|format| Some(format!("{}: {}", format.name(), format.line(&record)?)));
+                        let line = format.and_then(|format| {
+                            let line = format.line_with(&record, |address| kernel.look(address))?;
+                            Some(format!("{}: {line}", format.name()))
+                        });
                         record.time().zip(line).map(|(time, line)| Trigger {
                             time,
                             what: line.trim_end().into(),

@@ -3,8 +3,10 @@
 use super::lines::{At, Lines};
 use super::summary::Summary;
 use super::{Args, lines};
+use crate::convert::text::pair;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::family::Family;
+use crate::kernel::Kernel;
 use crate::names::NAMING;
 use crate::out::say;
 use crate::session::{Session, Tell};
@@ -14,6 +16,7 @@ use perfweave_decode::Format;
 use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
+use std::rc::Rc;
 
 pub fn run(args: &Args) -> Outcome {
     let child = args.target.start()?;
@@ -31,7 +34,9 @@ pub fn run(args: &Args) -> Outcome {
     for skipped in rings.skipped() {
         say(format_args!("perfweave: left out: {}", in_line(skipped)));
     }
-    let kinds = (0..rings.sources().len()).map(|source| Known::new(&rings, source)).collect::<Vec<_>>();
+    let kernel = Rc::new(Kernel::running());
+    let known = |source| Known::new(&rings, source, &kernel);
+    let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
     let (mut lines, mut summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
     let mut waits = child.as_ref().map(|child| child.pid());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
@@ -91,16 +96,22 @@ pub fn event(options: RingOptions, name: &str, filter: Option<&str>) -> Result<R
 struct Known {
     name: String,
     format: Option<Format>,
+    kernel: Rc<Kernel>,
 }
 
 impl Known {
-    fn new(rings: &Rings, source: usize) -> Self {
+    fn new(rings: &Rings, source: usize, kernel: &Rc<Kernel>) -> Self {
         let of = &rings.sources()[source];
-        Self { name: of.tracepoint().unwrap_or(of.name()).to_owned(), format: Format::of(rings, source).ok() }
+        let name = of.tracepoint().unwrap_or(of.name()).to_owned();
+        Self { name, format: Format::of(rings, source).ok(), kernel: kernel.clone() }
+    }
+
+    fn line(&self, record: &Record<'_>) -> Option<String> {
+        self.format.as_ref()?.line_with(record, |address| self.kernel.look(address))
     }
 
     fn text(&self, record: &Record<'_>) -> String {
-        match self.format.as_ref().and_then(|format| format.line(record)) {
+        match self.line(record) {
             Some(line) => format!("{}: {line}", self.name),
             None => format!("{}: ip={:#x}", self.name, record.ip().unwrap_or(0)),
         }
@@ -114,18 +125,8 @@ impl Known {
             .fields()
             .iter()
             .filter(|field| field.name() == "common_flags" || !field.name().starts_with("common_"));
-        let fields: Map<_, _> = own
-            .map(|field| {
-                let value = match (field.is_text(), field.is_array(), field.is_signed()) {
-                    (true, ..) => field.text(record).map(|text| Value::from(text.into_owned())),
-                    (_, true, _) => field.ints(record).map(|numbers| numbers.collect()),
-                    (.., true) => field.int(record).map(Value::from),
-                    _ => field.uint(record).map(Value::from),
-                };
-                (field.name().to_owned(), value.unwrap_or(Value::Null))
-            })
-            .collect();
-        json!({ "event": self.name, "fields": fields, "text": format.line(record) })
+        let fields: Map<_, _> = own.map(|field| pair(field, record)).collect();
+        json!({ "event": self.name, "fields": fields, "text": self.line(record) })
     }
 }
 

@@ -51,7 +51,7 @@ impl Stacks {
             Of::Live(names) => drop(names.take(event, record)),
             Of::Recorded(of) => {
                 of.1.learn(event);
-                of.0.learn(event, &of.1);
+                of.0.learn(event);
             }
         }
         let is_kept = record.source().is_some_and(|source| self.sources.contains(&source));

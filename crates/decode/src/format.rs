@@ -148,7 +148,8 @@ impl Format {
                 (_, Some(number), _) if field.type_name().ends_with('*') => write!(line, "{:#x}", number as u64),
                 (_, Some(number), _) if field.is_signed() => write!(line, "{number}"),
                 (_, Some(number), _) => write!(line, "{}", number as u64),
-                (.., Some(numbers)) => write!(line, "{:?}", numbers.collect::<Vec<_>>()),
+                (.., Some(numbers)) if field.is_signed() => write!(line, "{:?}", numbers.collect::<Vec<_>>()),
+                (.., Some(numbers)) => write!(line, "{:?}", numbers.map(|number| number as u64).collect::<Vec<_>>()),
                 (Some(data), ..) => write!(line, "{data:x?}"),
                 (None, ..) => write!(line, "?"),
             };

@@ -205,6 +205,8 @@ impl Conversion {
         let (prefix, digits) = match self.letter {
             'x' => ("0x", format!("{number:x}")),
             'X' => ("0X", format!("{number:X}")),
+            // The kernel has the prefix of 0 in hexadecimal only (lib/vsprintf.c).
+            'o' if number == 0 => ("", "0".to_owned()),
             'o' => ("0", format!("{number:o}")),
             _ => ("", number.to_string()),
         };

@@ -102,6 +102,7 @@ fn lines_are_printed_as_by_printf() {
             "18446744073709551615 -1 ffffffffffffffff ff 65535",
         ),
         ("%#06x|%.3d|%X", "255, 7, 255", "0x00ff|007|FF"),
+        ("%#x %#o %#o", "0, 0, 8", "0x0 0 010"),
         (
             "[%s] [%8s] [%-8s] [%.2s] [%.*s]",
             "REC->comm, REC->comm, REC->comm, REC->comm, 3, REC->comm",
@@ -548,6 +549,9 @@ fn addresses_in_the_kernel_have_the_names_that_the_caller_knows() {
         let format: Format = format(said, arguments).parse().unwrap();
         assert_eq!(format.line_of(Bytes::from(&payload()[..]), &look), says, "{said}");
     }
-    let text = format("%d", "({ 1; })").replace("u64 big", "void * big");
-    assert!(line(&text.parse().unwrap(), &payload()).starts_with("pid=-5 big=0xffffffffffffffff comm=bash "));
+    let text = format("%d", "({ 1; })");
+    for (of, says) in [("void * big", "0xffffffffffffffff"), ("u64 big[1]", "[18446744073709551615]")] {
+        let line = line(&text.replace("u64 big", of).parse().unwrap(), &payload());
+        assert!(line.starts_with(&format!("pid=-5 big={says} comm=bash ")), "{line}");
+    }
 }

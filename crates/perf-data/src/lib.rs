@@ -98,6 +98,7 @@ pub use build_id::build_ids;
 pub use error::Error;
 pub use names::Names;
 pub use open::{open, unfinished};
+pub use tracing::kernel_strings;
 pub use verify::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 pub use writer::{Writer, Written};
 

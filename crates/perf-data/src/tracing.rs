@@ -3,7 +3,8 @@
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
 use crate::file::Words;
-use crate::{Error, machine};
+use crate::metadata::TRACING_DATA;
+use crate::{Error, Facts, machine};
 use perfweave::Rings;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirEntry};
@@ -46,8 +47,15 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
         out.extend((formats.len() as u32).to_ne_bytes());
         formats.iter().for_each(|format| with_length(&mut out, format.as_bytes()));
     }
-    // Symbols of the kernel, strings of trace_printk, names of processes: none.
-    out.extend([0; 4 + 4 + 8]);
+    // Symbols of the kernel: none.
+    out.extend(0u32.to_ne_bytes());
+    // Strings that tracepoints point to. Without them there are addresses.
+    let strings = events.parent().and_then(|root| fs::read(root.join("printk_formats")).ok());
+    let strings = strings.unwrap_or_default();
+    out.extend((strings.len() as u32).to_ne_bytes());
+    out.extend(strings);
+    // Names of processes: none.
+    out.extend(0u64.to_ne_bytes());
     Ok(Some(out))
 }
 
@@ -82,6 +90,25 @@ pub(crate) fn formats(data: &[u8]) -> HashMap<u64, String> {
     let mut formats = HashMap::new();
     let _ = all_formats(&mut Words(data), &mut formats);
     formats
+}
+
+/// The strings of the kernel that tracepoints point to, as a recording has them: lines `0xffffffff8281b7e5 :
+/// "rcu_preempt"`, as in `printk_formats` of tracefs. They are for
+/// [`Format::line_with`](https://docs.rs/perfweave-decode). Empty for rings that are not a recording's, and for
+/// recordings without tracepoints.
+pub fn kernel_strings(rings: &Rings) -> String {
+    let mut sections = rings.facts::<Facts>().into_iter().flat_map(|facts| &facts.features);
+    let found = sections.find(|(feature, _)| *feature == TRACING_DATA).and_then(|(_, data)| strings(data));
+    found.map_or_else(String::new, |found| String::from_utf8_lossy(found).into_owned())
+}
+
+fn strings(data: &[u8]) -> Option<&[u8]> {
+    let mut words = Words(data);
+    all_formats(&mut words, &mut HashMap::new())?;
+    let symbols = words.u32()?;
+    words.bytes(symbols as usize)?;
+    let len = words.u32()?;
+    words.bytes(len as usize)
 }
 
 fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, String>) -> Option<()> {
