@@ -65,8 +65,8 @@ pub enum WhenFull {
     /// that are unmapped with their reader.
     ///
     /// Out of rings that outlive their reader, records are copied only if [`Order::when_full`] was called. When such a
-    /// reader is dropped, [`Handle::status`](crate::Handle::status) counts the copied records that it had not yielded as
-    /// [`lost`](crate::Account::lost).
+    /// reader is dropped, [`Handle::status`](crate::Handle::status) counts the copied records that it had not yielded
+    /// as [`lost`](crate::Account::lost).
     ///
     /// While holding takes less than three quarters of `most`, nothing is lost and nothing leaves early. Beyond that,
     /// the records with the smallest keys leave before their order is proven, as many as needed: see
@@ -205,8 +205,8 @@ impl Order {
     /// [`Gap`](crate::Gap) with its CPU, before the record that shows the gap.
     ///
     /// A gap is proven if a proof has ended that began after its record, or one with a larger key, was seen. A record
-    /// whose key only equals the largest one seen then, as with a clock that ticks seldom, may be yielded while a smaller
-    /// number with that key is in flight: the gap is assumed, and the number is an anomaly if it comes
+    /// whose key only equals the largest one seen then, as with a clock that ticks seldom, may be yielded while a
+    /// smaller number with that key is in flight: the gap is assumed, and the number is an anomaly if it comes
     /// ([`AnomalyKind::Late`](crate::AnomalyKind::Late)). Programs draw the number before the key.
     ///
     /// In a BPF ring buffer that CPUs share, records must name their CPU ([`Layout::cpu_at`](crate::Layout::cpu_at)). A
@@ -217,8 +217,8 @@ impl Order {
         self
     }
 
-    /// Sets what to do with held records when a ring fills up. [`WhenFull::COPY`] unless set, but for rings that outlive
-    /// their reader: nothing is copied out of a BPF ring buffer or an adopted ring unless this is called, and what does
+    /// Sets what to do with held records when a ring fills up. [`WhenFull::COPY`] unless set, but for rings that
+    /// outlive their reader: nothing is copied out of a BPF ring buffer or an adopted ring unless this is called, and what does
     /// not fit is lost as under [`WhenFull::Discard`]. A copy would be lost with the reader, and the next reader of the
     /// ring would not get the record. Call it where no other reader follows: [`WhenFull::Copy`].
     pub fn when_full(mut self, when_full: WhenFull) -> Self {

@@ -71,8 +71,8 @@ impl Handle {
     /// every later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is
     /// dropped.
     ///
-    /// Events that were not yielded are lost, except in rings that outlive the reader. To have them all, call [`Handle::flush`] first and wait for
-    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
+    /// Events that were not yielded are lost, except in rings that outlive the reader. To have them all, call
+    /// [`Handle::flush`] first and wait for [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
     /// kernel dropped last.
     pub fn close(&self) {
         // The slots and events of a child are its parent's.
@@ -84,7 +84,8 @@ impl Handle {
     /// The status of the reader as of a recent refresh, also while it sleeps or lends an event:
     /// [`Reader::status`](crate::Reader::status) for other threads. It is the last refresh, unless a handle was asked
     /// at that very moment: the reader does not wait for handles. A reader with events to read refreshes at least once
-    /// a tick, and before it sleeps. Once the reader is dropped, its accounts say what it left. All counts are 0 before its first refresh, and for rings without a reader.
+    /// a tick, and before it sleeps. Once the reader is dropped, its accounts say what it left. All counts are 0 before
+    /// its first refresh, and for rings without a reader.
     ///
     /// ```
     /// # use perfweave::{Hold, Order, Reader, sim};
