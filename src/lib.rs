@@ -23,7 +23,8 @@
 //!   Events with equal keys that leave together come by CPU, then by place in the ring, so the same rings always give
 //!   the same stream.
 //! - **Proof.** Under the fence rule, which is the default, no event is late. [`Hold`] says why, and what that takes.
-//! - **Memory.** Held records that fill a ring are copied out of it. All that holding takes stays within 64 MiB unless
+//! - **Memory.** Held records that fill a ring are copied out of it, unless another reader may follow
+//!   ([`Order::when_full`]). All that holding takes stays within 64 MiB unless
 //!   set ([`WhenFull`]). Only beyond that bound some events leave before their order is proven, and the stream says so
 //!   ([`EarlyRelease`]).
 //! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with its

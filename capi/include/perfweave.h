@@ -337,7 +337,8 @@ struct pw_opts {
    */
   uint32_t wakeup_events;
   /*
-   PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB.
+   PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB, and nothing is copied out of ring
+   buffers, which outlive their reader.
    */
   size_t most_memory;
   /*

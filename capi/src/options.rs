@@ -91,7 +91,8 @@ pub struct pw_opts {
     pub when_full: u32,
     /// Perf buffers: wake the reader after so many events. 0: when a quarter of a ring was written. libbpf has 1.
     pub wakeup_events: u32,
-    /// PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB.
+    /// PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB, and nothing is copied out of ring
+    /// buffers, which outlive their reader.
     pub most_memory: usize,
     /// The longest time in nanoseconds that an event lies in its ring unseen. 0: 100 ms.
     pub latency_ns: u64,

@@ -22,7 +22,8 @@ pub struct Account {
     /// left unindexed because memory was used up ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub held: u64,
     /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of
-    /// a record that did not fit an empty ring is reported with the next record, at the next flush, or here.
+    /// a record that did not fit an empty ring is reported with the next record, at the next flush, or here. Of a reader
+    /// that was dropped, also records that it had copied out of a ring that outlives it, and not yielded.
     pub lost: u64,
     /// Lost records that no event has reported yet, since no record has followed them. Events have reported the others
     /// of `lost`.

@@ -94,6 +94,8 @@ pub(crate) struct Counts {
     pub(crate) late: u64,
     pub(crate) max_late: u64,
     pub(crate) lost: u64,
+    /// Records that were copied out of the ring and lost with the reader.
+    pub(crate) dropped: u64,
     pub(crate) corrupt: u64,
     /// Records that were out of order and were put in order.
     pub(crate) repaired: u64,
@@ -644,6 +646,13 @@ impl Index {
         &mut self.counts
     }
 
+    /// A proof begins: of the numbers before those of records that were seen.
+    pub(crate) fn proof_begins(&mut self) {
+        if let Some(numbers) = &mut self.numbers {
+            numbers.proof_begins(self.cursor);
+        }
+    }
+
     /// The counts of the numbers in its records.
     pub(crate) fn number_counts(&self) -> NumberCounts {
         self.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default()
@@ -678,6 +687,25 @@ impl Index {
             tail = tail.min(position);
         }
         tail
+    }
+
+    /// Whether nothing is yielded that lies behind a held place, as far as the ring still has both. Only if nothing is
+    /// merged and not yielded.
+    pub(crate) fn is_in_one_piece(&self, cpu_ring: &CpuRing) -> bool {
+        let tail = self.tail();
+        if self.unread() == self.cursor - tail || self.lost_head || tail < cpu_ring.ring.tail() {
+            return true;
+        }
+        // Discarded records count as done wherever they lie.
+        cpu_ring.records_from(tail) - cpu_ring.records_from(self.cursor) == self.places() as u64
+    }
+
+    /// The reader is dropped: counts what it had copied out of its ring and not yielded.
+    pub(crate) fn drop_copied(&mut self, ring: &Ring, far: &Far) {
+        let far = far.iter().filter(|place| place.ring_index() == self.ring_index as usize);
+        let copied = self.queue.iter().chain(far).filter(|place| self.position(**place) < ring.tail());
+        let records = copied.filter(|place| self.note(**place).is_none_or(|note| note.is_of_a_record()));
+        self.counts.dropped = records.count() as u64;
     }
 
     /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is

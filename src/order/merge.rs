@@ -109,6 +109,8 @@ pub struct Merge {
     pub(crate) rings: Rings,
     stream: Stream,
     when_full: WhenFull,
+    /// Whether held records stay in rings that outlive the reader.
+    keeps_adopted: bool,
     /// For a recording that is indexed in parts.
     floors: Option<Floors>,
     mark: FillMark,
@@ -139,7 +141,8 @@ impl Merge {
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
         let complete = rings.are_complete();
-        let when_full = if complete { order.when_full.for_a_recording() } else { order.when_full };
+        let when_full = order.when_full.unwrap_or_default();
+        let when_full = if complete { when_full.for_a_recording() } else { when_full };
         if !complete {
             order.mark.check(&rings.cpu_rings)?;
         }
@@ -173,6 +176,7 @@ impl Merge {
             rings,
             stream,
             when_full,
+            keeps_adopted: order.when_full.is_none(),
             floors: None,
             mark: order.mark,
             pause: None,
@@ -265,6 +269,7 @@ impl Merge {
         if let Some(now) = self.seen_all(now) {
             let stream = &mut self.stream;
             stream.frontier.refreshed(largest, now);
+            stream.numbers().for_each(CpuNumbers::refreshed);
             // A number that is held is not proven before it is yielded.
             let top = if stream.sequence.is_some() { stream.top() } else { None };
             let held = top.map_or(u64::MAX, |top| top.key.saturating_sub(1));
@@ -407,7 +412,11 @@ impl Merge {
         {
             return false;
         }
-        self.stream.frontier.begin_proof()
+        let begins = self.stream.frontier.begin_proof();
+        if begins {
+            self.stream.indexes.iter_mut().for_each(Index::proof_begins);
+        }
+        begins
     }
 
     /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave
@@ -417,6 +426,7 @@ impl Merge {
         self.sighting = None;
         if self.stream.frontier.end_proof() {
             self.stream.counts.fences += 1;
+            self.stream.numbers().for_each(CpuNumbers::proof_ended);
         }
     }
 
@@ -672,6 +682,19 @@ impl Merge {
         true
     }
 
+    /// Whether the next reader of a ring that outlives this one would yield a record again: it lies behind a held one.
+    /// Then all that was found since comes before the report, too. Only a record that was in flight when newer events
+    /// began to wait, and was interrupted by the writer of one of them, lies there.
+    pub(crate) fn raise_cap(&mut self) -> bool {
+        self.stream.sync();
+        let mut all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let raises = all.any(|(cpu_ring, index)| cpu_ring.origin.is_adopted && !index.is_in_one_piece(cpu_ring));
+        if raises {
+            self.stream.frontier.set_cap();
+        }
+        raises
+    }
+
     /// Releases what a report still waits for, as early, if the rule is one that proves.
     pub(crate) fn release_before_report(&mut self) {
         self.stream.sync();
@@ -752,8 +775,9 @@ impl Merge {
             let mark = self.mark.leaving(size, index.longest());
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
-            // The rings of a recording need no free space.
-            if used <= mark.min(size.saturating_sub(soon)) || is_out || is_complete {
+            // A copy out of a ring that outlives the reader would be lost with it. Those of a recording need no space.
+            let stays = is_complete || self.keeps_adopted && cpu_ring.origin.is_adopted;
+            if used <= mark.min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
             let is_above_mark = used > mark;
@@ -1007,9 +1031,9 @@ impl Merge {
             size: cpu_ring.ring.size(),
             most_used: counts.most_used,
             yielded,
-            held: (counts.indexed - yielded).saturating_add(unindexed),
-            lost,
-            unreported: lost.saturating_sub(counts.lost),
+            held: (counts.indexed - yielded - counts.dropped).saturating_add(unindexed),
+            lost: lost.saturating_add(counts.dropped),
+            unreported: lost.saturating_add(counts.dropped).saturating_sub(counts.lost),
             // What lies after a reservation that is not committed cannot be read.
             exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
             damaged: counts.corrupt,
@@ -1112,14 +1136,20 @@ impl Indexed {
     }
 }
 
-/// A BPF ring buffer outlives its reader, and the next one begins where this one stopped.
+/// A BPF ring buffer outlives its reader, and the next one begins at the first record that this one has not yielded and
+/// not copied. Handles are told what it leaves.
 impl Drop for Merge {
     fn drop(&mut self) {
         // In a forked child a ring stores no tail, and a lost head has none to store.
         self.stream.sync();
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             index.advance_tail(cpu_ring);
+            if cpu_ring.origin.is_adopted {
+                index.drop_copied(&cpu_ring.ring, &self.stream.far);
+            }
         }
+        let status = self.status();
+        self.rings.control().update_status(|last| (last.accounts, last.held) = (status.accounts, status.held));
     }
 }
 

@@ -18,7 +18,8 @@ pub struct Order {
     pub(crate) key: Key,
     pub(crate) hold: Hold,
     pub(crate) numbers: Option<Sequence>,
-    pub(crate) when_full: WhenFull,
+    /// What was asked for.
+    pub(crate) when_full: Option<WhenFull>,
     pub(crate) mark: FillMark,
     pub(crate) latency: Duration,
     pub(crate) spin: Duration,
@@ -31,7 +32,7 @@ impl Default for Order {
             key: Key::default(),
             hold: Hold::default(),
             numbers: None,
-            when_full: WhenFull::default(),
+            when_full: None,
             mark: FillMark::default(),
             latency: LATENCY,
             spin: Duration::ZERO,
@@ -60,7 +61,12 @@ impl Default for Order {
 #[doc(alias = "overflow")]
 #[doc(alias = "back-pressure")]
 pub enum WhenFull {
-    /// Copy held records out of the ring and keep the order. The default, with 64 MiB ([`WhenFull::COPY`]).
+    /// Copy held records out of the ring and keep the order. The default, with 64 MiB ([`WhenFull::COPY`]), for rings
+    /// that are unmapped with their reader.
+    ///
+    /// Out of rings that outlive their reader, records are copied only if [`Order::when_full`] was called. When such a
+    /// reader is dropped, [`Handle::status`](crate::Handle::status) counts the copied records that it had not yielded
+    /// as [`lost`](crate::Account::lost).
     ///
     /// While holding takes less than three quarters of `most`, nothing is lost and nothing leaves early. Beyond that,
     /// the records with the smallest keys leave before their order is proven, as many as needed: see
@@ -198,6 +204,11 @@ impl Order {
     /// Sets where each CPU's own sequence number is, for programs that number their output. A missing number is then a
     /// [`Gap`](crate::Gap) with its CPU, before the record that shows the gap.
     ///
+    /// A gap is proven if a proof has ended that began after its record, or one with a larger key, was seen. A record
+    /// whose key only equals the largest one seen then, as with a clock that ticks seldom, may be yielded while a
+    /// smaller number with that key is in flight: the gap is assumed, and the number is an anomaly if it comes
+    /// ([`AnomalyKind::Late`](crate::AnomalyKind::Late)). Programs draw the number before the key.
+    ///
     /// In a BPF ring buffer that CPUs share, records must name their CPU ([`Layout::cpu_at`](crate::Layout::cpu_at)). A
     /// record there that is too short for that, or names a CPU that no kernel has, is not checked. Each counter counts
     /// for one ring: a CPU that writes into two needs two.
@@ -206,9 +217,12 @@ impl Order {
         self
     }
 
-    /// Sets what to do with held records when a ring fills up.
+    /// Sets what to do with held records when a ring fills up. [`WhenFull::COPY`] unless set, but for rings that
+    /// outlive their reader: nothing is copied out of a BPF ring buffer or an adopted ring unless this is called, and what does
+    /// not fit is lost as under [`WhenFull::Discard`]. A copy would be lost with the reader, and the next reader of the
+    /// ring would not get the record. Call it where no other reader follows: [`WhenFull::Copy`].
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.when_full = when_full;
+        self.when_full = Some(when_full);
         self
     }
 

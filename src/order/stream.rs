@@ -12,7 +12,7 @@ use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
 use crate::rings::{CpuRing, Untraced};
 use crate::sequence::anomaly::AnomalyKind;
-use crate::sequence::numbers::Hole;
+use crate::sequence::numbers::{CpuNumbers, Hole};
 use crate::sequence::tracker::{Step, Tracker};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -97,6 +97,11 @@ impl Stream {
             own: None,
             counts: Status::default(),
         }
+    }
+
+    /// The numbers of each ring, if its records have any.
+    pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut CpuNumbers> {
+        self.indexes.iter_mut().filter_map(|index| index.numbers.as_mut())
     }
 
     /// Frees the spare blocks of all rings. Returns whether there were any.
@@ -469,10 +474,16 @@ impl Stream {
         let place = self.picked.place;
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
-                let gap = self.indexes[place.ring_index()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
+                let index = &self.indexes[place.ring_index()];
+                let numbers = index.numbers.as_ref()?;
+                let gap = numbers.of(cpu)?.gap(&hole)?;
+                // The frontier's own key proves nothing of numbers that were drawn at the same time.
+                let proven = !self.frontier.awaits.is_proof()
+                    || Some(place.key) < self.frontier.key
+                    || numbers.are_proven_before(index.position(place));
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves
                 // nothing.
-                let own = self.keyed(place) == Keyed::Own;
+                let own = self.keyed(place) == Keyed::Own && proven;
                 self.picked.certainty = if own { self.certainty(place.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { cpu, gap, after })

@@ -234,6 +234,10 @@ impl Engine {
         }
         self.await_epochs()?;
         self.await_commits();
+        if self.report_is_due() && self.merge.raise_cap() {
+            self.refresh();
+            return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
+        }
         match self.report.filter(|_| self.report_is_due()) {
             Some(Report::Flushed) => {
                 self.end_report();

@@ -185,6 +185,12 @@ impl KernelHalf {
         self.next
     }
 
+    /// The page and the memory for another consumer; `None` while there is one.
+    pub(super) fn consumer(&self) -> Option<(usize, Memory, NonNull<u8>)> {
+        let is_alone = Arc::strong_count(&self.pages) == 1;
+        is_alone.then(|| (self.pages.page, Memory::Simulated(Arc::clone(&self.pages)), self.pages.base))
+    }
+
     /// The consumer's stored tail.
     pub(crate) fn tail(&self) -> u64 {
         words::load_tail(self.pages.word(TAIL_AT))

@@ -50,6 +50,9 @@ impl Handle {
     /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a
     /// program that never leaves keeps the flush from being reported.
     ///
+    /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
+    /// missing and none twice, if this one is dropped before it yields more.
+    ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended
     /// by a deadline yields it when it goes on.
     ///
@@ -68,8 +71,8 @@ impl Handle {
     /// every later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is
     /// dropped.
     ///
-    /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
-    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
+    /// Events that were not yielded are lost, except in rings that outlive the reader. To have them all, call
+    /// [`Handle::flush`] first and wait for [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
     /// kernel dropped last.
     pub fn close(&self) {
         // The slots and events of a child are its parent's.
@@ -81,7 +84,8 @@ impl Handle {
     /// The status of the reader as of a recent refresh, also while it sleeps or lends an event:
     /// [`Reader::status`](crate::Reader::status) for other threads. It is the last refresh, unless a handle was asked
     /// at that very moment: the reader does not wait for handles. A reader with events to read refreshes at least once
-    /// a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings without a reader.
+    /// a tick, and before it sleeps. Once the reader is dropped, its accounts say what it left. All counts are 0 before
+    /// its first refresh, and for rings without a reader.
     ///
     /// ```
     /// # use perfweave::{Hold, Order, Reader, sim};

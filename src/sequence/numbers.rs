@@ -28,13 +28,39 @@ pub(crate) struct CpuNumbers {
     is_shared: bool,
     bits: u32,
     first: Option<u64>,
+    /// The positions before which records were seen when a proof began: the last that began, the last that ended, and
+    /// the one that a refresh of all rings has followed.
+    began_at: u64,
+    ended_at: u64,
+    proven_at: u64,
 }
 
 impl CpuNumbers {
     /// Counters of `bits` bits, and their first number, if it is known.
     pub(crate) fn new(bits: u32, first: Option<u64>, is_shared: bool) -> Self {
         let cpus = if is_shared { Vec::new() } else { vec![Numbers::new(bits, first)] };
-        Self { cpus, is_shared, bits, first }
+        Self { cpus, is_shared, bits, first, began_at: 0, ended_at: 0, proven_at: 0 }
+    }
+
+    /// A proof begins, and everything before a position was seen.
+    pub(crate) fn proof_begins(&mut self, position: u64) {
+        self.began_at = position;
+    }
+
+    /// The proof that began last has ended.
+    pub(crate) fn proof_ended(&mut self) {
+        self.ended_at = self.began_at;
+    }
+
+    /// A refresh of all rings has found what that proof proves.
+    pub(crate) fn refreshed(&mut self) {
+        self.proven_at = self.ended_at;
+    }
+
+    /// Whether the record at a position was seen before a proof began that has ended: each number that was drawn before
+    /// its own has come by now, or never comes.
+    pub(crate) fn are_proven_before(&self, position: u64) -> bool {
+        position < self.proven_at
     }
 
     fn at(&self, cpu: u32) -> usize {

@@ -62,6 +62,16 @@ impl RingBuffer {
         (Self(Arc::new(Mutex::new(Half { kernel, wake, failed: 0 }))), ring)
     }
 
+    /// The ring for another reader, which begins where the last one stopped.
+    ///
+    /// # Panics
+    /// If the last ring was not dropped: a ring buffer has one reader.
+    pub fn adopt(&self) -> Ring {
+        let half = self.half();
+        let fd = half.wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
+        Ring::adopt_simulated(&half.kernel, fd.map(Arc::new))
+    }
+
     fn half(&self) -> MutexGuard<'_, Half> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

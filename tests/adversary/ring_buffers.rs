@@ -385,3 +385,59 @@ fn getresgid() {
     // SAFETY: writes three numbers.
     unsafe { libc::syscall(libc::SYS_getresgid, &raw mut ids[0], &raw mut ids[1], &raw mut ids[2]) };
 }
+
+/// Readers that come and go while programs write. Each flushes, reads up to the report and is dropped: together they
+/// yield each record once, in order. Readers that are dropped anywhere lose nothing either, and yield few again.
+#[test]
+fn readers_that_come_and_go_yield_each_record() {
+    let cases = [(Into::OneForEachCpu, RESERVED, true), (Into::OneForEachCpu, Hold::FENCE, true)];
+    for (into, hold, flushes) in cases.into_iter().chain([(Into::One, RESERVED, true), (Into::One, RESERVED, false)]) {
+        let Some(adversary) = Adversary::new(into, Way::Inside, 8 << 20, Counts::MachineDiscarding(64)) else { return };
+        let _alone = crate::alone();
+        let (cpus, slow, quick) = (load::online(), &adversary.slow, &adversary.quick);
+        let links =
+            (slow.attach_raw_tracepoint("sys_enter").unwrap(), quick.attach_raw_tracepoint("sys_enter").unwrap());
+        let clocks: Vec<_> = cpus.iter().map(|&cpu| adversary.interrupt.attach_clock(cpu, 200_000).unwrap()).collect();
+        let writers = load::Load::on(&cpus, |_| {
+            load::getuid();
+            load::getppid();
+        });
+        let mut writing = Some((links, clocks, writers));
+        let (mut numbers, mut yielded, mut largest) = (BTreeSet::new(), 0, 0);
+        for round in (0..40).rev() {
+            let order = Order::new().key(Key::Payload(0)).hold(hold.clone());
+            let mut reader = Reader::new(adversary.rings(), order).unwrap();
+            if round == 0 {
+                drop(writing.take());
+            }
+            let flushes = flushes || round == 0;
+            if flushes {
+                reader.handle().flush().unwrap();
+            }
+            let mut left = if flushes { usize::MAX } else { 100 * round };
+            while left > 0 {
+                for event in reader.batch(LONG).unwrap().unwrap().take(left) {
+                    left -= 1;
+                    let record = match event.item() {
+                        Item::Record(record) => record,
+                        Item::Lost(_) => continue,
+                        Item::Flushed => {
+                            left = 0;
+                            break;
+                        }
+                        other => panic!("{other:?}"),
+                    };
+                    assert!(!flushes || round == 0 || event.key() >= Some(largest), "{event:?} after {largest}");
+                    largest = largest.max(event.key().unwrap());
+                    (_, yielded) = (numbers.insert(record.payload().unwrap().u64(8).unwrap()), yielded + 1);
+                }
+            }
+            assert_eq!(reader.status().total().copied, 0);
+        }
+        let (written, discarded) = adversary.drawn();
+        let (refused, twice) = (adversary.failures.counted().unwrap(), yielded - numbers.len() as u64);
+        println!("{into:?}, {hold}, flushes {flushes}: {yielded} yielded, {twice} twice, {refused} refused");
+        assert_eq!(numbers.len() as u64 + discarded + refused, written, "{into:?}, {hold}");
+        assert!(!flushes || twice == 0, "{twice} of {yielded} came twice");
+    }
+}

@@ -12,6 +12,8 @@ use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
@@ -569,5 +571,176 @@ fn a_reader_that_waits_for_a_program_inside_sleeps() {
     buffers[1].submit(inside, &2u64.to_ne_bytes());
     for key in 1..=2 {
         assert_eq!(reader.next().unwrap().map(|event| event.key()), Some(Some(key)));
+    }
+}
+
+/// A reader of this ring buffer alone, by the key in the first word.
+fn reader_of(buffer: &RingBuffer, hold: Hold) -> Reader {
+    let mut rings = Rings::empty(Clock::Perf);
+    rings.add(0, buffer.adopt(), Layout::RING_BUFFER);
+    Reader::new(rings, order().hold(hold).latency(Duration::from_millis(1))).unwrap()
+}
+
+/// Flushes, and takes everything before the report and nothing behind it.
+fn until_flushed(reader: &mut Reader) -> Vec<u64> {
+    reader.handle().flush().unwrap();
+    let mut keys = Vec::new();
+    loop {
+        let event = reader.next_timeout(LONG).unwrap().expect("a report");
+        match event.item() {
+            Item::Flushed => return keys,
+            Item::Record(_) => keys.push(event.key().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A ring buffer that is full of held records keeps them for the next reader. Only who asks for it has them copied out;
+/// then handles are told what is lost with the reader.
+#[test]
+fn held_records_of_a_reader_that_is_dropped_are_there_for_the_next() {
+    for when_full in [None, Some(WhenFull::COPY)] {
+        let (buffers, rings) = machine(&[0, 1], 4096);
+        let order = order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)));
+        let order = if let Some(when_full) = when_full { order.when_full(when_full) } else { order };
+        let mut reader = Reader::new(rings, order).unwrap();
+        let handle = reader.handle();
+        // Everything waits for this one.
+        let inside = buffers[1].reserve(8).unwrap();
+        let mut written = 0u64;
+        for _ in 0..6 {
+            for _ in 0..50 {
+                written += u64::from(buffers[0].output(&(written + 1).to_ne_bytes()));
+            }
+            assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+        }
+        let copied = reader.status().total().copied / 16;
+        assert_eq!(reader.status().total().held, written);
+        drop(reader);
+        let left = handle.status().unwrap().total();
+        assert_eq!(
+            (left.lost, left.unreported, left.held, left.written()),
+            (copied, copied, written - copied, written)
+        );
+        match when_full {
+            None => assert!(copied == 0 && written == 255 && buffers[0].failed() == 45, "{written}"),
+            Some(_) => assert!(copied > 0 && written == 300, "{copied} of {written}"),
+        }
+        buffers[1].discard(inside);
+        let mut next = reader_of(&buffers[0], Hold::None);
+        assert_eq!(until_flushed(&mut next), (copied + 1..=written).collect::<Vec<_>>());
+    }
+}
+
+/// A record that was in flight when newer events began to wait for a report is written behind one of those. The report
+/// comes after both: else the next reader would yield the first one again. Newer events alone come after the report,
+/// whatever is discarded behind them.
+#[test]
+fn a_flush_ends_where_the_next_reader_can_begin() {
+    for (late, before, after) in [(&[5u64, 1][..], &[1, 2, 5][..], &[7][..]), (&[5], &[2], &[5, 7])] {
+        let (buffer, ring) = RingBuffer::new(4096);
+        drop(ring);
+        assert!(buffer.output(&2u64.to_ne_bytes()));
+        let (writer, is_first) = (buffer.clone(), AtomicBool::new(true));
+        let fence = Hold::Fence(Fence::custom(move || {
+            if is_first.swap(false, Ordering::Relaxed) {
+                late.iter().for_each(|key| assert!(writer.output(&key.to_ne_bytes())));
+                writer.discard(writer.reserve(100).unwrap());
+            }
+            Ok(())
+        }));
+        let mut reader = reader_of(&buffer, fence.clone());
+        assert_eq!(until_flushed(&mut reader), before);
+        drop(reader);
+        assert!(buffer.output(&7u64.to_ne_bytes()));
+        assert_eq!(until_flushed(&mut reader_of(&buffer, fence)), after);
+    }
+}
+
+/// Programs that draw keys, interrupt each other, reserve and submit or discard, in any order.
+struct Programs {
+    buffer: RingBuffer,
+    clock: u64,
+    random: u64,
+    /// Keys that were drawn and not written, the innermost last.
+    drawn: Vec<u64>,
+    submitted: Vec<u64>,
+    /// No more are drawn.
+    end: bool,
+}
+
+impl Programs {
+    fn random(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % below
+    }
+
+    fn step(&mut self) {
+        if !self.end && self.drawn.len() < 4 && self.random(2) == 0 {
+            self.clock += 1;
+            return self.drawn.push(self.clock);
+        }
+        let Some(key) = self.drawn.pop() else { return };
+        let place = self.buffer.reserve(8).expect("it is read often enough");
+        if self.random(4) == 0 {
+            return self.buffer.discard(place);
+        }
+        self.buffer.submit(place, &key.to_ne_bytes());
+        self.submitted.push(key);
+    }
+
+    /// A grace period: everything that is in flight ends, and more begins.
+    fn pass(&mut self) {
+        let last = self.clock;
+        while !self.end && self.random(8) > 0 || self.drawn.first().is_some_and(|key| *key <= last) {
+            self.step();
+        }
+    }
+}
+
+/// Readers that come and go on one ring buffer, while programs write. Each flushes, reads up to the report and is
+/// dropped: together they yield each record once, in order, and their accounts agree. Readers that are dropped anywhere
+/// lose nothing either; then the next one yields again what was yielded before an older record.
+#[test]
+fn readers_that_come_and_go_yield_each_record() {
+    for flushes in [true, false] {
+        let (buffer, ring) = RingBuffer::new(1 << 16);
+        drop(ring);
+        let (drawn, submitted) = Default::default();
+        let programs = Programs { buffer: buffer.clone(), clock: 0, random: 7, drawn, submitted, end: false };
+        let programs = Arc::new(Mutex::new(programs));
+        let running = || programs.lock().unwrap();
+        let inside = Arc::clone(&programs);
+        let fence = Hold::Fence(Fence::custom(move || {
+            inside.lock().unwrap().pass();
+            Ok(())
+        }));
+        let (mut yielded, mut counted) = (Vec::new(), 0);
+        for round in (0..300).rev() {
+            let mut reader = reader_of(&buffer, fence.clone());
+            (0..40).for_each(|_| running().step());
+            if round == 0 {
+                running().end = true;
+                running().pass();
+            }
+            if flushes || round == 0 {
+                yielded.extend(until_flushed(&mut reader));
+            } else {
+                let most = running().random(60) as usize;
+                let keys = std::iter::from_fn(|| reader.next_timeout(Duration::from_millis(1)).unwrap()?.key());
+                yielded.extend(keys.take(most));
+            }
+            let total = reader.ledger().unwrap().total();
+            assert_eq!((total.lost, total.damaged, total.late), (0, 0, 0));
+            counted += total.yielded;
+        }
+        assert_eq!(counted, yielded.len() as u64);
+        assert!(!flushes || yielded.is_sorted(), "one reader's events come after those of the one before");
+        yielded.sort_unstable();
+        yielded.dedup();
+        let twice = counted - yielded.len() as u64;
+        running().submitted.sort_unstable();
+        assert_eq!(yielded, running().submitted);
+        assert_eq!(flushes, twice == 0, "{twice} of {counted} came twice");
     }
 }

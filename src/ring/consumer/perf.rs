@@ -156,7 +156,7 @@ impl Ring {
     ///
     /// # Safety
     /// `mapped` bytes from `base` on must be a perf ring that lives as long as `memory` and has no other consumer.
-    unsafe fn over(
+    pub(super) unsafe fn over(
         base: NonNull<u8>,
         page: usize,
         mapped: usize,

@@ -256,6 +256,18 @@ impl Ring {
         (kernel, Self { kind: RingKind::RingBuffer, ..ring })
     }
 
+    /// The same for another consumer of it.
+    ///
+    /// # Panics
+    /// If the one before was not dropped.
+    pub(crate) fn adopt_simulated(kernel: &KernelHalf, fd: Option<Arc<OwnedFd>>) -> Self {
+        let (page, memory, base) = kernel.consumer().expect("a ring buffer has one reader");
+        let mapped = page + kernel.size() as usize;
+        // SAFETY: (I1) the memory is that long, shared through an Arc that the ring keeps, and has no other consumer.
+        let ring = unsafe { Self::over(base, page, mapped, memory, fd, false) };
+        Self { kind: RingKind::RingBuffer, ..ring.expect("the simulator's own geometry") }
+    }
+
     /// Whether both read the same BPF ring buffer.
     pub(crate) fn is_same_map(&self, other: &Self) -> bool {
         self.map.is_some() && self.map == other.map
