@@ -15,7 +15,8 @@ use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{
-    assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, ring_buffer, threads, tracefs,
+    assert_error, bpf, cpus, echo, hotplug, kernel, lacks, load, membarrier, needs, privilege, ring_buffer, threads,
+    tracefs,
 };
 use std::ffi::CStr;
 use std::io::{BufRead, BufReader};
@@ -50,6 +51,7 @@ impl Drop for Offline {
 /// All in one test: the machine has one set of CPUs.
 #[test]
 fn cpus_that_are_offline() {
+    let Some(()) = hotplug() else { return };
     cpus::alone();
     let slots = load::slots();
     let Some((events, echo)) = echo() else { return };
