@@ -2,9 +2,7 @@
 
 use crate::reading;
 use crate::reading::{Gate, LONG};
-use perfweave::{
-    Account, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Reader, Rings, Sequence, WhenFull,
-};
+use perfweave::{Account, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Reader, Rings, Sequence, WhenFull};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use std::collections::BTreeMap;
