@@ -14,6 +14,10 @@ check: lint
 ci:
     .ci/run
 
+# The README's two commands in a fresh clone, as on a machine that nobody prepared: as root
+fresh:
+    .ci/fresh
+
 # All tests on this machine's own kernel: as root, with two CPUs
 test *args:
     PERFWEAVE_REQUIRE_KERNEL=1 cargo test --all-features {{args}}
@@ -58,7 +62,11 @@ mutants *rooms:
 
 # The adversary with random rules, policies, pauses and hotplug
 soak seconds="60":
-    cargo run --release -p perfweave-soak -- --seconds {{seconds}}
+    PERFWEAVE_HOTPLUG=1 cargo run --release -p perfweave-soak -- --seconds {{seconds}}
+
+# The tests that repeat or wait for chance, with twenty times the rounds
+long:
+    PERFWEAVE_REQUIRE_KERNEL=1 cargo test --release -p perfweave-soak
 
 # The tables of the pages: --check, --write, or names
 tables *args:

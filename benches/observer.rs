@@ -25,7 +25,7 @@
 use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Status};
 use perfweave_support::args::Args;
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
-use perfweave_support::{bpf, kernel, load, tracefs};
+use perfweave_support::{bpf, kernel, load};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -233,7 +233,7 @@ impl Stage {
         let plain = Programs::load(&stamps)?;
         stamps.epochs = Some((&epochs, bpf::Keeping::Rightly));
         let entering = Programs::load(&stamps)?;
-        tracefs::find_or_mount()?;
+        Rings::tracefs()?;
         Ok(Self { events, epochs, counter, plain, entering, buffers })
     }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! cargo run --release --example gaps -- --seconds 5
-//! cargo run --release --example gaps -- --seconds 5 --pauses --offline --full copy
+//! cargo run --release --example gaps -- --seconds 5 --pauses --full copy
 //! ```
 
 use perfweave::{
@@ -31,7 +31,7 @@ gaps [--seconds N] [--pages N] [--full hold|release|copy] [--dense] [--pauses] [
              fence has ended
   --dense    order by the number of the whole machine, and tell its gaps, instead of by time, with each CPU's own
   --pauses   pause and resume the output now and then, in both ways
-  --offline  take the last CPU offline and back, twice
+  --offline  take the last CPU offline and back, twice, if PERFWEAVE_HOTPLUG=1
   --quiet    print no gaps, only the ledger
   --json     print one JSON object";
 

@@ -178,6 +178,7 @@ pub use rings::options::RingOptions;
 pub use rings::{RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
 pub use sequence::counter::Sequence;
+pub use sys::tracefs::Tracefs;
 pub use sys::wakeup::Wakeup;
 
 /// The README's examples are compiled.

@@ -185,11 +185,12 @@ fn tries() -> Vec<(bool, Line)> {
     let own = Rings::options().event_name("task-clock").user_only().pid(std::process::id()).bytes(1 << 12);
     let machine = || Rings::options().tracepoint("sched:sched_switch").bytes(1 << 16).open();
     let format = |rings: Rings| rings.format(0).map(|format| format.matches("field:").count());
+    let tracefs = Rings::tracefs().and_then(|place| Ok((place, machine().and_then(format)?)));
     let rings = |rings: Rings| format!("{} rings", rings.len());
     let mut lines = vec![
         (false, Line::of("own process", own.open(), rings)),
         (true, Line::of("tracepoints", machine(), rings)),
-        (true, Line::of("tracefs", machine().and_then(format), |fields| format!("sched_switch has {fields} fields"))),
+        (true, Line::of("tracefs", tracefs, |(place, fields)| format!("{place}; sched_switch has {fields} fields"))),
         (
             false,
             Line::of(

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Run, number};
+use perfweave::Rings;
 use perfweave_support::bpf::{Asm, Kind, Program, Reg};
 use perfweave_support::{kernel, lock, privilege, tracefs};
 use std::os::unix::process::CommandExt;
@@ -68,7 +69,7 @@ fn with_taker() -> Option<(PathBuf, Program)> {
 }
 
 fn attached(taker: &Program, name: &str) -> Option<std::os::fd::OwnedFd> {
-    let format = kernel("find a tracepoint", tracefs::Format::read(name))?;
+    let format = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(name)))?;
     kernel("attach a BPF program", taker.attach_tracepoint(format.id.into()))
 }
 

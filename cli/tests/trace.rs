@@ -134,10 +134,7 @@ fn the_ends_of_threads_without_a_call_are_not_printed() {
 /// Each thread's calls are those that strace sees.
 #[test]
 fn calls_are_those_that_strace_counts() {
-    let strace = Command::new("strace").arg("--version").output();
-    if perfweave_support::kernel("strace(1)", strace).is_none() {
-        return;
-    }
+    let Some(()) = perfweave_support::runs(&["strace", "--version"], "Debian's package strace") else { return };
     let command = ["sh", "-c", "ls / > /dev/null; cat /etc/passwd | wc -l > /dev/null; /bin/true"];
     let Some(ran) = traced(&[["trace", "--json", "--"].as_slice(), &command].concat()) else { return };
     let mut ours = BTreeMap::<String, u64>::new();
@@ -202,10 +199,7 @@ fn unquoted(line: &str) -> Vec<String> {
 /// Strings and the beginnings of buffers are those that strace prints. What was not in memory is an address.
 #[test]
 fn strings_are_those_that_strace_prints() {
-    let strace = Command::new("strace").arg("--version").output();
-    if perfweave_support::kernel("strace(1)", strace).is_none() {
-        return;
-    }
+    let Some(()) = perfweave_support::runs(&["strace", "--version"], "Debian's package strace") else { return };
     let odd = std::env::temp_dir().join(format!("perfweave \"{}\" \\ \n\tö", std::process::id()));
     let (odd, long) = (odd.to_str().unwrap().to_owned(), format!("/{0}/{0}", "x".repeat(150)));
     let script = "cat \"$1\" \"$2\"; { printf 'a\\tb\\001'; printf '%040d' 7; } > /dev/null; exit 0";

@@ -715,6 +715,7 @@ fn each_thread_ran_and_waited_as_the_kernel_counts() {
 /// Times are printed in microseconds.
 #[test]
 fn waits_are_those_of_perf_sched_timehist() {
+    let Some(()) = perfweave_support::perf() else { return };
     let Some(_) = traced(&["trace", "--", "true"]) else { return };
     let file = std::env::temp_dir().join(format!("perfweave-why-timehist-{}", std::process::id()));
     let file = file.to_str().unwrap();

@@ -4,6 +4,7 @@ use crate::error::words::{bpf_needs, short};
 use crate::instrument::step;
 use crate::sys::machine;
 use crate::sys::status::Status;
+use crate::sys::tracefs::Tracefs;
 use nix::sys::resource::{Resource, getrlimit};
 use std::io;
 
@@ -21,13 +22,14 @@ pub(crate) fn tracefs(errno: &io::Error) -> String {
     match errno.kind() {
         io::ErrorKind::NotFound => "mount -t tracefs nodev /sys/kernel/tracing".into(),
         io::ErrorKind::PermissionDenied => {
-            let place = machine::tracefs_place();
+            let group = Status::read().group;
+            let mount = match Tracefs::mounted_at() {
+                Some(place) => format!("mount -o remount,gid={group},mode=750 {}", place.display()),
+                None => format!("mount -t tracefs -o gid={group},mode=750 nodev /sys/kernel/tracing"),
+            };
             format!(
                 "whether there is one cannot be told: unless it is mounted otherwise, only root can read tracefs. As \
-                 root, `mount -o remount,gid={},mode=750 {}` lets the group of this process read it. \
-                 RingOptions::tracepoint_id needs no file",
-                Status::read().group,
-                place.display(),
+                 root, `{mount}` lets the group of this process read it. RingOptions::tracepoint_id needs no file"
             )
         }
         _ => String::new(),

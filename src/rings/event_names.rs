@@ -1,8 +1,9 @@
 //! Names of events, and the attributes that perf_event_open(2) takes for them.
 
 use crate::error::{Error, ErrorKind, hint, nearest, short};
+use crate::sys::pmu;
+use crate::sys::tracefs::Tracefs;
 use crate::sys::tracepoint::folders;
-use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self as sys, perf_event_attr};
 use std::fs;
 use std::io;
@@ -132,12 +133,12 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
 }
 
 /// Where tracefs is, to look up a tracepoint or a pattern.
-pub(super) fn tracefs_for(name: &str) -> Result<PathBuf, Error> {
+pub(super) fn tracefs_for(name: &str) -> Result<Tracefs, Error> {
     // The parts of a name become parts of a path: a slash would lead elsewhere.
     if !name.contains(':') || name.contains('/') {
         return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
     }
-    machine::tracefs().map_err(|errno| refused(name, errno))
+    Tracefs::find().map_err(|errno| refused(name, errno))
 }
 
 /// A file of a tracepoint.
@@ -151,7 +152,7 @@ pub(super) fn file(tracefs: &Path, name: &str, file: &str) -> Result<String, Err
     fs::read_to_string(&path).map_err(|errno| match errno.kind() {
         // The directories above it can be searched, so it does not exist.
         io::ErrorKind::NotFound => none(tracefs, name),
-        kind => refused(name, io::Error::new(kind, format!("{}: {errno}", path.display()))),
+        kind => refused(name, io::Error::new(kind, format!("{}: {errno}", Tracefs::named(&path)))),
     })
 }
 
@@ -163,7 +164,8 @@ pub(super) fn refused(name: &str, errno: io::Error) -> Error {
 /// There is no such tracepoint.
 pub(super) fn none(tracefs: &Path, name: &str) -> Error {
     let hint = nearest_tracepoint(&tracefs.join("events"), name);
-    Error::no_tracepoint(name, hint.unwrap_or_else(|| format!("see {}", tracefs.join("available_events").display())))
+    let all = || format!("see {}", Tracefs::named(&tracefs.join("available_events")));
+    Error::no_tracepoint(name, hint.unwrap_or_else(all))
 }
 
 /// Whether a tracepoint is a probe in tracefs.

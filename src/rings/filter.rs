@@ -2,7 +2,8 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::rings::event_spec::RingEvent;
-use crate::sys::{machine, perf, tracepoint};
+use crate::sys::tracefs::Tracefs;
+use crate::sys::{perf, tracepoint};
 use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use std::ffi::CString;
 use std::fs;
@@ -60,7 +61,8 @@ fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
 /// new trace instance, and then removes the instance, because another program may have set a filter in the top-level
 /// one.
 fn message(name: &str, filter: &str) -> io::Result<String> {
-    let instance = Instance::new(&machine::tracefs()?)?;
+    let tracefs = Tracefs::find()?;
+    let instance = Instance::new(&tracefs)?;
     let path = instance.0.join("events").join(name.replacen(':', "/", 1)).join("filter");
     match fs::OpenOptions::new().write(true).open(&path)?.write_all(filter.as_bytes()) {
         Ok(()) => Err(io::Error::other("tracefs takes it")),

@@ -3,7 +3,8 @@
 use crate::error::{Error, ErrorKind, short};
 use crate::rings::Source;
 use crate::rings::event_names::{file, none, refused, tracefs_for};
-use crate::sys::{machine, pmu, tracepoint};
+use crate::sys::tracefs::Tracefs;
+use crate::sys::{pmu, tracepoint};
 
 /// The fields that all tracepoints and probes have.
 const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
@@ -35,7 +36,7 @@ fn of_number(number: u64) -> Result<String, Error> {
     let name = format!("of number {number}");
     match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {
         Some(name) => of_name(&name),
-        None => Err(none(&machine::tracefs().map_err(|errno| refused(&name, errno))?, &name)),
+        None => Err(none(&Tracefs::find().map_err(|errno| refused(&name, errno))?, &name)),
     }
 }
 

@@ -43,12 +43,12 @@ use crate::rings::ring_buffers::Failures;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
+use crate::sys::tracefs::Tracefs;
 use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -300,12 +300,14 @@ impl Rings {
         format::of_name(name)
     }
 
-    /// Where tracefs is mounted: the first place that shows all of it, also if mounts cannot be listed.
+    /// Where tracefs is: the first place where all of it is mounted, also if mounts cannot be listed. Where it is not
+    /// mounted, one that is mounted nowhere and ends with the value (Linux 5.2, `CAP_SYS_ADMIN` and `/proc`).
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Permission`] if it cannot be searched.
-    pub fn tracefs() -> Result<PathBuf, Error> {
-        machine::tracefs().map_err(|errno| {
+    /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Permission`] if it cannot be searched, or if it is not
+    /// mounted and this user may not open it.
+    pub fn tracefs() -> Result<Tracefs, Error> {
+        Tracefs::find().map_err(|errno| {
             let hint = hint::tracefs(&errno);
             Error::cannot("find tracefs")(errno).hinting(hint)
         })

@@ -3,7 +3,6 @@
 use super::fork::Owner;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
-use nix::sys::statfs::{TRACEFS_MAGIC, statfs};
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
@@ -377,53 +376,6 @@ pub(super) fn unescape(mut field: &[u8]) -> OsString {
         field = if value.is_some() { &rest[3..] } else { rest };
     }
     OsString::from_vec(bytes)
-}
-
-/// Where tracefs is mounted, even if mounts cannot be listed, or another file system covers one of its usual places.
-///
-/// If it is found but cannot be searched, that is `PermissionDenied`, with the place.
-pub(crate) fn tracefs() -> io::Result<PathBuf> {
-    let listed = Mounts::open().and_then(|mounts| mounts.read());
-    let unlisted = listed.as_ref().err().map(|errno| format!(", and mounts cannot be listed: {errno}"));
-    let mounted = listed.into_iter().flatten().filter(|mount| mount.kind == "tracefs").map(|mount| mount.path);
-    // debugfs mounts tracefs inside itself at first use, without a separate entry.
-    let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
-    let mut denied = None;
-    for path in mounted.chain(usual) {
-        match is_tracefs(&path) {
-            Ok(true) => return Ok(path),
-            Err(Errno::EACCES) => denied = denied.or(Some(path)),
-            _ => {}
-        }
-    }
-    Err(match denied {
-        Some(path) => {
-            io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {}", path.display(), Errno::EACCES.desc()))
-        }
-        None => {
-            let unlisted = unlisted.unwrap_or_default();
-            io::Error::new(io::ErrorKind::NotFound, format!("tracefs is not mounted where it usually is{unlisted}"))
-        }
-    })
-}
-
-/// Where tracefs is mounted, or usually is, whether it is readable or not.
-pub(crate) fn tracefs_place() -> PathBuf {
-    let listed = Mounts::open().and_then(|mounts| mounts.read()).unwrap_or_default();
-    let mounted = listed.into_iter().find(|mount| mount.kind == "tracefs").map(|mount| mount.path);
-    mounted.unwrap_or_else(|| "/sys/kernel/tracing".into())
-}
-
-/// Whether a path shows the whole tracefs: another file system may be mounted over it, or only one of its directories
-/// may be mounted.
-fn is_tracefs(path: &Path) -> nix::Result<bool> {
-    match statfs(&path.join("events")) {
-        Ok(events) => Ok(events.filesystem_type() == TRACEFS_MAGIC),
-        // The type of a file system can be read without the right to search it.
-        Err(Errno::EACCES) if statfs(path)?.filesystem_type() == TRACEFS_MAGIC => Err(Errno::EACCES),
-        Err(Errno::EACCES) => Ok(false),
-        Err(errno) => Err(errno),
-    }
 }
 
 /// The target of a file descriptor, as `/proc` names it: a path, or a name such as `anon_inode:bpf-map`. `None` without

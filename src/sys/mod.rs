@@ -13,6 +13,7 @@ pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
 pub(crate) mod register;
 pub(crate) mod status;
+pub(crate) mod tracefs;
 pub(crate) mod tracepoint;
 pub(crate) mod wake;
 pub(crate) mod wakeup;

@@ -5,14 +5,14 @@
 //! bytes. A number fits into these. For the other files there is [`read_at_once`]. Numbers in `/proc/sys` behave like
 //! `id`.
 
-use crate::sys::machine;
+use crate::sys::tracefs::Tracefs;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
 /// The folders in a folder, by name.
 pub(crate) fn folders(path: &Path) -> io::Result<Vec<String>> {
-    let named = |errno: io::Error| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
+    let named = |errno: io::Error| io::Error::new(errno.kind(), format!("{}: {errno}", Tracefs::named(path)));
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(named)? {
         let entry = entry.map_err(named)?;
@@ -37,7 +37,8 @@ pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The name of the tracepoint with a number, `category:name`. Searches all of them, of which there are thousands.
 pub(crate) fn of_number(number: u64) -> io::Result<Option<String>> {
-    let events = machine::tracefs()?.join("events");
+    let tracefs = Tracefs::find()?;
+    let events = tracefs.join("events");
     for category in folders(&events)? {
         let category_path = events.join(&category);
         for event in folders(&category_path).unwrap_or_default() {

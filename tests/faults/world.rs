@@ -4,7 +4,7 @@
 use perfweave::{Clock, Error, Fence, Hold, Key, Layout, Merge, Order, Ring, RingOptions, Rings};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{cpus, echo, foreign, kernel, ring_buffer, threads, tracefs};
+use perfweave_support::{cpus, echo, foreign, kernel, ring_buffer, threads};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -234,7 +234,7 @@ impl World {
         let (events, echo) = echo()?;
         kernel("supervise system calls", supervised(|_| Answer::Make, || ()))?;
         kernel("wait for expedited grace periods", EXPEDITED.open())?;
-        kernel("find tracefs", tracefs::find_or_mount())?;
+        kernel("find tracefs", Rings::tracefs())?;
         let cpus = cpus::online();
         let made = Map::ring_buffers(buffer() as u32, &cpus).and_then(|(map, _)| {
             let writer = ring_buffer::echo(&map, 8, 0)?;
@@ -352,7 +352,7 @@ impl Open {
 /// Removes leftover trace instances, which this process made to get the kernel's message about a filter. Gives how
 /// many.
 pub(crate) fn instances_left() -> usize {
-    let instances = tracefs::find_or_mount().unwrap().join("instances");
+    let instances = Rings::tracefs().unwrap().join("instances");
     let ours = format!("perfweave-{}-", std::process::id());
     let left = std::fs::read_dir(instances).unwrap().map(|instance| instance.unwrap());
     let left = left.filter(|instance| instance.file_name().to_string_lossy().starts_with(&ours));

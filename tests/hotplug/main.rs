@@ -15,7 +15,8 @@ use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{
-    assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, ring_buffer, threads, tracefs,
+    assert_error, bpf, cpus, echo, hotplug, kernel, lacks, load, membarrier, needs, privilege, ring_buffer, threads,
+    tracefs,
 };
 use std::ffi::CStr;
 use std::io::{BufRead, BufReader};
@@ -50,10 +51,11 @@ impl Drop for Offline {
 /// All in one test: the machine has one set of CPUs.
 #[test]
 fn cpus_that_are_offline() {
+    let Some(()) = hotplug() else { return };
     cpus::alone();
     let slots = load::slots();
     let Some((events, echo)) = echo() else { return };
-    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
     let Some(offline) = Offline::last() else { return };
     let gone = offline.0;
 
@@ -393,7 +395,10 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
     use perf_event_open_sys::bindings::{
         PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_SAMPLE_TID, PERF_TYPE_TRACEPOINT, perf_event_attr,
     };
-    let Some(format) = kernel("find a tracepoint", tracefs::Format::read("syscalls:sys_enter_getegid")) else { return };
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of("syscalls:sys_enter_getegid")))
+    else {
+        return;
+    };
     for (sample_type, read_format) in [(0, 0), (PERF_SAMPLE_READ, PERF_FORMAT_ID)] {
         let mut attr = perf_event_attr { type_: PERF_TYPE_TRACEPOINT, ..perf_event_attr::default() };
         (attr.config, attr.sample_period) = (format.id.into(), 1);

@@ -3,7 +3,7 @@
 use crate::reading;
 use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
 use perf_event_open_sys::bindings as sys;
-use perfweave::{Item, Order, Reader, Record, Rings};
+use perfweave::{Item, Order, Reader, Record, Rings, Tracefs};
 use perfweave_decode::Format;
 use perfweave_support::load::{self, Load};
 use perfweave_support::{assert_error, echo, foreign, kernel, lacks, probe, threads, tracefs};
@@ -75,7 +75,7 @@ fn of_the_source(print: &str) -> Vec<String> {
 /// two reasons: names that only the kernel's source has, and C's statements.
 #[test]
 fn every_format_of_this_kernel_is_understood() {
-    let Some(root) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(root) = kernel("find tracefs", Rings::tracefs()) else { return };
     let list = fs::read_to_string(root.join("available_events"));
     let Some(list) = kernel("list tracepoints", list) else { return };
     let (mut formats, mut printed) = (0, 0);
@@ -108,7 +108,7 @@ fn every_format_of_this_kernel_is_understood() {
 /// Fields by name equal the values at hand-written offsets, and this thread's name.
 #[test]
 fn fields_by_name_are_what_the_kernel_wrote() {
-    let offsets = tracefs::Format::read("sched:sched_switch");
+    let offsets = tracefs::Format::of(Rings::format_of("sched:sched_switch"));
     let Some(offsets) = kernel("read a format", offsets) else { return };
     let at = |field| offsets.offset(field).unwrap();
     let (pid_at, comm_at, prio_at, state_at) = (at("next_pid"), at("next_comm"), at("next_prio"), at("prev_state"));
@@ -159,7 +159,7 @@ fn fields_by_name_are_what_the_kernel_wrote() {
 /// A string after the fields, where `__data_loc` points.
 #[test]
 fn dynamic_strings_are_read() {
-    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
     let options = Rings::options().tracepoint("sched:sched_process_exec").bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
     let format = Format::of(&rings, 0).unwrap();
@@ -178,23 +178,28 @@ fn dynamic_strings_are_read() {
 }
 
 /// A private instance of tracefs, gone when dropped.
-struct Instance(PathBuf);
+struct Instance {
+    path: PathBuf,
+    /// The path may end with it.
+    _tracefs: Tracefs,
+}
 
 impl Instance {
     fn new(name: &str) -> io::Result<Self> {
-        let path = tracefs::find_or_mount()?.join("instances").join(format!("perfweave-{}-{name}", std::process::id()));
+        let tracefs = Rings::tracefs()?;
+        let path = tracefs.join("instances").join(format!("perfweave-{}-{name}", std::process::id()));
         fs::create_dir(&path)?;
-        Ok(Self(path))
+        Ok(Self { path, _tracefs: tracefs })
     }
 
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
-        fs::write(self.0.join(file), value).map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))
+        fs::write(self.path.join(file), value).map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        fs::remove_dir(&self.0).unwrap_or_else(|error| panic!("{}: {error}", self.0.display()));
+        fs::remove_dir(&self.path).unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
     }
 }
 
@@ -259,7 +264,7 @@ fn act(instance: &Instance) -> (std::ops::Range<u64>, Vec<String>) {
     load::getpgid();
     let end = now();
     instance.set("tracing_on", "0").unwrap();
-    let text = fs::read_to_string(instance.0.join("trace")).unwrap();
+    let text = fs::read_to_string(instance.path.join("trace")).unwrap();
     // "  name-12345   [001] d..2.  1234.567890: sched_switch: prev_comm=..."
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     (begin..end, lines.map(|line| line.split_once(": ").unwrap().1.to_owned()).collect())
@@ -441,7 +446,9 @@ fn a_childs_life_is_told_in_typed_records() {
 #[test]
 fn sources_have_formats_or_say_why_not() {
     let Some((map, program)) = echo() else { return };
-    let Some(waking) = kernel("read a format", tracefs::Format::read("sched:sched_waking")) else { return };
+    let Some(waking) = kernel("read a format", tracefs::Format::of(Rings::format_of("sched:sched_waking"))) else {
+        return;
+    };
     let options = Rings::options().bpf_output(&map).tracepoint_id(waking.id.into()).bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
     let error = Format::of(&rings, 0).unwrap_err();

@@ -6,7 +6,7 @@ use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
 use perfweave_decode::Format;
 use perfweave_support::bpf::{self, Map};
-use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads, tracefs};
+use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads};
 use std::io;
 
 const GETPPID: &str = "syscalls:sys_enter_getppid";
@@ -19,7 +19,7 @@ fn drop_privileges() {
 }
 
 fn open() -> Option<Rings> {
-    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("find tracefs", Rings::tracefs())?;
     kernel("trace", Rings::options().tracepoint(GETPPID).bytes(1 << 20).open())
 }
 

@@ -2,14 +2,14 @@
 
 use crate::reading;
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Error, ErrorKind, Fence, Key, Order, Reader, Recorder, RingOptions, Rings};
-use perfweave_support::{apart, assert_error, foreign, kernel, load, threads, tracefs};
+use perfweave::{Clock, Error, ErrorKind, Fence, Key, Order, Reader, Recorder, RingOptions, Rings, Tracefs};
+use perfweave_support::{apart, assert_error, foreign, kernel, load, threads};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-fn tracing() -> Option<std::path::PathBuf> {
-    let tracefs = kernel("find tracefs", tracefs::find_or_mount())?;
+fn tracing() -> Option<Tracefs> {
+    let tracefs = kernel("find tracefs", Rings::tracefs())?;
     kernel("read tracefs", std::fs::read_dir(tracefs.join("events")))?;
     // And trace anything at all.
     kernel("trace", Rings::options().tracepoint("syscalls:sys_enter_getppid").open())?;

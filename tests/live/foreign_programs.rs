@@ -27,7 +27,7 @@ fn taker() -> Option<Program> {
 /// as it is there.
 #[test]
 fn a_program_that_takes_events_is_named() {
-    let Some(format) = kernel("find a tracepoint", tracefs::Format::read(CALL)) else { return };
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(CALL))) else { return };
     let Some(program) = taker() else { return };
     let named = Rings::options().tracepoint(CALL).tracepoint("sched:sched_process_exec").pid(std::process::id());
     let Some(rings) = kernel("trace", named.open()) else { return };

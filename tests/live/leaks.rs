@@ -1,6 +1,7 @@
 //! Nothing stays open or mapped after any number of openings, or after opening has failed at any step. This runs in its
 //! own process: it counts descriptors of the process and sets its limits.
 
+use crate::TIMES;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, sim};
 use perfweave_support::bpf::{Map, Program};
@@ -35,7 +36,7 @@ fn options(map: &Map) -> RingOptions {
     Rings::options().bpf_output(map).pages(1)
 }
 
-/// Ten thousand times.
+/// Ten thousand times in the soak's package.
 fn opening_and_closing(map: &Map, echo: &Program) {
     let once = |round: u64| {
         let hold = if round.is_multiple_of(2) { Hold::FENCE } else { Hold::None };
@@ -49,14 +50,14 @@ fn opening_and_closing(map: &Map, echo: &Program) {
             handle.close();
         }
         drop(reader);
-        if round.is_multiple_of(1000) {
+        if round.is_multiple_of(100) {
             drop(Recorder::open(options(map), Key::Time, &Fence::Auto).unwrap());
         }
     };
     // Warm-up: the allocator and the thread library keep some mappings.
-    (0..500).for_each(once);
+    (0..100 * TIMES.min(5)).for_each(once);
     let (before, mappings) = (open_things(), all_mappings());
-    (0..10_000).for_each(once);
+    (0..500 * TIMES).for_each(once);
     assert_eq!(open_things(), before);
     let now = all_mappings();
     assert!(now.abs_diff(mappings) < 20, "{mappings} mappings became {now}");
@@ -86,14 +87,14 @@ fn failing_halfway(map: &Map) {
     };
     fail();
     let before = open_things();
-    (0..100).for_each(|_| fail());
+    (0..10 * TIMES).for_each(|_| fail());
     assert_eq!(open_things(), before);
 
     // A fence that cannot be opened leaves neither its thread nor the thread's descriptors.
     std::thread::spawn(|| {
         privilege::refuse(libc::SYS_membarrier, libc::EINVAL).expect("a seccomp filter");
         let before = open_things();
-        for _ in 0..500 {
+        for _ in 0..50 * TIMES {
             let order = Order::new().hold(Hold::Fence(Fence::Membarrier));
             let refused = Reader::new(sim::Kernel::new(&[0]).rings(), order);
             assert_error!(refused.unwrap_err(), Unsupported, "no fence: ");
@@ -131,7 +132,7 @@ fn without_file_descriptors(map: &Map) {
     let highest = highest.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap()).max().unwrap();
     let (mut refused, mut done) = (0, 0);
     // The limit applies to descriptor numbers, and any of them may be free.
-    for limit in (4..highest + 40).flat_map(|limit| [limit; 10]) {
+    for limit in (4..highest + 40).flat_map(|limit| vec![limit; TIMES.min(10) as usize]) {
         setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
         let read = options(map).open().and_then(|rings| Reader::new(rings, Order::new()));
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();

@@ -13,6 +13,7 @@ mod foreign_programs;
 mod idle;
 mod leaks;
 mod loss;
+mod lost_nothing;
 mod own;
 mod pace;
 mod paths;
@@ -27,3 +28,7 @@ mod rings;
 mod seldom;
 mod targets;
 mod waiting;
+
+/// How many times the rounds of tests that take long. The soak's package has the same tests with more
+/// (`tests/soak/tests/long.rs`).
+const TIMES: u64 = 1;

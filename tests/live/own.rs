@@ -6,7 +6,7 @@ use nix::unistd::{ForkResult, fork};
 use perf_event_open_sys::bindings;
 use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings};
 use perfweave_decode::Format;
-use perfweave_support::{apart, kernel, load, threads, tracefs};
+use perfweave_support::{apart, kernel, load, threads};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ const WAKING: &str = "sched:sched_waking";
 const GETPPID: &str = "syscalls:sys_enter_getppid";
 
 fn open(options: RingOptions) -> Option<Rings> {
-    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("find tracefs", Rings::tracefs())?;
     kernel("trace", options.bytes(4 << 20).open())
 }
 

@@ -3,7 +3,7 @@
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Status, sim};
 use perfweave_support::load::{self, Load};
-use perfweave_support::{echo, kernel, tracefs};
+use perfweave_support::{echo, kernel};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -184,7 +184,7 @@ fn a_second_look_is_one_look() {
 
 /// The rings of the scheduler's tracepoints on all CPUs: a reader of them sees each of its own wake-ups.
 fn scheduler() -> Option<Rings> {
-    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("find tracefs", Rings::tracefs())?;
     let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
     kernel("open rings", options.bytes(8 << 20).open())
 }

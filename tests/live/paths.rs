@@ -6,7 +6,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use perfweave::{Error, Rings};
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{assert_error, kernel, tracefs};
+use perfweave_support::{assert_error, kernel};
 use perfweave_symbols::function;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn what_the_kernel_opens_is_left_to_it() {
 /// Terms of a PMU and names of tracepoints cannot lead to other folders.
 #[test]
 fn names_lead_nowhere_else() {
-    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
     let folder = Folder::new("names");
     let fifo = folder.fifo();
     let up = "../".repeat(12);

@@ -5,7 +5,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use perf_event_open_sys::bindings;
 use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings};
 use perfweave_support::numbered::Numbered;
-use perfweave_support::{apart, assert_error, bpf, kernel, load, threads, tracefs};
+use perfweave_support::{apart, assert_error, bpf, kernel, load, threads};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ const GETPPID: &str = "syscalls:sys_enter_getppid";
 const EXEC: &str = "sched:sched_process_exec";
 
 fn open(options: RingOptions) -> Option<Rings> {
-    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("find tracefs", Rings::tracefs())?;
     kernel("trace", options.sample(bindings::PERF_SAMPLE_TID).open())
 }
 

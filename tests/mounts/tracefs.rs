@@ -1,11 +1,11 @@
-//! Finding tracefs: mounted anywhere, hidden, unlisted, unreadable or not at all. Each test runs on a thread in its own
-//! mount namespace.
+//! Finding tracefs: mounted anywhere, hidden, unlisted, unreadable or not at all, where it is opened without a mount.
+//! Each test runs on a thread in its own mount namespace.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use perfweave::{Error, Rings};
 use perfweave_decode::Format;
-use perfweave_support::{assert_error, kernel, needs, privilege, tracefs};
+use perfweave_support::{assert_error, kernel, needs, privilege};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const NONE: Option<&Path> = None;
 /// Runs something in a mount namespace without tracefs or a file system that contains it. Other namespaces do not see
 /// its mounts.
 fn without_tracefs(what: impl FnOnce() + Send + 'static) {
-    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
     let _alone = crate::alone();
     let thread = std::thread::spawn(|| {
         kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
@@ -38,8 +38,34 @@ fn source(error: &Error) -> &std::io::Error {
     std::error::Error::source(error).and_then(|source| source.downcast_ref()).expect("a source")
 }
 
+/// From now on this thread's kernel is one before Linux 5.2.
+fn without_fsopen() {
+    privilege::refuse(libc::SYS_fsopen, libc::ENOSYS).expect("a seccomp filter");
+}
+
 fn open(name: &str) -> Result<(), Error> {
     Rings::options().tracepoint(name).pages(1).open().map(drop)
+}
+
+/// A user of this group who has nothing but `CAP_PERFMON` opens a tracepoint.
+fn somebody_opens(group: u32) -> Result<(), String> {
+    let opened = std::thread::spawn(move || {
+        // SAFETY: no pointer. Not by way of libc, which would change all threads.
+        let answers = [
+            unsafe { libc::syscall(libc::SYS_setgroups, 0, 0) },
+            // SAFETY: the same.
+            unsafe { libc::syscall(libc::SYS_setresgid, group, group, group) },
+        ];
+        assert_eq!(answers, [0, 0]);
+        // Above 2 the kernels of some distributions need another capability.
+        let needed = match privilege::perf_event_paranoid() {
+            ..=2 => privilege::CAP_PERFMON,
+            _ => privilege::CAP_SYS_ADMIN,
+        };
+        privilege::become_nobody_with(&[needed]).unwrap();
+        open("sched:sched_switch").map_err(|error| error.to_string())
+    });
+    opened.join().unwrap()
 }
 
 #[test]
@@ -54,7 +80,8 @@ fn tracefs_is_found_without_proc() {
         // There is no other tracefs now.
         umount2("/sys/kernel/tracing", MntFlags::MNT_DETACH).unwrap();
         let said = open("sched:sched_switch").unwrap_err().to_string();
-        assert!(said.contains("mount -t tracefs") && said.contains("cannot be listed"), "{said}");
+        let words = ["mount -t tracefs", "cannot be listed", "/proc, by which it is opened without a mount"];
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
     });
 }
 
@@ -66,9 +93,11 @@ fn tracefs_is_found_under_any_path() {
         for path in ["/mnt/a b", "/mnt/a\tb\nc", "/mnt/a\\b\\040c", "/mnt/\u{e4}\u{1d11e}"] {
             mount_on(path, "tracefs");
             open("sched:sched_switch").unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            assert_eq!(Rings::tracefs().unwrap(), Path::new(path));
+            let found = Rings::tracefs().unwrap();
+            assert_eq!((&*found, found.to_string()), (Path::new(path), format!("mounted at {path}")));
             umount2(path, MntFlags::empty()).unwrap();
         }
+        without_fsopen();
         let error = open("sched:sched_switch").unwrap_err();
         assert_error!(error, System, "cannot look up tracepoint");
         assert_eq!(source(&error).kind(), std::io::ErrorKind::NotFound);
@@ -84,6 +113,64 @@ fn tracefs_is_found_under_any_path() {
     });
 }
 
+/// What it takes at all, in a thread whose descriptors are its own.
+#[test]
+fn tracefs_that_is_mounted_nowhere_is_opened_for_this_process_alone() {
+    without_tracefs(|| {
+        unshare(CloneFlags::CLONE_FILES).unwrap();
+        let things = || {
+            let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            assert!(!mounts.contains("tracefs"), "{mounts}");
+            (mounts, std::fs::read_dir("/proc/thread-self/fd").unwrap().count())
+        };
+        let before = things();
+        let found = Rings::tracefs().unwrap();
+        assert_eq!(found.to_string(), "not mounted, opened for this process alone");
+        let id = std::fs::read_to_string(found.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
+        assert_eq!(std::thread::scope(|scope| scope.spawn(|| found.join("events").is_dir()).join().unwrap()), true);
+        drop(found);
+        assert_eq!(things(), before);
+        let rings = Rings::options().tracepoint_id(id).tracepoint("sched:sched_wak*").pages(1).open().unwrap();
+        assert!(rings.sources().len() > 2 && rings.format(0).unwrap().contains("next_comm"));
+        let path = std::env::temp_dir().join(format!("perfweave-detached-{}", std::process::id()));
+        perfweave_perf_data::Writer::create(&path, &rings).unwrap().finish().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        drop(rings);
+        assert_eq!(things(), before);
+        // What is said leads nowhere that ends with the process.
+        let filtered = Rings::options().tracepoint("sched:sched_switch").filter("nothing == 1").pages(1).open();
+        assert_error!(filtered.unwrap_err(), InvalidInput, "the kernel says:", "parse_error: Field not found");
+        assert_error!(open("sched:sched_swtich").unwrap_err(), NotFound, "did you mean sched_switch?");
+        for error in [open("sched:nothing_near_it"), open("*:nothing_near_it")] {
+            assert_error!(error.unwrap_err(), NotFound, "(see available_events of tracefs)");
+        }
+        assert_eq!(things(), before);
+        let left = std::fs::read_dir(Rings::tracefs().unwrap().join("instances")).unwrap().flatten();
+        let ours = format!("perfweave-{}-", std::process::id());
+        assert_eq!(left.filter(|left| left.file_name().to_string_lossy().starts_with(&ours)).count(), 0);
+    });
+}
+
+/// Without `CAP_SYS_ADMIN` nobody mounts anything, and the mount that the error names helps.
+#[test]
+fn the_mount_that_is_named_lets_tracefs_be_read() {
+    without_tracefs(|| {
+        const GROUP: u32 = 54_322;
+        mount_on("/mnt", "tracefs");
+        let before = std::fs::metadata("/mnt").unwrap();
+        umount2("/mnt", MntFlags::MNT_DETACH).unwrap();
+        let said = somebody_opens(GROUP).unwrap_err();
+        assert!(said.contains("tracefs is not mounted") && said.contains("CAP_SYS_ADMIN"), "{said}");
+        let options = said.split_once("`mount -t tracefs -o ").and_then(|(_, rest)| rest.split_once(" nodev /sys/"));
+        let (options, _) = options.unwrap_or_else(|| panic!("{said}"));
+        mount(NONE, "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), Some(options)).unwrap();
+        let opened = somebody_opens(GROUP);
+        let as_before = format!("gid={},mode={:o}", before.gid(), before.mode() & 0o777);
+        mount(NONE, "/sys/kernel/tracing", NONE, MsFlags::MS_REMOUNT, Some(as_before.as_str())).unwrap();
+        opened.unwrap_or_else(|now| panic!("{said}: {options}: {now}"));
+    });
+}
+
 /// A recording has formats in it, so it cannot begin without tracefs.
 #[test]
 fn a_recording_needs_the_formats_of_its_tracepoints() {
@@ -91,6 +178,7 @@ fn a_recording_needs_the_formats_of_its_tracepoints() {
         mount_on("/mnt", "tracefs");
         let rings = Rings::options().tracepoint("sched:sched_switch").pages(1).open().unwrap();
         umount2("/mnt", MntFlags::empty()).unwrap();
+        without_fsopen();
         let path = std::env::temp_dir().join(format!("perfweave-no-tracefs-{}", std::process::id()));
         let error = perfweave_perf_data::Writer::create(&path, &rings).map(drop).unwrap_err();
         assert_error!(error, NotFound, "no format of tracepoint", "cannot find tracefs", "mount -t tracefs");
@@ -102,6 +190,7 @@ fn a_recording_needs_the_formats_of_its_tracepoints() {
 #[test]
 fn tracefs_is_found_behind_one_that_is_hidden() {
     without_tracefs(|| {
+        without_fsopen();
         mount_on("/mnt", "tracefs");
         open("sched:sched_switch").unwrap();
         mount_on("/mnt", "tmpfs");
@@ -131,26 +220,9 @@ fn the_remount_that_is_named_lets_tracefs_be_read() {
         // Not readable for other users. All mounts show the same tracefs.
         const GROUP: u32 = 54_321;
         let before = std::fs::metadata("/sys/kernel/tracing").unwrap();
-        let somebody = || {
-            let opened = std::thread::spawn(|| {
-                // SAFETY: no pointer. Not by way of libc, which would change all threads.
-                let answers = [
-                    unsafe { libc::syscall(libc::SYS_setgroups, 0, 0) },
-                    // SAFETY: the same.
-                    unsafe { libc::syscall(libc::SYS_setresgid, GROUP, GROUP, GROUP) },
-                ];
-                assert_eq!(answers, [0, 0]);
-                // Above 2 the kernels of some distributions need another capability.
-                let needed = match privilege::perf_event_paranoid() {
-                    ..=2 => privilege::CAP_PERFMON,
-                    _ => privilege::CAP_SYS_ADMIN,
-                };
-                privilege::become_nobody_with(&[needed]).unwrap();
-                open("sched:sched_switch").map_err(|error| error.to_string())
-            });
-            opened.join().unwrap()
+        let Err(said) = somebody_opens(GROUP) else {
+            return perfweave_support::lacks("a tracefs that not anybody can read");
         };
-        let Err(said) = somebody() else { return perfweave_support::lacks("a tracefs that not anybody can read") };
         let options =
             said.split_once("mount -o remount,").and_then(|(_, rest)| rest.split_once(" /sys/kernel/tracing"));
         let (options, _) = options.unwrap_or_else(|| panic!("{said}"));
@@ -158,7 +230,7 @@ fn the_remount_that_is_named_lets_tracefs_be_read() {
             mount(NONE, "/sys/kernel/tracing", NONE, MsFlags::MS_REMOUNT, Some(options)).unwrap();
         };
         remount(options);
-        let opened = somebody();
+        let opened = somebody_opens(GROUP);
         remount(&format!("gid={},mode={:o}", before.gid(), before.mode() & 0o777));
         opened.unwrap_or_else(|now| panic!("{said}: {options}: {now}"));
     });

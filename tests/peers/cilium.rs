@@ -553,7 +553,7 @@ fn test_pause_in_both_ways_at_once() {
 fn test_pause_of_events_without_slots() {
     // A rarely hit tracepoint, so that only a pause makes its ring drop records.
     const QUIET: &str = "syscalls:sys_enter_getegid";
-    let Some(_) = kernel("find a tracepoint", tracefs::Format::read(QUIET)) else { return };
+    let Some(_) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(QUIET))) else { return };
     let call = |cpu| load::pinned(cpu, || (0..50).for_each(|_| load::getegid()));
     for how in [Pause::Slots, Pause::Output] {
         let Some(rings) = kernel("open a tracepoint", Rings::options().tracepoint(QUIET).open()) else { return };

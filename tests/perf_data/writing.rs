@@ -9,7 +9,7 @@ use perfweave_decode::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::bpf::Map;
 use perfweave_support::threads::until;
-use perfweave_support::{assert_error, echo, kernel, tracefs};
+use perfweave_support::{assert_error, echo, kernel};
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -36,7 +36,7 @@ pub(crate) fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -
 /// A reader of live tracepoints, flushed after a load. `None` if the kernel refuses.
 fn live(events: &[&str]) -> Option<Reader> {
     perfweave_support::perf()?;
-    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("find tracefs", Rings::tracefs())?;
     let options = events.iter().fold(Rings::options().bytes(1 << 20), |options, event| options.tracepoint(event));
     let reader = Reader::new(kernel("open tracepoints", options.open())?, Order::new()).unwrap();
     for _ in 0..20 {
@@ -172,7 +172,7 @@ fn a_link_of_another_user_is_not_followed() {
 /// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
-    let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(tracefs) = kernel("find tracefs", Rings::tracefs()) else { return };
     let recorded = |options: RingOptions| {
         let rings = kernel("open a tracepoint", options.open())?;
         let file = File::new();
@@ -282,7 +282,7 @@ fn a_pipe_has_what_a_file_has() {
 #[test]
 fn a_pipe_has_room_for_many_ids() {
     let Some(()) = perfweave_support::perf() else { return };
-    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
     let options = Rings::options().bytes(1 << 20).tracepoint("sched:sched_switch").event_name("page-faults");
     let options = options.sample(
         bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_PERIOD,
@@ -713,7 +713,7 @@ fn registers_and_stacks_are_read_back() {
 /// are requested.
 #[test]
 fn names_of_what_starts_later_are_in_the_recording() {
-    if perfweave_support::perf().is_none() || kernel("find tracefs", tracefs::find_or_mount()).is_none() {
+    if perfweave_support::perf().is_none() || kernel("find tracefs", Rings::tracefs()).is_none() {
         return;
     }
     for asked in [true, false] {

@@ -32,7 +32,7 @@ use nix::unistd::{Pid, mkfifo};
 use perfweave::{Clock, Order, Reader, Rings};
 use perfweave_decode::Format;
 use perfweave_support::perf::complaints;
-use perfweave_support::{kernel, lacks, load, needs, threads, tracefs};
+use perfweave_support::{kernel, lacks, load, needs, threads};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -180,7 +180,7 @@ impl Tool {
 
 /// Requirements of all tests: tracefs and perf.
 fn perf() -> Option<()> {
-    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("find tracefs", Rings::tracefs())?;
     perfweave_support::perf()
 }
 

@@ -40,8 +40,9 @@ pub fn traced(arguments: &[&str]) -> Option<Ran> {
 /// The Python that `python3` stands for, perhaps by a script. Skips the test where there is none.
 #[track_caller]
 pub fn python() -> Option<String> {
-    let path = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let path = perfweave_support::kernel("python3", path)?;
+    let words = ["python3", "-c", "import sys; print(sys.executable)"];
+    perfweave_support::runs(&words, "Debian's package python3")?;
+    let path = Command::new(words[0]).args(&words[1..]).output().expect("it ran before");
     Some(String::from_utf8(path.stdout).expect("a path").trim_end().to_owned())
 }
 

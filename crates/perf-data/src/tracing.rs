@@ -20,13 +20,14 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     let mut tracepoints =
         sources.filter_map(|(at, source)| Some((at, source.tracepoint_id()?, source.tracepoint()))).peekable();
     let Some(&(_, first, _)) = tracepoints.peek() else { return Ok(None) };
-    let events = Rings::tracefs().map_err(|error| no_format(first, &error))?.join("events");
+    let tracefs = Rings::tracefs().map_err(|error| no_format(first, &error))?;
+    let events = tracefs.join("events");
     let mut categories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (at, id, name) in tracepoints {
         let format = rings.format(at).map_err(|error| no_format(id, &error))?;
         let category = match name.and_then(|name| name.split_once(':')) {
             Some((category, _)) => category.to_owned(),
-            None => category_of(&events, &format).map_err(|errno| unread(&events, errno))?,
+            None => category_of(&events, &format).map_err(|errno| unread("", errno))?,
         };
         categories.entry(category).or_default().push(format);
     }
@@ -36,8 +37,8 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     out.extend((machine::page_size() as u32).to_ne_bytes());
     for name in ["header_page", "header_event"] {
         out.extend(name.bytes().chain([0]));
-        let path = events.join(name);
-        with_length(&mut out, &machine::read_at_once(&path).map_err(|errno| unread(&path, errno))?);
+        let read = machine::read_at_once(&events.join(name));
+        with_length(&mut out, &read.map_err(|errno| unread(name, errno))?);
     }
     // Formats of ftrace's own entries, which no event has.
     out.extend(0u32.to_ne_bytes());
@@ -79,10 +80,10 @@ fn no_format(id: u64, error: &perfweave::Error) -> Error {
     Error::new(error.kind(), format!("no format of tracepoint {id}: {text}")).hinting(hint.to_owned())
 }
 
-/// Something of tracefs cannot be read.
-fn unread(path: &Path, errno: io::Error) -> Error {
+/// Something in the folder `events` of tracefs cannot be read.
+fn unread(name: &str, errno: io::Error) -> Error {
     let hint = "tracefs must be readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
-    Error::system(format!("cannot read {}", path.display()), errno).hinting(hint)
+    Error::system(format!("cannot read events/{name} of tracefs"), errno).hinting(hint)
 }
 
 /// The formats of tracepoints in such a section, by number. Formats after a malformed one are missing.

@@ -2,9 +2,9 @@
 //!
 //! One process reads live rings, round after round, each with another hold rule, policy for full rings, key, size and
 //! so on, while a thread of its own pauses, flushes and sets deadlines. Another process writes through BPF programs
-//! that count what they do, and disturbs the reader: it stops it, takes its CPUs, takes CPUs away, steers the clock.
-//! Each round is checked against what the programs counted: the order, each number, what a flush must bring, the
-//! ledger. Between rounds nothing may have grown: descriptors, mappings, threads, memory.
+//! that count what they do, and disturbs the reader: it stops it, takes its CPUs, steers the clock, and takes CPUs away
+//! if `PERFWEAVE_HOTPLUG=1`. Each round is checked against what the programs counted: the order, each number, what a
+//! flush must bring, the ledger. Between rounds nothing may have grown: descriptors, mappings, threads, memory.
 //!
 //! Everything is chosen by a seed, which is printed. `--seed S --first N --rounds 1` runs round N again, with other
 //! disturbances.
@@ -18,6 +18,7 @@ mod watch;
 mod writers;
 
 use perfweave_support::args::Args;
+use perfweave_support::cpus;
 use perfweave_support::load::{self, Load};
 use plan::Plan;
 use random::Random;
@@ -159,6 +160,9 @@ fn read(seed: u64, first: u64, rounds: u64, time: Duration, quiet: bool, process
 /// The writing process, which disturbs the reading one.
 fn disturb(seed: u64, time: Duration, no_clock: bool, chosen: bool) -> Result<bool, Box<dyn Error>> {
     println!("seed {seed}, {time:?}");
+    if !cpus::may_go() {
+        println!("SKIPPED: no CPU goes offline, which only PERFWEAVE_HOTPLUG=1 allows");
+    }
     end_quietly()?;
     let chosen = chosen.then(|| ["--seed".to_owned(), seed.to_string()]);
     let mut reader = Command::new(std::env::current_exe()?)
@@ -175,8 +179,7 @@ fn disturb(seed: u64, time: Duration, no_clock: bool, chosen: bool) -> Result<bo
             let _ = said.send(());
         }
     });
-    let cpus = load::online();
-    let writers = Load::on(&cpus, |cpu| {
+    let writers = Load::on(&load::online(), |cpu| {
         // The kernel moves it elsewhere while its CPU is offline.
         let _ = load::try_pin(cpu);
         (0..500).for_each(|_| load::getppid());

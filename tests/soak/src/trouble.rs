@@ -3,7 +3,7 @@
 use crate::random::Random;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use perfweave_support::load;
+use perfweave_support::{cpus, load};
 use std::io;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
@@ -108,7 +108,7 @@ impl Trouble {
                     self.done.steered += 1;
                 }
             }
-            5 if self.unplug.is_none() && now >= self.next_unplug => {
+            5 if self.unplug.is_none() && cpus::may_go() && now >= self.next_unplug => {
                 self.unplug = Some(Command::new(std::env::current_exe()?).arg("--unplug").spawn()?);
                 self.done.unplugged += 1;
             }
@@ -154,11 +154,11 @@ fn real_time() -> io::Result<()> {
 /// Takes the last CPU away and brings it back, a few times: a process of its own, for it waits until no other test
 /// needs its CPUs, and keeps others waiting until it ends.
 pub fn unplug() -> Result<(), Box<dyn std::error::Error>> {
-    let cpu = *perfweave_support::cpus::possible().last().expect("a CPU");
+    let cpu = *cpus::possible().last().expect("a CPU");
     if load::online().len() < 2 {
         return Ok(());
     }
-    perfweave_support::cpus::alone();
+    cpus::alone();
     for millis in [200, 5, 60] {
         if let Err(errno) = load::set_online(cpu, false) {
             println!("SKIPPED: CPU {cpu} cannot be taken offline: {errno}");

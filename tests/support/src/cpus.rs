@@ -137,8 +137,19 @@ fn list(file: &str) -> Vec<u32> {
     cpus
 }
 
+/// Whether CPUs may be taken offline: somebody asks for it by `PERFWEAVE_HOTPLUG=1`.
+pub fn may_go() -> bool {
+    std::env::var_os("PERFWEAVE_HOTPLUG").is_some_and(|set| set == "1")
+}
+
 /// Takes a CPU offline, or back.
+///
+/// # Errors
+/// If nobody has asked for that ([`may_go`]), or the kernel refuses.
 pub fn set_online(cpu: u32, online: bool) -> std::io::Result<()> {
+    if !online && !may_go() {
+        return Err(std::io::Error::other("only PERFWEAVE_HOTPLUG=1 allows it"));
+    }
     std::fs::write(format!("{FOLDER}/cpu{cpu}/online"), if online { "1" } else { "0" })
 }
 

@@ -61,30 +61,44 @@ pub fn needs(what: &str, is_there: bool) -> Option<()> {
     is_there.then_some(())
 }
 
-/// Whether perf(1) is installed, which some tests compare with. Where it is not, that is listed with what was skipped,
-/// and is never a failure: CI installs it.
+/// Whether perf(1) runs, which some tests compare with ([`runs`]).
+///
+/// # Panics
+/// As `runs` does.
 #[track_caller]
 pub fn perf() -> Option<()> {
-    cpus::keep();
-    let version = std::process::Command::new("perf").arg("--version").output();
-    let is_there = version.is_ok_and(|version| version.status.success());
-    if !is_there {
-        skip::note("perf(1), Debian's package linux-perf, is not installed");
-    }
-    is_there.then_some(())
+    runs(&["perf", "--version"], "Debian's package linux-perf")
 }
 
-/// Whether a program runs that only some checks need: it says its version. Where it does not, that is listed with what
-/// was skipped, and is never a failure.
+/// Whether a program runs that is neither part of Rust nor of every Debian: it says its version. A test that calls one
+/// asks here first. Where it does not run, that is listed with what was skipped, also under
+/// `PERFWEAVE_REQUIRE_KERNEL=1`, which is about the kernel.
+///
+/// # Panics
+/// Where it does not, and `PERFWEAVE_REQUIRE_TOOLS` is set: to `1`, or to `1 -NAME` for all but that one.
 #[track_caller]
 pub fn runs(program: &[&str], from: &str) -> Option<()> {
+    cpus::keep();
     let (name, args) = program.split_first()?;
     let output = std::process::Command::new(name).args(args).output();
     let is_there = output.is_ok_and(|output| output.status.success());
     if !is_there {
-        skip::note(&format!("{name}, from {from}, does not run here"));
+        let words = format!("{} {from}", program.join(" "));
+        let required = std::env::var("PERFWEAVE_REQUIRE_TOOLS").unwrap_or_default();
+        let mut but = required.split(' ').filter_map(|word| word.strip_prefix('-'));
+        skip::want(&format!("{name}, from {from}"), !required.is_empty() && !but.any(|tool| words.contains(tool)));
     }
     is_there.then_some(())
+}
+
+/// Whether tests may take CPUs offline ([`cpus::may_go`]). Where nobody has asked for that, it is listed with what was
+/// skipped, also under `PERFWEAVE_REQUIRE_KERNEL=1`.
+#[track_caller]
+pub fn hotplug() -> Option<()> {
+    if !cpus::may_go() {
+        skip::want("PERFWEAVE_HOTPLUG=1, with which a CPU goes offline for moments", false);
+    }
+    cpus::may_go().then_some(())
 }
 
 /// Notes what could not be tested because this kernel was built without it. It is listed with the skips, and is never a

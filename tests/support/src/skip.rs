@@ -22,6 +22,14 @@ pub(crate) fn skip(why: &str) {
     note(why);
 }
 
+/// Notes that a test skips for want of something that this machine may have later, or fails it where that is required.
+/// `.ci/run` looks for these words, and runs the test again with what it wants.
+#[track_caller]
+pub(crate) fn want(what: &str, required: bool) {
+    assert!(!required, "{what}: it is not there, and PERFWEAVE_REQUIRE_TOOLS is set");
+    note(&format!("for want of {what}"));
+}
+
 /// Notes that a test skips something, to be listed.
 #[track_caller]
 pub(crate) fn note(why: &str) {

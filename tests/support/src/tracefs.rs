@@ -1,25 +1,7 @@
-//! Finding or mounting tracefs, and reading where a tracepoint's fields are.
+//! Reading where a tracepoint's fields are.
 
-use nix::mount::{MsFlags, mount};
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
-
-/// Where tracefs is mounted; mounts it if it is not, for which one must be root.
-pub fn find_or_mount() -> io::Result<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    let mounted = mounts.lines().find_map(|line| {
-        let fields: Vec<_> = line.split(' ').collect();
-        (fields.get(2) == Some(&"tracefs")).then(|| PathBuf::from(fields[1]))
-    });
-    if let Some(path) = mounted {
-        return Ok(path);
-    }
-    let path = PathBuf::from("/sys/kernel/tracing");
-    match mount(Some("tracefs"), &path, Some("tracefs"), MsFlags::empty(), None::<&str>) {
-        Ok(()) | Err(nix::errno::Errno::EBUSY) => Ok(path),
-        Err(error) => Err(io::Error::other(format!("tracefs is not mounted, and cannot be: {error}"))),
-    }
-}
 
 /// What a tracepoint writes.
 #[derive(Debug, Clone)]
@@ -30,12 +12,10 @@ pub struct Format {
 }
 
 impl Format {
-    /// Reads `category:name`'s.
-    pub fn read(name: &str) -> io::Result<Self> {
-        let path = find_or_mount()?.join("events").join(name.replace(':', "/")).join("format");
-        let text =
-            std::fs::read_to_string(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-        Self::parse(&text).ok_or_else(|| io::Error::other(format!("{}: not understood", path.display())))
+    /// Of a text that may be missing.
+    pub fn of<E: Display>(text: Result<String, E>) -> io::Result<Self> {
+        let text = text.map_err(|error| io::Error::other(error.to_string()))?;
+        Self::parse(&text).ok_or_else(|| io::Error::other(format!("not understood: {text}")))
     }
 
     /// Reads the text of a `format` file.
