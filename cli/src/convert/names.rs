@@ -5,7 +5,7 @@ use super::view::View;
 use crate::out::say;
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Record};
+use perfweave::{Clock, Event, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
@@ -233,10 +233,8 @@ fn symbol(line: &str) -> Option<(u64, String)> {
 }
 
 fn is_since_boot(path: &Path) -> bool {
-    let booted = || {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok())
-    };
+    // Not btime of /proc/stat, which is another in a time namespace.
+    let booted = || Some(Clock::Boottime.offset_to(Clock::Realtime)?.apply(0) / 1_000_000_000);
     // A pipe has no time: where its kernel lies must do.
     let written = fs::metadata(path).and_then(|file| file.modified()).ok();
     let since = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
