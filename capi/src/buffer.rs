@@ -206,7 +206,8 @@ fn free(buffer: *mut pw_buffer) -> Result<()> {
 /// bytes: the size of each CPU's buffer. It is rounded up to a power of two pages. libbpf counts pages instead. Held
 /// events stay in it, so it needs room for what a CPU writes in some 50 ms. 0: 512 KiB. sample_cb, lost_cb: called by
 /// pw_buffer__poll and pw_buffer__consume with ctx. Either may be NULL. opts: NULL for the defaults. The map is
-/// duplicated. The kernel gives each slot of a map to one reader: free libbpf's before.
+/// duplicated. The kernel gives each slot of a map to one reader: free libbpf's before. A program may output 65,508
+/// bytes at once: more makes the kernel overwrite unread records.
 ///
 /// Returns NULL with errno set: EPERM; EBADF, EINVAL for a descriptor that is no such map or a wrong option; EBUSY if
 /// another reader has the map; EMFILE, ENOMEM for limits; EOPNOTSUPP if no fence is possible here. pw_last_error says

@@ -125,10 +125,8 @@ fn strings(formats: &str) -> HashMap<u64, String> {
 }
 
 fn is_since_boot(path: &Path) -> bool {
-    let booted = || {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok())
-    };
+    // Not btime of /proc/stat, which is another in a time namespace.
+    let booted = || Some(Clock::Boottime.offset_to(Clock::Realtime)?.apply(0) / 1_000_000_000);
     // A pipe has no time: where its kernel lies must do.
     let written = fs::metadata(path).and_then(|file| file.modified()).ok();
     let since = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());

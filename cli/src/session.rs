@@ -197,15 +197,7 @@ impl Session {
             }
             return Ok(object.to_string());
         }
-        let order = match (late, early) {
-            (0, 0) => "all in proven order".into(),
-            _ => format!("{late} late, {early} released before their order was proven"),
-        };
-        let order = if self.reader.fence().is_some() {
-            order
-        } else {
-            format!("{late} late; the order is not proven (--hold)")
-        };
+        let order = order_of(&total, self.reader.fence().is_some());
         let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
         let loss = missing::of(&total, self.uncounted) + &advice.unwrap_or_default();
         let clock = match self.exactness() {
@@ -219,7 +211,7 @@ impl Session {
                 )
             }
         };
-        Ok(format!("{records} events in {:.1} s: {order}; {loss}{clock}", self.elapsed().as_secs_f64()))
+        Ok(format!("{records} events in {:.1} s{order}; {loss}{clock}", self.elapsed().as_secs_f64()))
     }
 
     /// Ends the output: the summary, in JSON as the last line and otherwise on standard error.
@@ -247,6 +239,18 @@ impl Session {
                 ExitCode::from(u8::try_from(code).unwrap_or(1))
             }
         }
+    }
+}
+
+/// What a summary says of the order of the events: nothing where there is none.
+fn order_of(total: &Account, is_proven: bool) -> String {
+    let Account { yielded, late, early, damaged, .. } = *total;
+    match (yielded, late, early, damaged) {
+        (0, ..) => String::new(),
+        (_, late, ..) if !is_proven => format!(": {late} late; the order is not proven (--hold)"),
+        (_, 0, 0, 0) => ": all in proven order".into(),
+        (_, 0, 0, _) => ": those that can be read are in proven order".into(),
+        (_, late, early, _) => format!(": {late} late, {early} released before their order was proven"),
     }
 }
 
@@ -319,4 +323,37 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
         _ => "other",
     };
     Some(json!({ "notice": name, "time": key, "text": notice(item) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order_of;
+    use perfweave::{Hold, Key, Layout, Merge, Order, sim};
+
+    /// The account of a ring with so many records and so many bytes that are none.
+    fn account(records: u64, is_damaged: bool) -> perfweave::Account {
+        let kernel = sim::Kernel::with(&[0], 4096, Layout::RAW);
+        let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+        (1..=records).for_each(|key: u64| assert!(kernel.emit(0, 0, &key.to_ne_bytes())));
+        if is_damaged {
+            kernel.emit(0, 0, b"");
+            kernel.scribble(0, kernel.head(0) - 8, &[0xff; 8]);
+        }
+        merge.refresh(0);
+        while merge.next().is_some() {}
+        merge.status().total()
+    }
+
+    #[test]
+    fn a_summary_says_no_more_of_the_order_than_is_known() {
+        assert_eq!(order_of(&account(2, false), true), ": all in proven order");
+        assert_eq!(order_of(&account(2, false), false), ": 0 late; the order is not proven (--hold)");
+        for is_proven in [false, true] {
+            assert_eq!(order_of(&account(0, true), is_proven), "");
+            assert_eq!(order_of(&account(0, false), is_proven), "");
+        }
+        let damaged = account(2, true);
+        assert_eq!((damaged.yielded, damaged.damaged), (2, 1));
+        assert_eq!(order_of(&damaged, true), ": those that can be read are in proven order");
+    }
 }

@@ -100,6 +100,29 @@ fn times_are_those_of_the_clock_that_is_asked_for() {
     }
 }
 
+/// In a time namespace, as in some containers, times are those of the machine, and no record is damage.
+#[test]
+fn a_time_namespace_changes_no_time() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    for (name, clock) in [("monotonic", Clock::Monotonic), ("boot", Clock::Boottime), ("real", Clock::Realtime)] {
+        for shifts in [["--monotonic=100000", "--boottime=50000"], ["--monotonic=-1", "--boottime=-1"]] {
+            let before = clock.now().unwrap();
+            let mut command = Command::new("unshare");
+            command.args(["--time", "--fork"]).args(shifts).arg(env!("CARGO_BIN_EXE_perfweave"));
+            let ran = run(command.args(["trace", "--json", "--time", name, "--", "true"]), "");
+            let after = clock.now().unwrap();
+            if perfweave_support::needs("time namespaces", !ran.err.starts_with("unshare:")).is_none() {
+                return;
+            }
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+            let times: Vec<_> = objects(&ran).into_iter().filter_map(|object| object["time"].as_u64()).collect();
+            let slack = 1_000_000;
+            let within = times.iter().all(|time| (before - slack..after + slack).contains(time));
+            assert!(!times.is_empty() && within, "{name}: {before} {times:?} {after}");
+        }
+    }
+}
+
 #[test]
 fn children_of_a_command_are_traced() {
     let Some(ran) = traced(&["trace", "--json", "-e", "execve", "--", "sh", "-c", "/bin/true; (/bin/true); exit 0"])

@@ -6,11 +6,12 @@
 //! that CPU makes it switch.
 
 use crate::sys::machine;
+use crate::sys::thread::Thread as Known;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, getpid};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -43,8 +44,8 @@ struct Shared {
     /// The thread sleeps until it is woken.
     waits: AtomicBool,
     stop: AtomicBool,
-    /// The thread's number, once it runs.
-    number: AtomicU32,
+    /// The same thread, to know it by, once it runs.
+    known: OnceLock<Arc<Known>>,
 }
 
 impl CpuVisits {
@@ -58,9 +59,9 @@ impl CpuVisits {
         Ok(Self { shared, thread, tickless: machine::tickless_cpus() })
     }
 
-    /// The number of the thread, once it runs.
-    pub(crate) fn number(&self) -> Option<u32> {
-        Some(self.shared.number.load(Ordering::Relaxed)).filter(|number| *number != 0)
+    /// The thread, once it runs.
+    pub(crate) fn known(&self) -> Option<&Arc<Known>> {
+        self.shared.known.get()
     }
 
     /// A grace period has begun: the thread visits these CPUs one after the other, at most `most` times in all.
@@ -99,7 +100,7 @@ impl Drop for CpuVisits {
 
 /// The thread.
 fn visit(shared: &Shared) {
-    shared.number.store(machine::thread(), Ordering::Relaxed);
+    let _ = shared.known.set(Known::current());
     let is_over = || shared.stop.load(Ordering::SeqCst);
     while !is_over() {
         shared.waits.store(true, Ordering::SeqCst);
@@ -170,7 +171,7 @@ mod tests {
         visits.end();
         until("the thread waits", || visits.shared.waits.load(Ordering::SeqCst));
         let made = visits.shared.made.load(Ordering::SeqCst);
-        assert!(visits.number().is_some());
+        assert!(visits.known().is_some());
         // Nobody waits for the thread, and it ends.
         let shared = Arc::downgrade(&visits.shared);
         drop(visits);

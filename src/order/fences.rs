@@ -4,32 +4,33 @@
 #[cfg(all(test, loom))]
 mod model;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::cpu_visits::CpuVisits;
 use crate::order::fence::Fence;
 use crate::order::proof::{Course, Proves};
 use crate::sys::fork::Owner;
 use crate::sys::grace::Grace;
-use crate::sys::machine;
 use crate::sys::status::Status;
+use crate::sys::thread::Thread;
 use crate::sys::wake::Wake;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The thread that waits for grace periods.
 #[derive(Debug)]
 pub(crate) struct Fences {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The thread's number.
-    number: u32,
+    /// The same thread, to know it by.
+    known: Arc<Thread>,
     /// A forked child does not have the thread.
     owner: Owner,
     pub(super) name: &'static str,
@@ -59,6 +60,8 @@ struct Shared {
 struct Orders {
     begun: u64,
     stop: bool,
+    /// The thread has ended, but for its return.
+    gone: bool,
     /// Which way the last grace period took, and why it failed, if it failed.
     name: &'static str,
     failure: Option<io::Error>,
@@ -66,6 +69,12 @@ struct Orders {
 
 /// The shortest and the longest time from the start of a failed grace period to the next.
 const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
+
+/// How long an opening waits at most for the thread to have tried its ways: system calls, and a few grace periods.
+const TO_OPEN: Duration = Duration::from_secs(60);
+
+/// How long dropping waits at most for the grace period under way. Then the thread ends by itself, after it.
+const TO_END: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
 
 /// Milliseconds after which a caller that waits for a grace period checks its end, even without a wake.
 const MOMENT: u8 = 10;
@@ -99,17 +108,26 @@ fn hint(is_expedited: bool) -> String {
 impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
+        Self::start_within(TO_OPEN, fence, Way::open)
+    }
+
+    fn start_within(
+        most: Duration,
+        fence: &Fence,
+        open: impl FnOnce(&Fence) -> Result<Way, String> + Send + 'static,
+    ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
         let (sender, answer) = mpsc::sync_channel(1);
         let body = {
             let shared = Arc::clone(&shared);
             let fence = fence.clone();
             move || {
+                let _gone = Gone(Arc::clone(&shared));
                 // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters
                 // it.
-                match Way::open(&fence) {
+                match open(&fence) {
                     Ok(mut way) => {
-                        let _ = sender.send(Ok((way.name(), machine::thread())));
+                        let _ = sender.send(Ok((way.name(), Thread::current())));
                         serve(&shared, &mut way);
                     }
                     Err(tried) => drop(sender.send(Err(tried))),
@@ -121,15 +139,22 @@ impl Fences {
             Fence::Expedited { every } => *every,
             _ => SHORTEST,
         };
-        match answer.recv() {
-            Ok(Ok((name, number))) => Ok(Self::over(shared, Some(thread), name, number, every)),
+        match answer.recv_timeout(most) {
+            Ok(Ok((name, known))) => Ok(Self::over(shared, Some(thread), name, known, every)),
             Ok(Err(tried)) => {
                 // The thread is ending, and drops what it holds.
                 let _ = thread.join();
                 Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
             }
             // Neither answer came, so the thread panicked while it opened a way.
-            Err(_) => Err(Error::no_fence("its thread died", "")),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::no_fence("its thread died", "")),
+            Err(RecvTimeoutError::Timeout) => {
+                // Its answer is dropped when it comes, and the thread ends.
+                shared.orders().stop = true;
+                let message = format!("no fence: the kernel has not finished its first grace periods within {most:?}");
+                Err(Error::new(ErrorKind::Limit, message)
+                    .hinting("try again, and see the kernel's log for stalls of RCU"))
+            }
         }
     }
 
@@ -138,19 +163,18 @@ impl Fences {
         shared: Arc<Shared>,
         thread: Option<JoinHandle<()>>,
         name: &'static str,
-        number: u32,
+        known: Arc<Thread>,
         every: Duration,
     ) -> Self {
         let owner = Owner::new();
         let (begun, course, retry) = Default::default();
-        Self { shared, thread, number, owner, name, begun, course, every, retry, visits: None }
+        Self { shared, thread, known, owner, name, begun, course, every, retry, visits: None }
     }
 
-    /// The numbers of its threads.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
-        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(CpuVisits::number)]
-            .into_iter()
-            .flatten()
+    /// Its threads.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = &Arc<Thread>> {
+        let visits = self.visits.as_ref().and_then(Option::as_ref);
+        std::iter::once(&self.known).chain(visits.and_then(CpuVisits::known))
     }
 
     /// Whether this is the process that has the thread, and no forked child.
@@ -247,19 +271,40 @@ impl Proves for Fences {
 }
 
 impl Drop for Fences {
-    /// Waits for the grace period under way, if there is one: the kernel cannot cancel a grace period.
+    /// Waits for the grace period under way, if there is one, but not for ever: the kernel cannot cancel a grace period,
+    /// and a function of the program need not return.
     fn drop(&mut self) {
         if !self.is_here() {
             // There is no thread to wait for; and the parent's thread may have held the lock at the fork.
             return std::mem::forget(self.thread.take());
         }
         // Set under the lock: either the thread sees it before it sleeps, or it sleeps already and is notified.
-        self.shared.orders().stop = true;
+        let mut orders = self.shared.orders();
+        orders.stop = true;
         self.shared.ordered.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has already reported it.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let until = Instant::now() + TO_END;
+        while !orders.gone {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.shared.ordered.wait_timeout(orders, left);
+            (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
+        drop(orders);
+        // A thread that panicked has already reported it.
+        let _ = thread.join();
+    }
+}
+
+/// Says that the thread has ended, however it did.
+struct Gone(Arc<Shared>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.orders().gone = true;
+        self.0.ordered.notify_one();
     }
 }
 
@@ -355,4 +400,66 @@ fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io
     let thread = thread::Builder::new().name(name.into()).spawn(body);
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     thread
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use perfweave_support::threads::until;
+
+    /// Dropping a fence whose grace period does not end returns. Its thread ends once that does.
+    #[test]
+    fn a_grace_period_that_does_not_end_holds_up_nobody_for_ever() {
+        let (sender, gate) = mpsc::channel::<()>();
+        let (waits, is_waiting) = mpsc::channel();
+        let gate = Mutex::new((gate, waits));
+        let fence = Fence::custom(move || {
+            let (gate, waits) = &*gate.lock().unwrap();
+            waits.send(()).unwrap();
+            gate.recv().map_err(io::Error::other)
+        });
+        let mut fences = Fences::start(&fence).unwrap();
+        fences.begin();
+        is_waiting.recv_timeout(Duration::from_secs(120)).expect("the grace period begins");
+        let shared = Arc::downgrade(&fences.shared);
+        let (dropped, is_dropped) = mpsc::channel();
+        thread::spawn(move || {
+            drop(fences);
+            dropped.send(()).unwrap();
+        });
+        is_dropped.recv_timeout(Duration::from_secs(120)).expect("it is dropped");
+        assert!(shared.strong_count() > 0, "the thread waits");
+        drop(sender);
+        until("the thread ends", || shared.strong_count() == 0);
+    }
+
+    /// Who waits for it gets an error, and can wait again.
+    #[test]
+    fn a_wait_for_a_grace_period_that_does_not_end_is_an_error() {
+        let (sender, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let fence = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
+        let mut fences = Fences::start(&fence).unwrap();
+        for _ in 0..2 {
+            let error = fences.wait_within(Duration::from_millis(20)).unwrap_err();
+            assert!(error.to_string().ends_with("it has not ended within 20ms"), "{error}");
+        }
+        // The one that is under way, and the next.
+        (0..2).for_each(|_| sender.send(()).unwrap());
+        fences.wait().unwrap();
+    }
+
+    #[test]
+    fn a_way_that_does_not_open_is_an_error() {
+        let (sender, gate) = mpsc::channel::<()>();
+        let open = move |fence: &Fence| {
+            let _ = gate.recv();
+            Way::open(fence)
+        };
+        let fence = Fence::custom(|| Ok(()));
+        let error = Fences::start_within(Duration::from_millis(20), &fence, open).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Limit);
+        assert!(error.to_string().contains("within 20ms"), "{error}");
+        drop(sender);
+    }
 }

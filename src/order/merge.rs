@@ -25,9 +25,11 @@ use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::CpuNumbers;
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
+use crate::sys::thread::Thread;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
@@ -170,6 +172,7 @@ impl Merge {
         }
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
         let mut stream = Stream::new(keys, indexes, frontier, sequence);
+        stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
         stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
         Ok(Self {
@@ -206,7 +209,7 @@ impl Merge {
     #[doc(alias = "poll")]
     pub fn refresh(&mut self, now: u64) -> usize {
         self.rings.control().assert_not_forked();
-        self.leave_out(machine::thread());
+        self.know(&Thread::current());
         self.stream.sync();
         let held = self.held();
         let refreshed = self.refresh_once(now);
@@ -218,15 +221,19 @@ impl Merge {
             let more = self.refresh_once(now);
             self.stream.frontier.release(more.map_or(key, |more| more.max(key)));
         }
+        self.stream.tracers.note_ends(self.rings.clock());
         // A loss that was reported separately may have found its LOST record.
         self.held().saturating_sub(held)
     }
 
-    /// Leaves out records about a thread, if the merge leaves records out.
-    pub(crate) fn leave_out(&mut self, thread: u32) {
-        if let Some(own) = &mut self.stream.own {
-            own.add(thread);
-        }
+    /// Learns a thread of the tracer. Records about it are left out, if the merge leaves records out.
+    pub(crate) fn know(&mut self, thread: &Arc<Thread>) {
+        self.stream.tracers.add(thread);
+    }
+
+    /// The numbers of the tracer's threads.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> {
+        self.stream.tracers.numbers()
     }
 
     /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because

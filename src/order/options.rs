@@ -299,8 +299,12 @@ impl Order {
     ///
     /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a
     /// record with `PERF_SAMPLE_TID` that one of them writes tells its number. Without that sample,
-    /// and for adopted rings, only the last rule applies. Nothing is left out of a recording. A thread that has read
-    /// stays known after it ends, although the kernel may reuse its number: read from threads that live long.
+    /// and for adopted rings, only the last rule applies. Nothing is left out of a recording.
+    ///
+    /// Once a thread that has read ends, the kernel may give its number to another process. So records with times after
+    /// its end stay, and those of its last steps too, from where it drops its thread-local values on. Of the threads
+    /// that have ended, only the last 16 are known. All records about one that has ended stay if they have no time, or
+    /// that of [`Clock::Perf`](crate::Clock::Perf), which cannot be compared. Read from threads that live long.
     ///
     /// [`Status::left_out`](crate::Status::left_out) counts the records that were left out. A ledger counts them as
     /// yielded. Their numbers and keys are checked like all others. A reader knows a thread from that thread's first

@@ -6,11 +6,17 @@ use crate::order::fence::Fence;
 use crate::order::fences::Fences;
 use crate::order::rcu::Rcu;
 use crate::order::watch::Watch;
+use crate::sys::thread::Thread;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long a caller waits at most for a proof. A grace period takes milliseconds, and some seconds on a machine that is
+/// overloaded; the kernel reports one that takes 21 s as a stall.
+const TO_WAIT: Duration = Duration::from_secs(60);
 
 /// A way to prove. One proof at a time, for all keys seen before it begins.
 pub(crate) trait Proves {
@@ -51,13 +57,24 @@ pub(crate) trait Proves {
 
     /// Waits for a proof that begins now. First waits for the end of one under way.
     fn wait(&mut self) -> Result<(), Error> {
+        self.wait_within(TO_WAIT)
+    }
+
+    /// The same, at most so long.
+    fn wait_within(&mut self, most: Duration) -> Result<(), Error> {
         let failed = |errno| Error::fence_failed(ErrorKind::of(&errno), errno, 1);
         // A forked child learns that it is one, and not that a fence has failed.
         if self.fences().is_some_and(|fences| !fences.is_here()) {
             return Err(Error::forked());
         }
+        let began = Instant::now();
+        let late = || {
+            let message = || io::Error::new(io::ErrorKind::TimedOut, format!("it has not ended within {most:?}"));
+            if began.elapsed() > most { Err(failed(message())) } else { Ok(()) }
+        };
         // It does not matter whether that one fails.
         while self.is_under_way() && self.ended().is_none() {
+            late()?;
             let _ = self.pass_time();
         }
         // The one before proves only what was seen before it began (PROOF, `fence-two`).
@@ -66,6 +83,7 @@ pub(crate) trait Proves {
             if let Some(ended) = self.ended() {
                 return ended.map_err(failed);
             }
+            late()?;
             self.pass_time().map_err(failed)?;
         }
     }
@@ -154,7 +172,7 @@ impl Proof {
     }
 
     /// The threads that wait for grace periods and speed them up, once they exist.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(crate) fn threads(&self) -> impl Iterator<Item = &Arc<Thread>> {
         self.fences().map(Fences::threads).into_iter().flatten()
     }
 
@@ -237,12 +255,13 @@ impl GracePeriods {
         self.0.epochs()?.lose_patience().err().map(Err)
     }
 
-    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. Any thread may call it.
+    /// Waits for a grace period that begins now, for a minute at most. Blocks, and cannot be interrupted. Any thread may
+    /// call it.
     ///
     /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
     ///
     /// # Errors
-    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is
+    /// The error of the kernel or of the function, that the function panicked, or that a minute is over. In a forked child, that the thread is
     /// the parent's. Nothing is proven in these cases.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(Error::into_source)

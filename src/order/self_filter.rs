@@ -1,18 +1,83 @@
 //! The tracer's own threads, and the records about them.
 
 use crate::record::Record;
+use crate::record::clock::Clock;
 use crate::rings::{Rings, place_of};
 use crate::sys::machine;
+use crate::sys::thread::Thread;
 use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// The tracer's threads: those that read, and those of its fences.
+#[derive(Debug, Default)]
+pub(crate) struct Tracers(SmallVec<[Tracer; 4]>);
+
+#[derive(Debug)]
+struct Tracer {
+    thread: Arc<Thread>,
+    number: u32,
+    /// In a PID namespace: which number tracepoints have for it, once a record with both has told.
+    outside: Cell<Option<u32>>,
+    /// For one that has ended: records with later times are another thread's, which has its number now. A time of the
+    /// clock that stamps records.
+    until: Option<u64>,
+}
+
+/// So many threads are kept that have ended, for records of theirs that were not read yet.
+const ENDED: usize = 16;
+
+impl Tracers {
+    pub(crate) fn add(&mut self, thread: &Arc<Thread>) {
+        if !self.0.iter().any(|tracer| Arc::ptr_eq(&tracer.thread, thread)) {
+            let (outside, until) = Default::default();
+            self.0.push(Tracer { thread: Arc::clone(thread), number: thread.number, outside, until });
+        }
+    }
+
+    /// Learns which threads have ended. Call it after the heads were loaded: what lies before them was written while
+    /// the others had their numbers.
+    pub(crate) fn note_ends(&mut self, clock: Clock) {
+        for tracer in self.0.iter_mut().filter(|tracer| tracer.until.is_none()) {
+            if let Some(time) = tracer.thread.ended() {
+                // Times of the perf clock cannot be compared: the number is forgotten at once.
+                tracer.until = Some(Clock::Monotonic.offset_to(clock).map_or(0, |offset| offset.apply(time)));
+            }
+        }
+        let mut surplus = self.0.iter().filter(|tracer| tracer.until.is_some()).count().saturating_sub(ENDED);
+        self.0.retain(|tracer| {
+            let is_surplus = tracer.until.is_some() && surplus > 0;
+            surplus -= usize::from(is_surplus);
+            !is_surplus
+        });
+    }
+
+    /// The numbers of those that have not ended.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter(|tracer| tracer.thread.ended().is_none()).map(|tracer| tracer.number)
+    }
+
+    /// The thread that had this number when the record was written.
+    fn find(&self, number: u32, record: &Record<'_>) -> Option<&Tracer> {
+        self.0.iter().find(|tracer| tracer.number == number && tracer.lived(record))
+    }
+}
+
+impl Tracer {
+    /// Whether it had its number when the record was written.
+    fn lived(&self, record: &Record<'_>) -> bool {
+        self.until.is_none_or(|until| record.time().is_some_and(|time| time < until))
+    }
+}
 
 /// The records that a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
 #[derive(Debug)]
 pub(crate) struct SelfFilter {
-    threads: SmallVec<[u32; 4]>,
-    /// In a PID namespace: which numbers tracepoints have for these threads, as far as records with both have told.
-    outside: Option<RefCell<SmallVec<[u32; 4]>>>,
+    /// Whether tracepoints have the numbers that threads have here: not in a PID namespace.
+    is_global: bool,
+    /// The number of this process.
+    process: u32,
     /// By source.
     about: Vec<About>,
 }
@@ -36,44 +101,38 @@ enum About {
 const COMMON_PID: usize = 4;
 
 impl SelfFilter {
-    /// A filter for these rings. It leaves out the calling thread first.
     pub(crate) fn new(rings: &Rings) -> Self {
-        let outside = if machine::has_global_threads() { None } else { Some(RefCell::default()) };
         let about = (0..rings.sources().len()).map(|source| About::of(rings, source)).collect();
-        Self { threads: SmallVec::from_slice(&[machine::thread()]), outside, about }
+        Self { is_global: machine::has_global_threads(), process: std::process::id(), about }
     }
 
-    /// Leaves out one more thread.
-    pub(crate) fn add(&mut self, thread: u32) {
-        if !self.has(thread) {
-            self.threads.push(thread);
+    /// Whether a number that a tracepoint has is that of a thread of ours.
+    fn has_traced(&self, tracers: &Tracers, number: u32, record: &Record<'_>) -> bool {
+        if self.is_global {
+            return tracers.find(number, record).is_some();
         }
+        tracers.0.iter().any(|tracer| tracer.outside.get() == Some(number) && tracer.lived(record))
     }
 
-    fn has(&self, thread: u32) -> bool {
-        self.threads.contains(&thread)
-    }
-
-    /// The same, by the number that a tracepoint has.
-    fn has_traced(&self, thread: u32) -> bool {
-        match &self.outside {
-            Some(outside) => outside.borrow().contains(&thread),
-            None => self.has(thread),
-        }
+    /// The thread of ours that the kernel says was running (`PERF_SAMPLE_TID`).
+    fn sampled<'a>(&self, tracers: &'a Tracers, record: &Record<'_>) -> Option<&'a Tracer> {
+        let (_, thread) = record.pid_tid().filter(|(process, _)| *process == self.process)?;
+        tracers.find(thread, record)
     }
 
     /// A record of a tracepoint that says by `PERF_SAMPLE_TID` that one of our threads wrote it tells that thread's
     /// number in tracepoints.
-    fn learn(&self, record: &Record<'_>) {
-        let Some(outside) = &self.outside else { return };
-        let is_ours = record.pid_tid().is_some_and(|(_, thread)| self.has(thread));
-        if let Some(thread) = writer(record).filter(|thread| is_ours && !self.has_traced(*thread)) {
-            outside.borrow_mut().push(thread);
+    fn learn(&self, tracers: &Tracers, record: &Record<'_>) {
+        if !self.is_global
+            && let Some(tracer) = self.sampled(tracers, record)
+            && let Some(number) = writer(record)
+        {
+            tracer.outside.set(Some(number));
         }
     }
 
     /// Whether a record is about the tracer's threads alone.
-    pub(crate) fn is_about_us(&self, record: &Record<'_>) -> bool {
+    pub(crate) fn is_about_us(&self, tracers: &Tracers, record: &Record<'_>) -> bool {
         let about = match record.kind() {
             bindings::PERF_RECORD_SAMPLE => {
                 // Records of adopted rings name no source.
@@ -83,26 +142,27 @@ impl SelfFilter {
         };
         // First, since the verdict below goes by what was learnt.
         if !matches!(about, About::Sampled | About::Nobody) {
-            self.learn(record);
+            self.learn(tracers, record);
         }
         let number = |place: &usize| record.payload()?.u32(*place);
+        let is_ours = |thread: u32| self.has_traced(tracers, thread, record);
         let thread = match about {
             About::Switch { from, to } => {
                 let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
                 // From the tracer to an idle CPU, or back: no other program starts or stops.
-                let ours = [from, to].map(|thread| self.has_traced(thread));
+                let ours = [from, to].map(is_ours);
                 return ours[0] && (ours[1] || to == 0) || ours[1] && from == 0;
             }
             About::Thread(place) => match number(place) {
-                Some(thread) if self.has_traced(thread) => Some(thread),
+                Some(thread) if is_ours(thread) => return true,
                 // An action of the tracer on another thread, such as a wake-up.
                 _ => writer(record),
             },
             About::Writer => writer(record),
             About::Nobody => None,
-            About::Sampled => return record.pid_tid().is_some_and(|(_, thread)| self.has(thread)),
+            About::Sampled => return self.sampled(tracers, record).is_some(),
         };
-        thread.is_some_and(|thread| self.has_traced(thread))
+        thread.is_some_and(is_ours)
     }
 }
 

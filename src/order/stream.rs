@@ -8,7 +8,7 @@ use crate::order::frontier::Frontier;
 use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
 use crate::order::place::{Keyed, Note, Place, Tag};
-use crate::order::self_filter::SelfFilter;
+use crate::order::self_filter::{SelfFilter, Tracers};
 use crate::record::Record;
 use crate::rings::{CpuRing, Untraced};
 use crate::sequence::anomaly::AnomalyKind;
@@ -43,6 +43,7 @@ pub(crate) struct Stream {
     pub(crate) early_notice: Option<EarlyRelease>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
+    pub(crate) tracers: Tracers,
     /// Finds records about the tracer, if those are left out.
     pub(crate) own: Option<SelfFilter>,
     /// The counts that are of no ring. The rest of it is empty.
@@ -94,6 +95,7 @@ impl Stream {
             early: false,
             early_notice: None,
             notices: VecDeque::new(),
+            tracers: Tracers::default(),
             own: None,
             counts: Status::default(),
         }
@@ -226,7 +228,8 @@ impl Stream {
         // Here records leave by the rule again. So the next early release is another one, and is reported.
         self.early = false;
         if let Some(own) = &self.own {
-            let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(cpu_rings, place)));
+            let tracers = &self.tracers;
+            let left_out = self.array.leave_out(|place| own.is_about_us(tracers, &plain_record(cpu_rings, place)));
             self.counts.left_out += left_out as u64;
         }
     }
@@ -338,7 +341,7 @@ impl Stream {
     fn leave_out_own(&mut self, cpu_rings: &[CpuRing]) -> bool {
         let ours = self
             .picked_record(cpu_rings)
-            .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
+            .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&self.tracers, &record)));
         if ours {
             self.counts.left_out += 1;
             self.take_other();

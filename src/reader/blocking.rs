@@ -97,7 +97,7 @@ use std::time::{Duration, Instant};
 ///
 /// Dropping the reader loses events that are held or not yet read. To get them all, call
 /// [`Handle::flush`](crate::Handle::flush) first. Dropping waits for a fence under way, because the kernel cannot
-/// cancel it.
+/// cancel it; after ten seconds it leaves the fence's thread to end by itself.
 #[derive(Debug)]
 pub struct Reader {
     pub(super) engine: Engine,

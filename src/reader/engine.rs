@@ -16,7 +16,6 @@ use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
-use crate::sys::machine;
 use awaited::Awaited;
 use filling::{Filling, QUARTER, SIXTEENTH};
 use smallvec::SmallVec;
@@ -67,8 +66,6 @@ pub(crate) struct Engine {
     sleeps: u64,
     wakes: u64,
     fences_failed: u64,
-    /// The threads that have refreshed, and those of fences.
-    pub(crate) threads: SmallVec<[u32; 4]>,
 }
 
 /// The next action.
@@ -155,7 +152,6 @@ impl Engine {
             sleeps: 0,
             wakes: 0,
             fences_failed: 0,
-            threads: SmallVec::new(),
         };
         engine.know_threads();
         Ok(engine)
@@ -660,14 +656,9 @@ impl Engine {
         if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
-    /// Learns the thread that refreshes, and those of fences.
+    /// Learns the threads of fences. A merge knows the one that refreshes.
     fn know_threads(&mut self) {
-        for thread in std::iter::once(machine::thread()).chain(self.proof.iter().flat_map(Proof::threads)) {
-            if !self.threads.contains(&thread) {
-                self.threads.push(thread);
-                self.merge.leave_out(thread);
-            }
-        }
+        self.proof.iter().flat_map(Proof::threads).for_each(|thread| self.merge.know(thread));
     }
 
     /// Does periodic work, even if there is always an event to yield: new CPUs, losses, a deadline.

@@ -47,9 +47,9 @@ macro_rules! reader_face {
 
         /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all
         /// others that have read so far, the one that waits for fences, and the one that speeds fences up, once they
-        /// exist. To leave out records about them, see [`Order::without_self`](crate::Order::without_self).
+        /// exist and until they end. To leave out records about them, see [`Order::without_self`](crate::Order::without_self).
         pub fn threads(&self) -> impl Iterator<Item = u32> {
-            self.engine.threads.iter().copied()
+            self.engine.merge.threads()
         }
 
         /// What came of what was written, what the reader did so far, and what it waits for, as of the last refresh. It

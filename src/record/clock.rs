@@ -1,5 +1,6 @@
 //! The clocks that records can be stamped with.
 
+use crate::sys::clock;
 use nix::time::ClockId;
 
 /// The clock that stamps records: `perf_event_attr.clockid`.
@@ -80,10 +81,15 @@ impl Clock {
         Some(ClockOffset { nanoseconds, uncertainty: Some(width.div_ceil(2)) })
     }
 
-    /// A reading of the clock in nanoseconds. `None` for the perf clock.
+    /// A reading of the clock in nanoseconds, as the kernel stamps records with it. In a time namespace
+    /// (time_namespaces(7)) clock_gettime(2) gives other times of [`Clock::Monotonic`], [`Clock::MonotonicRaw`] and
+    /// [`Clock::Boottime`]; this takes off what the namespace adds.
+    ///
+    /// `None` for the perf clock. `None` for those three, too, if the process is in a time namespace and has called
+    /// unshare(2) for another one: then nothing says what its own adds. A process that calls setns(2) for a time
+    /// namespace does so before it uses this crate.
     pub fn now(self) -> Option<u64> {
-        let time = nix::time::clock_gettime(self.id()?).ok()?;
-        Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+        clock::now(self.id()?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Layouts: where the fields of a ring's records lie.
 
-use crate::ring::{Properties, RingKind};
+use crate::ring::{Header, Properties, RingKind};
 use perf_event_open_sys::bindings as sys;
 
 /// Which fields the records of a ring carry, as `perf_event_attr` asked for them, and where they lie.
@@ -263,6 +263,39 @@ impl Layout {
     /// The `read_format` of the events, which gives the layout of READ fields.
     pub fn read_format(&self) -> u64 {
         self.read_format
+    }
+
+    /// The most bytes that a BPF program may output at once into a ring of this layout. More makes the kernel overwrite
+    /// unread records, even while a program reads them.
+    ///
+    /// A record's length is a 16-bit number and a multiple of 8. So it is 65,528 bytes at most: less 8 for the header,
+    /// 8 for each field that samples have besides raw data, and 4 for the length of the raw data. That leaves 65,508
+    /// where [`Rings::options`](crate::Rings::options) opens one event, whose samples have a time, and 65,500 where it
+    /// opens several, whose samples have an identifier too. [`Rings::layouts`](crate::Rings::layouts) has the layout of
+    /// each ring.
+    ///
+    /// `None` if samples have no raw data, if they have other fields of varying length, which leave less, and for a BPF
+    /// ring buffer, where programs cannot output too much.
+    ///
+    /// ```
+    /// use perfweave::Layout;
+    ///
+    /// assert_eq!(Layout::RAW.largest_output(), Some(65_516));
+    /// assert_eq!(Layout::RING_BUFFER.largest_output(), None);
+    /// ```
+    pub const fn largest_output(&self) -> Option<usize> {
+        const VARYING: u64 = READ
+            | CALLCHAIN
+            | (sys::PERF_SAMPLE_BRANCH_STACK
+                | sys::PERF_SAMPLE_REGS_USER
+                | sys::PERF_SAMPLE_STACK_USER
+                | sys::PERF_SAMPLE_REGS_INTR
+                | sys::PERF_SAMPLE_AUX) as u64;
+        if self.is_ring_buffer() || self.sample_type & (VARYING | RAW) != RAW {
+            return None;
+        }
+        let fields = (self.sample_type & !RAW).count_ones() as usize;
+        Some((Header::LONGEST - Header::LEN) as usize - 8 * fields - size_of::<u32>())
     }
 
     /// Bytes of the smallest sample.

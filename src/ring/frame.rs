@@ -27,8 +27,9 @@ pub enum Fault {
         /// Bytes between the record's start and the head.
         room: u64,
     },
-    /// A sample's `raw_size` goes past the end of its record. BPF output of more than 65,516 bytes looks like this: its
-    /// header's 16-bit size is cut short. It may have overwritten bytes of earlier records too.
+    /// A sample's `raw_size` goes past the end of its record. BPF output of more bytes than
+    /// [`Layout::largest_output`](crate::Layout::largest_output) looks like this: its header's 16-bit size is cut short.
+    /// It may have overwritten bytes of earlier records too.
     #[error("raw data of {raw_size} bytes in {room} bytes of record")]
     Raw {
         /// The `raw_size` the record states.
@@ -113,7 +114,7 @@ impl Header {
     }
 
     /// The longest record, in bytes, whose length a header can hold.
-    pub(super) const LONGEST: u64 = u16::MAX as u64 & !(TAG as u64);
+    pub(crate) const LONGEST: u64 = u16::MAX as u64 & !(TAG as u64);
 
     /// A header, if it is a sample's. Its size is a multiple of 8.
     #[inline(always)]

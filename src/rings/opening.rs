@@ -8,9 +8,10 @@ use crate::rings::event_spec::RingEvent;
 use crate::rings::plan::Plan;
 use crate::rings::target::{self, Target};
 use crate::rings::{Counter, CpuRing, event_attr, filter, refusal};
+use crate::sys::perf;
 use crate::sys::perf::Pid;
 use crate::sys::pidfd::Task;
-use crate::sys::{machine, perf};
+use crate::sys::thread::Thread;
 use nix::sys::resource::Resource;
 use perf_event_open_sys::bindings::perf_event_attr;
 use std::io;
@@ -137,7 +138,7 @@ fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
     let open = |thread| perf::open(&attr, None, Pid::Thread(thread), cpu);
     let opened = match open(std::process::id()) {
         // The first thread has ended, and the process lives on.
-        Err(errno) if errno.raw_os_error() == Some(libc::ESRCH) => open(machine::thread()),
+        Err(errno) if errno.raw_os_error() == Some(libc::ESRCH) => open(Thread::current().number),
         opened => opened,
     };
     opened.map_err(|errno| {

@@ -156,6 +156,9 @@ impl RingOptions {
     /// slot later takes the output over. A slot cannot be read, so dropping the rings empties it even if it no longer
     /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], even
     /// by different descriptors or paths.
+    ///
+    /// A program may output 65,508 bytes at once, and 65,500 if other events share the rings: see
+    /// [`Layout::largest_output`](crate::Layout::largest_output). More breaks the ring.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.add("BPF output", What::BpfOutput(map.as_fd().try_clone_to_owned()))
     }

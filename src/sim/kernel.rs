@@ -238,8 +238,8 @@ impl Kernel {
     /// The innermost writer of a CPU outputs a sample with this raw data. False if the sample was dropped because the
     /// ring is full or paused.
     ///
-    /// More than 65,516 bytes have the same effect as in the kernel: the header's 16-bit size is cut short, and the
-    /// rest overwrites the bytes after it.
+    /// More bytes than [`Layout::largest_output`] have the same effect as in the kernel: the header's 16-bit size is cut
+    /// short, and the rest overwrites the bytes after it.
     ///
     /// # Panics
     /// If no writer has begun there, or if the rings' layout has fields that vary in length besides raw data.

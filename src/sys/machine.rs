@@ -1,9 +1,7 @@
 //! The machine: pages, CPUs, clocks, settings.
 
-use super::fork::Owner;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
-use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -18,22 +16,6 @@ pub(crate) fn page_size() -> usize {
     // The kernel always answers. If it did not, the smallest possible page would make mmap fail.
     let answer = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
     answer.ok().flatten().and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
-}
-
-/// The number of the calling thread. It is cached, so that another call needs no system call. A child of fork(2) has a
-/// copy of its parent's cache, and asks again.
-pub(crate) fn thread() -> u32 {
-    thread_local! {
-        static THREAD: Cell<Option<(Owner, u32)>> = const { Cell::new(None) };
-    }
-    THREAD.with(|kept| match kept.get() {
-        Some((owner, number)) if owner.is_here() => number,
-        _ => {
-            let number = nix::unistd::gettid().as_raw().cast_unsigned();
-            kept.set(Some((Owner::new(), number)));
-            number
-        }
-    })
 }
 
 /// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a

@@ -1,6 +1,7 @@
 //! The system calls that no crate offers a safe wrapper for. The other home of unsafe code, after `ring`.
 
 pub(crate) mod bpf;
+pub(crate) mod clock;
 pub(crate) mod epoll;
 pub(crate) mod file;
 pub(crate) mod fork;
@@ -13,6 +14,7 @@ pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
 pub(crate) mod register;
 pub(crate) mod status;
+pub(crate) mod thread;
 pub(crate) mod tracefs;
 pub(crate) mod tracepoint;
 pub(crate) mod wake;

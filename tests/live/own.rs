@@ -2,13 +2,13 @@
 
 use crate::reading;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::{ForkResult, Pid, fork};
 use perf_event_open_sys::bindings;
 use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings};
 use perfweave_decode::Format;
 use perfweave_support::{apart, kernel, load, threads};
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::Duration;
@@ -169,9 +169,62 @@ fn whoever_reads_is_left_out() {
         readers.push(thread);
         assert_eq!(counted, [stranger; 7]);
         assert_eq!(reader.status().left_out, 15 * turn);
+        // The others have ended.
         let named: BTreeSet<u32> = reader.threads().collect();
-        assert!(readers.iter().all(|reader| named.contains(reader)), "{named:?}");
+        let known: Vec<_> = readers.iter().filter(|reader| named.contains(reader)).collect();
+        assert_eq!(known, [&own()], "{named:?}");
     }
+}
+
+/// A child of this process with a number that the kernel is told to give it (clone3(2)). It makes so many calls, and
+/// ends.
+fn child_numbered(number: u32, calls: u64) -> io::Result<Pid> {
+    let number = number.cast_signed();
+    // SAFETY: integers, of which 0 is no choice.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.exit_signal = libc::SIGCHLD as u64;
+    (args.set_tid, args.set_tid_size) = ((&raw const number).addr() as u64, 1);
+    // SAFETY: the struct and the number are as long as they say; the child has a copy of this stack.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            (0..calls).for_each(|_| load::getppid());
+            // SAFETY: leaves without running anything of ours.
+            unsafe { libc::_exit(0) }
+        }
+        child => Ok(Pid::from_raw(child as i32)),
+    }
+}
+
+/// A process that gets the number of a thread of the tracer that has ended is no tracer. What the thread did is left
+/// out, though it is read after the thread's end.
+#[test]
+fn a_process_with_the_number_of_a_thread_that_has_ended_stays() {
+    apart!();
+    const OWN: u64 = 7;
+    const CALLS: u64 = 1000;
+    let Some(rings) = open(Rings::options().tracepoint(GETPPID)) else { return };
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    let read = || {
+        drop(reader.next_timeout(Duration::ZERO).unwrap());
+        (0..OWN).for_each(|_| load::getppid());
+        own()
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(read).join()).unwrap();
+    let mut child = Err(io::ErrorKind::NotFound.into());
+    threads::until("the number is free", || {
+        child = child_numbered(ended, CALLS);
+        child.as_ref().err().is_none_or(|error| error.raw_os_error() != Some(libc::EEXIST))
+    });
+    let Some(child) = kernel("choose the number of a process", child) else { return };
+    waitpid(child, None).unwrap();
+    let mut counted = 0;
+    reading::all(&mut reader, |event| {
+        let writer = event.record().and_then(|record| record.payload()?.u32(4));
+        counted += u64::from(writer == Some(ended));
+    });
+    assert_eq!((counted, reader.status().left_out), (CALLS, OWN));
+    assert!(!reader.threads().any(|thread| thread == ended));
 }
 
 /// A sample belongs to the thread that ran; a reader without fence has only the reading thread.

@@ -6,6 +6,7 @@ use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::order::frontier::Frontier;
 use crate::order::hold::Hold;
 use crate::order::proof::Proves;
+use crate::sys::thread::Thread;
 use loom::thread::JoinHandle;
 use std::io;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences,
         let mut way = Way::Custom(Arc::new(wait));
         loom::thread::spawn(move || serve(&shared, &mut way))
     };
-    (Fences::over(shared, None, "none yet", 0, Duration::ZERO), thread)
+    (Fences::over(shared, None, "none yet", Thread::current(), Duration::ZERO), thread)
 }
 
 /// The first grace period fails and the second does not. Relaxed words stand for what the kernel orders: a load finds

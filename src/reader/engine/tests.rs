@@ -8,6 +8,7 @@ use crate::record::clock::Clock;
 use crate::rings::CpuRing;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
+use crate::sys::thread::Thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
@@ -660,7 +661,7 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
         // Simulated records name the thread whose number is that of the process. One in eight names another: each
         // begins a run.
-        reader.engine.merge.leave_out(std::process::id());
+        reader.engine.merge.know(&Arc::new(Thread::numbered(std::process::id())));
         for time in 0..48u64 {
             let cpu = (time / 8 % 2) as u32;
             assert!(kernel.emit(cpu, time, &[0; 4]));
@@ -671,6 +672,43 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
         }
         assert_eq!((take(&mut reader), reader.status().left_out), (6, 42), "way {way}");
     }
+}
+
+/// A thread that has ended: what it did is left out, however late that is read. What has its number later stays, and so
+/// does all that cannot be compared with its end.
+#[test]
+fn the_number_of_a_thread_that_has_ended_is_forgotten() {
+    // In a thread of its own: the process has the number of its first one.
+    let test = || {
+        for (clock, left_out) in [(Clock::Monotonic, 1), (Clock::Realtime, 1), (Clock::Perf, 0)] {
+            let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(2 | 4 | 1024, true, 0));
+            kernel.set_clock(clock);
+            let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
+            // Simulated records name the thread whose number is that of the process.
+            let thread = Arc::new(Thread::numbered(std::process::id()));
+            reader.engine.merge.know(&thread);
+            let now = || clock.now().unwrap_or(1);
+            assert!(kernel.emit(0, now() - 1, b"its own"));
+            thread.end();
+            assert!(kernel.emit(0, now() + 100_000, b"another's"));
+            let mut taken =
+                || std::iter::from_fn(|| reader.next_timeout(Duration::from_millis(1)).unwrap().map(drop)).count();
+            assert_eq!(taken() as u64, 2 - left_out, "{clock:?}");
+            assert_eq!(reader.status().left_out, left_out, "{clock:?}");
+            assert!(reader.threads().all(|number| number != std::process::id()));
+            // The list is bounded.
+            let forgotten = Arc::downgrade(&thread);
+            drop(thread);
+            for number in 0..100 {
+                let thread = Arc::new(Thread::numbered(number));
+                reader.engine.merge.know(&thread);
+                thread.end();
+                assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+            }
+            assert!(forgotten.upgrade().is_none(), "the one that ended first");
+        }
+    };
+    std::thread::spawn(test).join().unwrap();
 }
 
 /// Who asks for a report hears before it of a CPU that came meanwhile: the reader looks for CPUs, however short a time

@@ -8,6 +8,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, gettid};
+use perfweave::Clock;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -227,7 +228,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// As the events have it, in nanoseconds.
 fn now() -> u64 {
-    clock(ClockId::CLOCK_MONOTONIC)
+    Clock::Monotonic.now().unwrap_or(0)
 }
 
 fn clock(clock: ClockId) -> u64 {
