@@ -4,6 +4,7 @@ use super::names::{Mode, frames};
 use super::picture::is_switch_out;
 use crate::interrupt;
 use crate::numbers::{Numbers, OUTSIDE};
+use crate::profile::compiled::Compiled;
 use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
@@ -27,6 +28,8 @@ pub struct View {
     pub before: Option<u64>,
     /// The build ids of files, by path.
     pub build_ids: HashMap<PathBuf, Vec<Vec<u8>>>,
+    /// What runtimes compiled, if the maps of that are kept with the recording.
+    pub compiled: Compiled,
     sources: Vec<Source>,
     numbers: Numbers,
     /// How often something was learned of the numbers.
@@ -101,8 +104,22 @@ impl View {
         }
         let (clock, wall) = (rings.clock(), rings.wall_clock());
         let (path, before, numbers) = (path.to_owned(), before(path), Numbers::recorded());
-        let (learned, ended, ending) = (0, None, HashMap::new());
-        Self { path, clock, wall, before, build_ids, sources, numbers, learned, ended, ending, names, processes }
+        let (learned, ended, ending, compiled) = (0, None, HashMap::new(), Compiled::default());
+        Self {
+            path,
+            clock,
+            wall,
+            before,
+            build_ids,
+            compiled,
+            sources,
+            numbers,
+            learned,
+            ended,
+            ending,
+            names,
+            processes,
+        }
     }
 
     /// Learns the names of threads that an event tells.
