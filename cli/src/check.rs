@@ -1,8 +1,10 @@
 //! What this machine and this user can do: each line tried, not guessed, and what would mend it.
 
+use crate::descriptors;
 use crate::failure::{Outcome, in_parts};
 use crate::out::Out;
 use crate::words::own_words;
+use nix::sys::resource::{Resource, getrlimit};
 use perfweave::{Error, Fence, GracePeriods, Hold, Order, Rcu, Reader, Rings};
 use serde_json::json;
 use std::collections::HashSet;
@@ -179,10 +181,20 @@ fn facts() -> Vec<Line> {
         ),
         Line::fact("sample rate, most", format!("{} Hz", setting("perf_event_max_sample_rate"))),
         Line::fact("locked memory, limit", limit("Max locked memory")),
-        Line::fact("descriptors, limit", limit("Max open files")),
+        Line::fact("descriptors, limit", files()),
         Line::fact("grace periods", grace_periods(Rcu::read())),
         Line::fact("clock", or_unknown(line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"))),
     ]
+}
+
+/// The limit on descriptors as this program got it, and how far it has raised it.
+fn files() -> String {
+    let [before, now] = [descriptors::before(), getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft)];
+    match (before, now) {
+        (Some(before), Some(now)) if before < now => format!("{before}, which this program raises to {now} for itself"),
+        (_, Some(now)) => format!("{now}, which cannot be raised without CAP_SYS_RESOURCE"),
+        _ => "unknown".into(),
+    }
 }
 
 /// How fast grace periods may be here.

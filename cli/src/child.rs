@@ -3,6 +3,7 @@
 //! This program starts itself once more. The second process waits on a pipe until it is traced, and then becomes the
 //! command. So the command has its own input, output and terminal, and the process number that is traced.
 
+use crate::descriptors;
 use crate::failure::Failure;
 use crate::trace::calls;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -13,7 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// The first argument of the second process. The next two are the pipe's descriptor and the command.
+/// The first argument of the second process. The next are the pipe's descriptor, the command's limit on descriptors (0
+/// for what it has) and the command.
 const WAIT: &str = "--wait-until-traced";
 
 /// The command. Dropped before it is let go, it never runs.
@@ -36,7 +38,8 @@ impl Child {
         // for ever.
         fcntl(reader.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map_err(io::Error::from)?;
         let mut second = Command::new("/proc/self/exe");
-        second.arg(WAIT).arg(reader.as_raw_fd().to_string()).args(command).stdout(output);
+        let limit = descriptors::before().unwrap_or(0);
+        second.args([WAIT, &reader.as_raw_fd().to_string(), &limit.to_string()]).args(command).stdout(output);
         Ok(Self { process: second.spawn()?, gate: Some(gate) })
     }
 
@@ -72,8 +75,9 @@ pub fn second_process() -> Option<Failure> {
         return None;
     }
     let descriptor = args.next()?.to_str()?.parse::<RawFd>().ok()?;
+    let limit = args.next()?.to_str()?.parse::<u64>().ok().filter(|limit| *limit > 0);
     let (name, rest) = (args.next()?, args);
-    match pass(descriptor) {
+    match limit.map_or(Ok(()), descriptors::set).and_then(|()| pass(descriptor)) {
         Ok(true) => {
             let error = Command::new(&name).args(rest).exec();
             let name = name.to_string_lossy();

@@ -15,8 +15,11 @@ pub mod view;
 use crate::failure::{Failure, Outcome};
 use crate::out::say;
 use crate::output;
+use crate::profile::compiled::Compiled;
 use crate::stamp::{self, Stamp};
+use names::{Mode, Names, frames};
 use nix::fcntl::OFlag;
+use perf_event_open_sys::bindings;
 use perfweave::{Event, Order, Reader, Rings};
 use perfweave_perf_data as perf_data;
 use picture::Painter;
@@ -97,7 +100,8 @@ trait Sink {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let view_and_reader = open(&args.file)?;
+    let mut view_and_reader = open(&args.file)?;
+    view_and_reader.0.compiled = compiled(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
     if args.format.has_dates() && view_and_reader.0.wall.is_none() {
@@ -153,6 +157,34 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     Ok((view, Reader::new(rings, Order::new())?))
 }
 
+/// The functions that runtimes compiled, if their maps are kept beside the recording. It is read once more for them: a
+/// map may be larger than memory, and only what samples need is kept of it.
+fn compiled(path: &Path) -> Result<Compiled, Failure> {
+    let mut compiled = Compiled::beside(path);
+    if compiled.has_maps() {
+        let rings = read(path, perf_data::open)?;
+        let (view, mut names) = (View::new(&rings, path), Names::default());
+        let mut reader = Reader::new(rings, Order::new())?;
+        while let Some(batch) = reader.batch(Duration::ZERO)? {
+            for event in batch {
+                names.learn(&event, &view);
+                let Some(record) = event.record() else { continue };
+                let Some((pid, _)) = record.pid_tid().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
+                    continue;
+                };
+                for frame in frames(&record) {
+                    if frame.mode == Mode::User && names.mapped(pid, frame.address).is_none() {
+                        compiled.want(pid, frame.called());
+                    }
+                }
+            }
+        }
+        compiled.read();
+        compiled.notes().for_each(|note| say(format_args!("perfweave: {note}")));
+    }
+    Ok(compiled)
+}
+
 /// Reads a recording, or what comes through standard input: it is read twice, so that is kept in a file without a name.
 pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perf_data::Error>) -> Result<T, Failure> {
     if path != Path::new("-") {
@@ -197,7 +229,7 @@ pub fn into_file(path: &Path, recording: Option<&Path>) -> Result<Out, Failure> 
 }
 
 fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> Result<(), Failure> {
-    let mut progress = Progress::new();
+    let mut progress = Progress::new("events");
     while let Some(batch) = reader.batch(Duration::ZERO)? {
         for event in batch {
             view.learn(&event);
@@ -213,30 +245,31 @@ fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> R
 }
 
 /// How far it is, on a terminal's standard error, for what takes longer than a second.
-struct Progress {
+pub struct Progress {
+    what: &'static str,
     events: u64,
     next: Option<Instant>,
     told: bool,
 }
 
 impl Progress {
-    fn new() -> Self {
+    pub fn new(what: &'static str) -> Self {
         let next = io::stderr().is_terminal().then(|| Instant::now() + Duration::from_secs(1));
-        Self { events: 0, next, told: false }
+        Self { what, events: 0, next, told: false }
     }
 
-    fn one(&mut self) {
+    pub fn one(&mut self) {
         self.events += 1;
-        if self.events.is_multiple_of(4096) && self.next.is_some_and(|next| Instant::now() >= next) {
-            eprint!("\r{} events", self.events);
+        if self.events.is_multiple_of(256) && self.next.is_some_and(|next| Instant::now() >= next) {
+            eprint!("\r{} {}", self.events, self.what);
             self.next = Some(Instant::now() + Duration::from_millis(250));
             self.told = true;
         }
     }
 
-    fn end(&self) {
+    pub fn end(&self) {
         if self.told {
-            eprintln!("\r{} events", self.events);
+            eprintln!("\r{} {}", self.events, self.what);
         }
     }
 }

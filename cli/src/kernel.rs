@@ -1,7 +1,7 @@
 //! What lies at addresses of the kernel: functions (`/proc/kallsyms`), and strings that tracepoints point to
 //! (`printk_formats` of tracefs).
 
-use perfweave::Rings;
+use perfweave::{Clock, Rings};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;

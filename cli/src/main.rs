@@ -5,6 +5,7 @@ mod check;
 mod child;
 mod convert;
 mod cure;
+mod descriptors;
 mod failure;
 mod family;
 mod interrupt;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
     if let Some(failure) = child::second_process() {
         return failure.report();
     }
+    descriptors::raise();
     let result = match Cli::parse().command {
         Command::Trace(args) => trace::run(args),
         Command::Wakeups(args) => wakeups::run(args),

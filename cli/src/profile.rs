@@ -1,17 +1,20 @@
 //! Where CPU time goes: stacks of programs and of the kernel, sampled.
 
-mod compiled;
+pub mod compiled;
 pub mod names;
 
 use crate::args::{Common, Target};
+use crate::convert::Progress;
 use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
+use crate::family::Family;
 use crate::numbers::Numbers;
-use crate::out::{Out, frame, line};
+use crate::out::{Out, frame, line, say};
 #[cfg(feature = "svg")]
 use crate::output;
 use crate::session::{Session, Tell};
-use names::Names;
+use crate::trace::events::{event, is_of, is_probe};
+use names::{At, Names, are_outside};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Rings};
 use serde_json::json;
@@ -31,7 +34,8 @@ pub struct Args {
     /// Samples a second on each CPU. A number that does not divide 1000 keeps out of step with periodic work
     #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99, value_parser = clap::value_parser!(u64).range(1..))]
     frequency: u64,
-    /// The event to sample by, as perf names it, such as cycles, page-faults or sched:sched_switch
+    /// The event to sample by, as trace takes it: cycles, page-faults, sched:sched_switch, kprobe:do_exit,
+    /// uprobe:FILE:FUNCTION
     #[arg(short, long, value_name = "EVENT", default_value = "cpu-clock")]
     event: String,
     /// Only samples of processes with this name
@@ -51,28 +55,34 @@ const HELP: &str = "\
   perfweave profile --seconds 5 --svg flames.svg      the whole machine as a flame graph
   perfweave profile --pid 1234                        one process until Ctrl-C
   perfweave profile -- make -j4                       a command until it ends
+  perfweave profile -e uprobe:/usr/lib/libc.so.6:malloc --seconds 5
 
-Names are those of the process while it runs, and of the files that it had mapped when it has ended. A frame without a function has the name of
-its file: [libm.so.6]. Functions that a runtime compiles have names if it writes /tmp/perf-PID.map as the process's own user. Programs without
+Names are looked up at the end, in the files that a process had mapped when it was sampled. A frame without a function has the name of its file:
+[libm.so.6]. Functions that a runtime compiles have names if it writes /tmp/perf-PID.map as the process's own user: up to 1 GiB of it is read, also
+if it is taken away at the end. Programs without
 frame pointers have short stacks. What a process does when it has no number any more is [ended]'s. In a PID namespace, all processes outside of
 it are one: [outside].";
 
 pub fn run(args: Args) -> Outcome {
     let child = args.target.start()?;
-    let options = match args.event.split_once(':') {
-        Some(_) => Rings::options().tracepoint(&args.event),
-        None => Rings::options().event_name(&args.event).frequency(args.frequency),
-    };
+    let options = event(Rings::options(), &args.event, None)?;
+    let options = if args.event.contains(':') { options } else { options.frequency(args.frequency) };
     // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
     let options = options
         .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK])
         .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
-    let rings = args.target.limit(options, child.as_ref()).bytes(args.common.buffer).open()?;
+    // The kernel does not let processes inherit probes. Then the rings have those of all processes.
+    let of = is_probe(&args.event).then(|| args.target.process(child.as_ref())).flatten();
+    let options = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) };
+    let rings = options.bytes(args.common.buffer).open()?;
+    // After they were opened: what starts from now on has its records.
+    let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
     let mut stacks = Stacks::new(&rings, args.comm.clone());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.each(|tell| {
-        if let Tell::Event(event) = tell {
-            stacks.take(event);
+        match tell {
+            Tell::Event(event) if is_of(&mut family, event) => stacks.take(event),
+            _ => {}
         }
         Ok(())
     })?;
@@ -120,7 +130,7 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
         .map_err(|error| failed(&error))?;
     file.flush().map_err(|error| failed(&error))?;
-    crate::out::say(format_args!("{}: a flame graph, which a browser shows", path.display()));
+    say(format_args!("{}: a flame graph, which a browser shows", path.display()));
     Ok(())
 }
 
@@ -136,27 +146,30 @@ fn folded(stack: &[String]) -> String {
 struct Stacks {
     only: Option<String>,
     names: Names,
-    /// By process: the names of each stack of addresses, the process first and the innermost function last.
-    known: HashMap<u32, HashMap<Vec<u64>, Option<Vec<String>>>>,
-    samples: HashMap<Vec<String>, u64>,
+    /// By process: the number of each chain of addresses. `None` if its samples are not wanted.
+    known: HashMap<u32, HashMap<Vec<u64>, Option<usize>>>,
+    numbers: HashMap<Stack, usize>,
+    /// How often each stack was seen, and when first.
+    counts: Vec<(u64, Option<u64>)>,
     /// Whether all processes have numbers here.
     are_all_here: bool,
 }
 
+/// A process by its number and name, and where its functions lie, outermost first.
+type Stack = (u32, String, Vec<At>);
+
 impl Stacks {
     fn new(rings: &Rings, only: Option<String>) -> Self {
-        let are_all_here = Numbers::are_the_kernels();
-        Self { only, names: Names::new(rings), known: HashMap::new(), samples: HashMap::new(), are_all_here }
+        let (known, numbers, counts) = Default::default();
+        Self { only, names: Names::new(rings), known, numbers, counts, are_all_here: Numbers::are_the_kernels() }
     }
 
     /// Losses and damage are in the summary: a sample that is missing changes no other.
     fn take(&mut self, event: &Event<'_>) {
         let Some(record) = event.record() else { return };
         if self.names.take(event, &record) {
-            // It may have another name, or be another program.
-            if record.kind() == bindings::PERF_RECORD_COMM {
-                record.body().u32(0).map(|pid| self.known.remove(&pid));
-            }
+            // It may have another name or another mapping, or be another program.
+            record.body().u32(0).map(|pid| self.known.remove(&pid));
             return;
         }
         let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else { return };
@@ -164,24 +177,42 @@ impl Stacks {
         if pid == 0 && self.are_all_here {
             return;
         }
-        let stack = match self.known.entry(pid).or_default().entry(chain.collect()) {
-            Entry::Occupied(known) => known.into_mut(),
+        let number = match self.known.entry(pid).or_default().entry(chain.collect()) {
+            Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                let frames = frames(&record);
-                let is_wanted = match &self.only {
-                    Some(only) => pid != 0 && self.names.threads.of(pid) == only,
-                    None => pid != 0 || self.names.are_outside(&frames),
-                };
-                new.insert(is_wanted.then(|| self.names.stack(pid, &frames, event.key())))
+                let is_wanted = self.only.as_ref().is_none_or(|only| pid != 0 && self.names.threads.of(pid) == only);
+                *new.insert(is_wanted.then(|| {
+                    let places = frames(&record).into_iter().rev().map(|frame| self.names.at(pid, frame)).collect();
+                    let process = self.names.process(pid);
+                    *self.numbers.entry((pid, process, places)).or_insert_with(|| {
+                        self.counts.push((0, event.key()));
+                        self.counts.len() - 1
+                    })
+                }))
             }
         };
-        if let Some(stack) = stack {
-            *self.samples.entry(stack.clone()).or_default() += 1;
+        if let Some(number) = number {
+            self.counts[number].0 += 1;
         }
     }
 
+    /// Looks up the names, of each place once.
     fn sorted(self) -> Vec<Counted> {
-        let mut all: Vec<_> = self.samples.into_iter().collect();
+        let Self { mut names, numbers, counts, .. } = self;
+        names.read().for_each(|note| say(format_args!("perfweave: {note}")));
+        let mut samples: HashMap<Vec<String>, u64> = HashMap::new();
+        let mut progress = Progress::new("stacks have names");
+        for ((pid, process, places), number) in numbers {
+            let (count, time) = counts[number];
+            let functions: Vec<_> = places.iter().map(|at| names.name(*at, time)).collect();
+            progress.one();
+            if pid != 0 || are_outside(&places, &functions) {
+                let stack = std::iter::once(process).chain(functions).collect();
+                *samples.entry(stack).or_default() += count;
+            }
+        }
+        progress.end();
+        let mut all: Vec<_> = samples.into_iter().collect();
         all.sort();
         all
     }

@@ -168,6 +168,7 @@ fn whole(args: &Args) -> Outcome {
     let unnamed: Vec<_> = writer.unnamed().iter().map(recording_in_line).collect();
     let mut within = Within::now(rings.clock(), args.common.seconds);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.takes_all();
     if args.target.command.is_empty() && args.common.seconds.is_none() {
         say(format_args!("recording into {}; Ctrl-C ends it", args.place()));
     }

@@ -23,6 +23,12 @@ use std::time::{Duration, Instant};
 /// How long to wait for an event before a command may print what it has.
 const TICK: Duration = Duration::from_millis(100);
 
+/// A command looks at the clock after so many events.
+const EVENTS: u32 = 16;
+
+/// How long after its end a command handles events of before it. What is left then is counted.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// A reader, and what ends it: the deadline, a signal, or the end of the command. All events from before the end are
 /// yielded.
 #[derive(Debug)]
@@ -30,6 +36,11 @@ pub struct Session {
     reader: Reader,
     stop: Arc<Stop>,
     began: Instant,
+    deadline: Option<Instant>,
+    /// Whether all events of before the end are handled, however long that takes.
+    takes_all: bool,
+    /// How many records of before the end were not handled.
+    unhandled: u64,
     /// The session ends with this process or thread.
     watched: Option<u32>,
     /// How times are printed.
@@ -85,10 +96,22 @@ impl Session {
                 stop.now(&handle);
             })?;
         }
-        let began = Instant::now();
-        reader.set_deadline(common.seconds.map(|time| began + time))?;
-        let (cure, uncounted) = (Cure::default(), missing::UNCOUNTED);
-        Ok(Self { reader, stop, began, watched: None, stamp: None, cure, uncounted })
+        let mut session = Self::of(reader, stop);
+        session.deadline = common.seconds.map(|time| session.began + time);
+        session.reader.set_deadline(session.deadline)?;
+        Ok(session)
+    }
+
+    fn of(reader: Reader, stop: Arc<Stop>) -> Self {
+        let (began, cure, uncounted) = (Instant::now(), Cure::default(), missing::UNCOUNTED);
+        let (deadline, takes_all, unhandled, watched, stamp) = Default::default();
+        Self { reader, stop, began, deadline, takes_all, unhandled, watched, stamp, cure, uncounted }
+    }
+
+    /// All events of before the end are handled, however long that takes: a recording has them all. They are no more
+    /// than the rings hold.
+    pub fn takes_all(&mut self) {
+        self.takes_all = true;
     }
 
     /// Says in the summary how exact these times are.
@@ -118,8 +141,19 @@ impl Session {
 
     /// Calls a function with each event until the end. Loss, gaps and damage are events too. It ends well if the other
     /// end of the output is closed.
-    pub fn each(&mut self, mut each: impl FnMut(Tell<'_, '_>) -> io::Result<()>) -> Result<(), Failure> {
-        let (stop, handle, mut looked) = (Arc::clone(&self.stop), self.reader.handle(), Instant::now());
+    pub fn each(&mut self, each: impl FnMut(Tell<'_, '_>) -> io::Result<()>) -> Result<(), Failure> {
+        self.each_by(Instant::now, each)
+    }
+
+    /// The same by another clock.
+    fn each_by(
+        &mut self,
+        mut now: impl FnMut() -> Instant,
+        mut each: impl FnMut(Tell<'_, '_>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let (stop, handle, mut looked) = (Arc::clone(&self.stop), self.reader.handle(), now());
+        let late = self.deadline.filter(|_| !self.takes_all).map(|deadline| deadline + GRACE);
+        let (mut events, mut has_left, mut is_late) = (0u32, false, false);
         let mut read = || {
             while let Some(batch) = self.reader.batch(TICK)? {
                 for event in batch {
@@ -127,11 +161,24 @@ impl Session {
                     match event.item() {
                         Item::Flushed if stop.is_last.load(Ordering::Acquire) => return Ok(Ok(())),
                         Item::Flushed => {}
+                        item if is_late => self.unhandled += u64::from(matches!(item, Item::Record(_))),
                         _ => {
                             if let Err(error) = each(Tell::Event(&event)) {
                                 return Ok(Err(error));
                             }
                         }
+                    }
+                    events = events.wrapping_add(1);
+                    if events.is_multiple_of(EVENTS) && self.deadline.is_some_and(|deadline| now() >= deadline) {
+                        is_late |= late.is_some_and(|late| now() >= late);
+                        if !stop.is_last.load(Ordering::Acquire) {
+                            stop.now(&handle);
+                        }
+                    }
+                    // The end is where the reader looks next. Whatever comes later is not waited for.
+                    if stop.is_last.load(Ordering::Acquire) && !has_left {
+                        has_left = true;
+                        break;
                     }
                 }
                 if let Err(error) = each(Tell::Pause) {
@@ -140,7 +187,7 @@ impl Session {
                 if looked.elapsed() >= TICK
                     && let Some(id) = self.watched
                 {
-                    looked = Instant::now();
+                    looked = now();
                     if !Path::new("/proc").join(id.to_string()).exists() {
                         self.watched = None;
                         stop.now(&handle);
@@ -183,8 +230,12 @@ impl Session {
             // The kernel tells a loss with the next record. The ledger has those after the last record as well.
             let mut object = json!({
                 "summary": { "records": records, "lost": total.lost, "unreported": total.unreported, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
-                    "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
+                    "left_out": left_out, "seconds": self.elapsed().as_secs_f64(),
+                    "complete": ledger.is_complete() && self.unhandled == 0 }
             });
+            if self.unhandled > 0 {
+                object["summary"]["unhandled"] = self.unhandled.into();
+            }
             if let Some(advice) = self.advice(&ledger) {
                 object["summary"]["buffer_needed"] = advice.bytes().into();
                 object["summary"]["advice"] = advice.text("--buffer", size).into();
@@ -211,7 +262,11 @@ impl Session {
                 )
             }
         };
-        Ok(format!("{records} events in {:.1} s{order}; {loss}{clock}", self.elapsed().as_secs_f64()))
+        let unhandled = match self.unhandled {
+            0 => String::new(),
+            count => format!("; for the last {count} of them there was no time, and they are in nothing above"),
+        };
+        Ok(format!("{records} events in {:.1} s{order}; {loss}{unhandled}{clock}", self.elapsed().as_secs_f64()))
     }
 
     /// Ends the output: the summary, in JSON as the last line and otherwise on standard error.
@@ -327,8 +382,9 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::order_of;
-    use perfweave::{Hold, Key, Layout, Merge, Order, sim};
+    use super::*;
+    use perfweave::{Hold, Key, Layout, Merge, sim};
+    use std::cell::Cell;
 
     /// The account of a ring with so many records and so many bytes that are none.
     fn account(records: u64, is_damaged: bool) -> perfweave::Account {
@@ -355,5 +411,62 @@ mod tests {
         let damaged = account(2, true);
         assert_eq!((damaged.yielded, damaged.damaged), (2, 1));
         assert_eq!(order_of(&damaged, true), ": those that can be read are in proven order");
+    }
+
+    /// Programs that write faster than a command reads, on a simulated clock that each event moves: how many events are
+    /// handled after the end, how many more the reader gives, and how many the rings hold.
+    fn flood(takes: Duration, takes_all: bool) -> [u64; 3] {
+        let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(4 | 1024, true, 0));
+        let reader = Reader::new(kernel.rings(), Order::new().hold(perfweave::Hold::None)).unwrap();
+        let mut session = Session::of(reader, Arc::default());
+        let mut time = 0;
+        let mut write = || {
+            let before = time;
+            (0..2).for_each(|cpu| {
+                while kernel.emit(cpu, time, &[0; 8]) {
+                    time += 1;
+                }
+            });
+            time - before
+        };
+        let hold = write();
+        // When a quarter of what the rings hold is read for the third time.
+        let (end, began) = (hold * 9 / 4, session.began);
+        session.deadline = Some(began + takes * end as u32);
+        session.takes_all = takes_all;
+        let (now, mut handled, mut looks) = (Cell::new(began), 0, 0);
+        let each = |tell: Tell<'_, '_>| {
+            if let Tell::Event(event) = tell
+                && event.record().is_some()
+            {
+                handled += 1;
+                now.set(now.get() + takes);
+            }
+            write();
+            Ok(())
+        };
+        let clock = || {
+            looks += 1;
+            assert!(looks < 10 * hold, "it never ends");
+            now.get()
+        };
+        session.each_by(clock, each).unwrap();
+        [handled - end, session.unhandled, hold]
+    }
+
+    /// After the end a command handles what the rings held then, and no more, however much comes. If even that takes
+    /// too long, the rest is counted.
+    #[test]
+    fn a_deadline_is_kept_in_a_flood() {
+        let looks = u64::from(EVENTS);
+        for (milliseconds, takes_all) in [(1, false), (10, true)] {
+            let [handled, unhandled, hold] = flood(Duration::from_millis(milliseconds), takes_all);
+            assert!((50 + looks + 1..=looks + hold).contains(&handled), "{handled} {hold}");
+            assert_eq!(unhandled, 0);
+        }
+        // Half a second after the end: 50 events.
+        let [handled, unhandled, hold] = flood(Duration::from_millis(10), false);
+        assert!((50..=50 + looks).contains(&handled), "{handled}");
+        assert!(unhandled > 0 && unhandled <= hold, "{unhandled} {hold}");
     }
 }

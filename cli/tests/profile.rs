@@ -25,10 +25,14 @@ fn the_hot_function(mut sum: u64) -> u64 {
     sum
 }
 
+/// Its threads that do nothing.
+const PARKED: usize = 40;
+
 /// The workload, in a separate process: this test with a variable set.
 #[test]
 fn spin() {
     if std::env::var_os("PERFWEAVE_SPIN").is_some() {
+        (0..PARKED).for_each(|_| drop(std::thread::spawn(std::thread::park)));
         println!("spinning");
         let mut sum = 1;
         loop {
@@ -173,18 +177,30 @@ fn a_command_is_sampled_and_drawn() {
     }
 }
 
-/// Uses the CPU in a function; with an argument, in a copy of it that lies in no file.
+/// Uses the CPU in a function; with an argument, in a copy of it that lies in no file. With a folder, it writes a map
+/// of that copy there, in which a later line covers an earlier one. It takes it away from /tmp at its end.
 const LOOP: &str = "
+    #include <stdio.h>
     #include <string.h>
     #include <sys/mman.h>
     #include <time.h>
+    #include <unistd.h>
     __attribute__((noinline)) static void work(void) { volatile long sum = 0; for (int i = 0; i < 100000; i++) { sum \
                     += i; sum ^= 5; } }
     int main(int count, char **words) {
         char *copy = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        memcpy(copy, (void *)work, 256);
-        __builtin___clear_cache(copy, copy + 256);
-        while (clock() < CLOCKS_PER_SEC / 2) if (count > 1) ((void (*)(void))copy)(); else work();
+        char *code = copy + 0x140;
+        memcpy(code, (void *)work, 256);
+        __builtin___clear_cache(code, code + 256);
+        char path[4096];
+        if (count > 2) {
+            snprintf(path, sizeof path, \"%s/perf-%d.map\", words[2], getpid());
+            FILE *map = fopen(path, \"w\");
+            fprintf(map, \"%lx 100 thrown_away\\n%lx 300 hot\\n\", (long)code, (long)copy);
+            fclose(map);
+        }
+        while (clock() < CLOCKS_PER_SEC / 2) if (count > 1) ((void (*)(void))code)(); else work();
+        if (count > 2 && !strcmp(words[2], \"/tmp\")) unlink(path);
         return 0;
     }";
 
@@ -308,6 +324,68 @@ fn a_map_of_compiled_functions_is_read_with_care() {
         assert_eq!(text.contains(";the_compiled_function"), is_read, "{setup}: {text}");
         assert_eq!(text.contains(";[the-loop];[anon]"), !is_read, "{setup}: {text}");
     }
+}
+
+/// Code that was compiled has its name although the process has ended and has taken its map away; in a recording, if
+/// the map is kept with it. Of lines that overlap the later one wins.
+#[test]
+fn compiled_functions_have_the_names_that_were_written_last() {
+    let Some((place, program)) = built(&[]) else { return };
+    let Some(profile) = sampled(Run::new(&["profile", "-F", "999", "--", &program, "copied", "/tmp"])) else { return };
+    let file = place.file("perf.data");
+    let (kept, other) = (place.0.to_str().unwrap(), Place::new());
+    let record = ["record", "-e", "cpu-clock", "--call-graph", "-o", &file, "--", &program, "copied"];
+    Run::new(&record).args([kept]).succeeds();
+    let moved = other.file("perf.data");
+    std::fs::copy(&file, &moved).unwrap();
+    let [with, without] = [&file, &moved].map(|file| Run::new(&["convert", "--folded", file]).succeeds());
+    for text in [&profile, &with] {
+        assert!(text.contains(";main;hot") && !text.contains("thrown_away") && !text.contains("[anon]"), "{text}");
+    }
+    assert!(!without.contains(";hot") && without.contains("[anon]"), "{without}");
+    let firefox = Run::new(&["convert", "--firefox", &file]).succeeds();
+    assert!(firefox.contains("\"hot\"") && !firefox.contains("thrown_away"));
+}
+
+/// The kernel does not let processes inherit probes. Samples of others are left out.
+#[test]
+fn probes_are_events_to_sample_by() {
+    let Some((_place, program)) = built(&[]) else { return };
+    let event = format!("uprobe:{program}:work");
+    let Some(profile) = sampled(Run::new(&["profile", "-e", &event, "--", &program])) else { return };
+    assert!(!profile.is_empty() && profile.lines().all(|line| line.starts_with("the-loop:")), "{profile}");
+    assert!(profile.contains(";main;work ") || profile.contains(";work "), "{profile}");
+    let said = Run::new(&["profile", "-e", &format!("uprobe:{program}:wrok"), "--", &program]).fails(1);
+    assert!(said.contains("no function wrok") && said.contains("work"), "{said}");
+}
+
+/// The soft limit on descriptors is for programs that call select(2). This one raises it, but not that of a command.
+#[test]
+fn the_limit_on_descriptors_is_raised_for_this_program_alone() {
+    let under = |limit: u32, args: &[&str]| {
+        let script = format!("ulimit -S -n {limit} && exec \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_perfweave")]).args(args).stdin(Stdio::null());
+        let output = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let refused = if said.contains("Permission denied") { Err(&said) } else { Ok(()) };
+        perfweave_support::kernel("sample", refused)?;
+        assert!(output.status.success(), "{said}");
+        Some(String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(printed) = under(77, &["profile", "--json", "--", "sh", "-c", "ulimit -S -n; ulimit -H -n"]) else {
+        return;
+    };
+    let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let hard = if hard == u64::MAX { "unlimited".into() } else { hard.to_string() };
+    assert!(printed.starts_with(&format!("77\n{hard}\n")), "{printed}");
+    let checked = Run::new(&["check", "--json"]).output();
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("descriptors, limit"), "{checked:?}");
+    // Each event takes one for each thread and CPU.
+    let spinning = Spinning::start();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", spinning.0.id())).unwrap().count();
+    assert!(tasks > PARKED);
+    under(PARKED as u32, &["profile", "-p", &spinning.0.id().to_string(), "-d", "0.01"]);
 }
 
 /// What is printed after the end may take for ever, as into a pipe that nobody reads. A second Ctrl-C ends it.

@@ -228,7 +228,12 @@ fn a_recorder_writes_at_each_signal_and_keeps_the_newest_files() {
         let flight = running.object();
         assert_eq!(flight["trigger"], "SIGUSR1");
         assert!(flight["records"].as_u64().unwrap() > 0);
-        files.push(flight["file"].as_str().unwrap().to_owned());
+        let file = flight["file"].as_str().unwrap();
+        let trigger = flight["time"].as_u64().unwrap();
+        let times: Vec<_> = objects(&["convert", "--json", file]).iter().filter_map(|at| at["time"].as_u64()).collect();
+        let after = times.iter().filter(|time| **time > trigger).count() as u64;
+        assert!(flight["before"].as_u64().unwrap() > 0 && flight["after"].as_u64() == Some(after), "{flight}");
+        files.push(file.to_owned());
     }
     let (status, said) = running.end(Signal::SIGINT);
     assert_eq!((status, said.last().unwrap().as_str()), (Some(0), "3 files written"));

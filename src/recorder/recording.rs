@@ -10,12 +10,13 @@ use crate::order::proof::Proves;
 use crate::record::Record;
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
-use crate::rings::control::Pause;
+use crate::rings::control::{Handle, Pause};
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
 use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
 use std::fmt;
+use std::sync::Arc;
 
 /// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records
 /// (`write_backward` of perf_event_open(2)). No program reads them until [`Recorder::freeze`].
@@ -124,6 +125,12 @@ impl Recorder {
     /// The rings, for their sources and formats, and for writing what they hold as a recording.
     pub fn rings(&self) -> &Rings {
         &self.rings
+    }
+
+    /// A handle by which the thread that hears what a program waits for stops the rings at once: with
+    /// [`Pause::Output`], before [`Recorder::freeze`], whose result resumes them. Closing it ends the recording.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(self.rings.control()))
     }
 
     /// The tracepoints of patterns that the kernel does not let anyone sample: see [`Rings::skipped`].

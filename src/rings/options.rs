@@ -384,7 +384,9 @@ impl RingOptions {
     /// is [`ErrorKind::InvalidInput`]. The number of any of its threads names the process.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
-    /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced
+    /// takes a file descriptor for each thread and CPU, of which a process may have 1,024 nearly everywhere: setrlimit(2)
+    /// raises that soft limit to the hard one, and this crate leaves limits to the program
+    /// ([`ErrorKind::Limit`] has the numbers). A process that was forked before is not traced
     /// ([`pid_tree`](Self::pid_tree) does that); one that is forked while the rings are opened, or before a CPU comes
     /// online, may be traced on some CPUs and not on others. BPF output cannot be limited to a process
     /// ([`ErrorKind::InvalidInput`]): its events must run all the time. Neither can probes

@@ -1,6 +1,6 @@
 //! Why perf_event_open(2) refuses an event and what helps, with the numbers of this machine.
 
-use crate::error::hint::{limit, setting};
+use crate::error::hint::setting;
 use crate::error::{Error, ErrorKind, MODULE, filtered, short};
 use crate::rings::event_attr;
 use crate::rings::event_spec::RingEvent;
@@ -8,7 +8,7 @@ use crate::rings::target;
 use crate::sys::perf::Pid;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
 use crate::sys::{file, machine, perf, pmu};
-use nix::sys::resource::Resource;
+use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CStr;
 use std::io;
@@ -17,7 +17,10 @@ use std::io;
 pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Error, fds: usize) -> Error {
     let (attr, probe) = (&event.attr, event.probe.as_deref());
     let hint = of_target(event, pid, cpu, &errno).or_else(|| of_clock(event, pid, cpu, &errno));
-    let hint = hint.unwrap_or_else(|| of_call(&errno, attr, probe, fds));
+    let mut hint = hint.unwrap_or_else(|| of_call(&errno, attr, probe, fds));
+    if let (Pid::Thread(_), Some(libc::EMFILE)) = (pid, errno.raw_os_error()) {
+        hint += ". Each event takes one for each thread and CPU; of a control group it takes one for each CPU";
+    }
     let by_name = probe.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
     let kind = match errno.raw_os_error() {
         // A name may be wrong. What has none is missing in this kernel or machine.
@@ -97,8 +100,11 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
             (Denial::Event, _) => MODULE.into(),
         },
         Some(libc::EMFILE) => {
-            let limit = limit(Resource::RLIMIT_NOFILE);
-            format!("{fds} file descriptors are needed for the events alone; raise RLIMIT_NOFILE, which is {limit}")
+            let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
+            format!(
+                "{fds} file descriptors are needed for the events alone; raise RLIMIT_NOFILE, which is {soft}: \
+                 setrlimit(2) raises it to {hard} without a privilege"
+            )
         }
         Some(libc::ENFILE) => format!("{fds} are needed; raise fs.file-max, which is {}", setting("fs/file-max")),
         Some(libc::E2BIG) => format!(

@@ -1,9 +1,9 @@
 //! Functions of programs and libraries: by their files, if they are those that were recorded.
 
 use super::view::View;
-use blazesym::helper::{ElfResolver, read_elf_build_id};
+use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Resolve, Symbolizer};
+use blazesym::symbolize::{Input, Symbolizer};
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::HashMap;
@@ -28,12 +28,15 @@ pub enum Identity {
 pub struct Files {
     all: Vec<File>,
     numbers: HashMap<(String, Identity), usize>,
+    held: usize,
 }
 
 #[derive(Debug)]
 struct File {
     path: String,
     identity: Identity,
+    /// Opened while a process had mapped it.
+    held: Option<(fs::File, Metadata)>,
     /// Looked at when a function is asked for.
     state: Option<State>,
     /// Whether a function was asked for as of a time before the file was last changed.
@@ -74,6 +77,9 @@ const MOST: u64 = 128 << 20;
 /// The largest file that is copied, and how much of all files is: see [`stable`].
 const MOST_COPIED: [u64; 2] = [256 << 20, 1 << 30];
 
+/// So many files are kept open until functions are asked for.
+const MOST_HELD: usize = 512;
+
 /// The most sections of a file (`SHN_LORESERVE`, include/uapi/linux/elf.h). With more it says so elsewhere.
 const SECTIONS: usize = 0xff00;
 
@@ -90,6 +96,7 @@ impl Files {
         let file = File {
             path: key.0.clone(),
             identity: key.1.clone(),
+            held: None,
             state: None,
             is_changed: false,
             found: HashMap::new(),
@@ -97,6 +104,26 @@ impl Files {
         self.all.push(file);
         self.numbers.insert(key, self.all.len() - 1);
         self.all.len() - 1
+    }
+
+    /// Keeps a file open that a process has mapped to a range: when functions are asked for, the process may have
+    /// ended, and in its mount namespace the path may have been that of another file than here.
+    pub fn hold(&mut self, number: usize, pid: u32, [start, end]: [u64; 2]) {
+        let Some(file) = self.all.get_mut(number) else { return };
+        let Identity::Inode(_, inode) = file.identity else { return };
+        if file.held.is_some() || file.state.is_some() || self.held >= MOST_HELD || !is_file(&file.path) {
+            return;
+        }
+        // The first is for those alone who may see what others map.
+        let paths = [format!("/proc/{pid}/map_files/{start:x}-{end:x}"), format!("/proc/{pid}/root{}", file.path)];
+        let mut opened = paths.iter().filter_map(|path| open(Path::new(path)).ok());
+        file.held = opened.find(|(_, metadata)| metadata.ino() == inode);
+        self.held += usize::from(file.held.is_some());
+    }
+
+    /// Whether it is a file with functions, and no memory without a name.
+    pub fn is_file(&self, number: usize) -> bool {
+        self.all.get(number).is_some_and(|file| is_file(&file.path))
     }
 
     /// The name of a file, without its folder.
@@ -107,8 +134,8 @@ impl Files {
     /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of
     /// the recording.
     pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&str> {
-        let File { path, identity, state, is_changed, found } = self.all.get_mut(number)?;
-        let functions = match state.get_or_insert_with(|| look(path, identity, view)) {
+        let File { path, identity, held, state, is_changed, found } = self.all.get_mut(number)?;
+        let functions = match state.get_or_insert_with(|| look(path, identity, held.take(), view)) {
             State::Same(functions) => functions,
             State::Unchanged(changed, functions)
                 if written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then) =>
@@ -156,16 +183,24 @@ fn note(mut paths: Vec<&str>, what: &str) -> Option<String> {
     (count > 0).then(|| format!("{count} {files} {what}: {}{dots}", paths.join(", ")))
 }
 
-fn look(path: &str, identity: &Identity, view: &View) -> State {
-    // `[vdso]`, `//anon`, `/memfd:name (deleted)`
-    if !path.starts_with('/') || path.starts_with("//") || path.starts_with("/memfd:") {
+/// Not `[vdso]`, `//anon`, `/memfd:name (deleted)`.
+fn is_file(path: &str) -> bool {
+    path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:")
+}
+
+fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, view: &View) -> State {
+    if !is_file(path) {
         return State::NoFile;
     }
-    let Ok((opened, file)) = open(Path::new(path)) else { return State::Missing };
+    let is_held = held.is_some();
+    let Ok((opened, file)) = held.map_or_else(|| open(Path::new(path)), Ok) else { return State::Missing };
     let opened = match stable(opened, &file) {
-        Ok((opened, _)) if is_small(&opened) => opened,
+        Ok(opened) if is_small(&opened) => opened,
         _ => return State::Large,
     };
+    if is_held {
+        return State::Same(Functions::of(&opened));
+    }
     let is_inode =
         matches!(identity, Identity::Inode(device, inode) if (*device, *inode) == (numbers(file.dev()), file.ino()));
     let recorded = match identity {
@@ -224,12 +259,12 @@ fn through(file: &fs::File) -> String {
 }
 
 /// A file that nobody changes or cuts while it is mapped, which would end this program by SIGBUS: itself if it is of
-/// root or of this user, and else a copy. Whether it is a copy.
-fn stable(file: fs::File, metadata: &Metadata) -> io::Result<(fs::File, bool)> {
+/// root or of this user, and else a copy.
+fn stable(file: fs::File, metadata: &Metadata) -> io::Result<fs::File> {
     static COPIED: AtomicU64 = AtomicU64::new(0);
     let is_trusted = [0, nix::unistd::geteuid().as_raw()].contains(&metadata.uid());
     if is_trusted && metadata.mode() & 0o022 == 0 {
-        return Ok((file, false));
+        return Ok(file);
     }
     let [most, most_of_all] = MOST_COPIED;
     let len = metadata.len();
@@ -238,21 +273,7 @@ fn stable(file: fs::File, metadata: &Metadata) -> io::Result<(fs::File, bool)> {
     }
     let mut copy = fs::File::from(memfd_create("functions", MFdFlags::MFD_CLOEXEC)?);
     io::copy(&mut file.take(len), &mut copy)?;
-    Ok((copy, true))
-}
-
-/// What finds the functions of a file that a process has mapped. `None` leaves it to the symbolizer, which reads all
-/// symbols of the file.
-///
-/// # Errors
-/// If it has too many of them, or cannot be read.
-pub fn resolver(path: &Path) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
-    let (file, metadata) = open(path)?;
-    let (file, is_copy) = stable(file, &metadata)?;
-    if !is_small(&file) {
-        return Err(io::Error::from(ErrorKind::FileTooLarge).into());
-    }
-    if is_copy { Ok(Some(Box::new(ElfResolver::open(through(&file))?))) } else { Ok(None) }
+    Ok(copy)
 }
 
 /// Whether a file's tables of symbols have at most [`MOST`] bytes (elf(5)). What is no ELF file has none.
@@ -308,8 +329,7 @@ impl Functions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Functions, is_same, is_small, note, open, resolver, stable};
-    use blazesym::symbolize::FindSymOpts;
+    use super::{Functions, is_same, is_small, note, open, stable};
     use std::fs::{self, File};
     use std::os::unix::fs::PermissionsExt;
 
@@ -346,7 +366,7 @@ mod tests {
         let other = File::open("/dev/null").unwrap();
         assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
         drop(other);
-        assert!(resolver(&path).is_err(), "a pipe");
+        assert!(open(&path).is_err(), "a pipe");
         fs::remove_file(&path).unwrap();
     }
 
@@ -355,24 +375,15 @@ mod tests {
     fn a_file_that_is_cut_while_it_is_read_ends_nothing() {
         let path = std::env::temp_dir().join(format!("perfweave-cut-{}", std::process::id()));
         fs::copy("/proc/self/exe", &path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(resolver(&path).unwrap().is_none(), "nobody else may write");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        let cut = || File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         let (file, metadata) = open(&path).unwrap();
-        let functions = Functions::of(&stable(file, &metadata).unwrap().0);
-        cut();
+        let functions = Functions::of(&stable(file, &metadata).unwrap());
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
-        fs::copy("/proc/self/exe", &path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        let symbols = resolver(&path).unwrap().unwrap();
-        cut();
-        let address = symbols.file_offset_to_virt_offset(offset()).unwrap().unwrap();
-        let found = symbols.find_sym(address, &FindSymOpts::Basic).unwrap().ok().unwrap();
-        assert!(found.name.contains("a_function_of_this_file"), "{}", found.name);
         // A long file that takes no room on the disk would take it here.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
-        assert!(resolver(&path).is_err());
+        let (file, metadata) = open(&path).unwrap();
+        assert!(stable(file, &metadata).is_err());
         fs::remove_file(&path).unwrap();
     }
 
@@ -382,14 +393,14 @@ mod tests {
         let path = std::env::temp_dir().join(format!("perfweave-endless-{}", std::process::id()));
         fs::copy("/proc/self/exe", &path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(resolver(&path).unwrap().is_none());
+        assert!(is_small(&File::open(&path).unwrap()));
         let mut bytes = fs::read(&path).unwrap();
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
         let (table, count) = (word(0x28), word(0x38) >> 32 & 0xffff);
         let symtab = (0..count).map(|section| table + 64 * section).find(|at| bytes[at + 4] == 2).unwrap();
         bytes[symtab + 0x20..symtab + 0x28].copy_from_slice(&(1u64 << 28).to_ne_bytes());
         fs::write(&path, bytes).unwrap();
-        assert!(!is_small(&File::open(&path).unwrap()) && resolver(&path).is_err());
+        assert!(!is_small(&File::open(&path).unwrap()));
         fs::remove_file(&path).unwrap();
     }
 

@@ -66,6 +66,16 @@ pub fn frames(record: &Record<'_>) -> Vec<Frame> {
     frames
 }
 
+/// A file, by its number in [`Files`], and an offset in it.
+pub type Place = (usize, u64);
+
+impl Frame {
+    /// An address inside the function.
+    pub fn called(&self) -> u64 {
+        self.address.saturating_sub(self.is_caller.into())
+    }
+}
+
 impl Names {
     /// Learns what an event says of mappings.
     pub fn learn(&mut self, event: &Event<'_>) {
@@ -133,10 +143,12 @@ impl Names {
     pub fn name(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
         let known = match frame.mode {
             Mode::Kernel => view.kernel.function(frame.address).map(str::to_owned),
-            Mode::User => pid.and_then(|pid| {
-                let (file, offset) = self.place(pid, frame.address)?;
-                let function = self.function(file, offset, frame, time, view);
-                Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+            Mode::User => pid.and_then(|pid| match self.mapped(pid, frame.address) {
+                Some((file, offset)) => {
+                    let function = self.function(file, offset, frame.is_caller, time, view);
+                    Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+                }
+                None => view.compiled.of(pid, frame.called()).map(str::to_owned),
             }),
         };
         known.unwrap_or_else(|| format!("{:#x}", frame.address))
@@ -147,28 +159,58 @@ impl Names {
     pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
         let known = match frame.mode {
             Mode::Kernel => Some(view.kernel.function(frame.address).unwrap_or("[kernel]").to_owned()),
-            Mode::User => pid.and_then(|pid| self.of_file(pid, frame, time, view)),
+            Mode::User => pid.and_then(|pid| match self.mapped(pid, frame.address) {
+                Some(place) => Some(self.of_file(place, frame.is_caller, time, view)),
+                None => self.of_no_file(pid, frame, view),
+            }),
         };
         known.unwrap_or_else(|| "[unknown]".into())
     }
 
-    /// The function of a program, or the file that it lies in.
-    pub fn of_file(&mut self, pid: u32, frame: Frame, time: Option<u64>, view: &View) -> Option<String> {
-        let (file, offset) = self.place(pid, frame.address)?;
-        let function = self.function(file, offset, frame, time, view);
-        Some(function.unwrap_or_else(|| match self.files.name(file) {
-            name if name.starts_with('[') => name.to_owned(),
-            name => format!("[{name}]"),
-        }))
+    fn of_no_file(&self, pid: u32, frame: Frame, view: &View) -> Option<String> {
+        let compiled = view.compiled.of(pid, frame.called()).map(str::to_owned);
+        compiled.or_else(|| Some(self.of_memory(self.place(pid, frame.address)?.0)))
     }
 
-    fn function(&mut self, file: usize, offset: u64, frame: Frame, time: Option<u64>, view: &View) -> Option<String> {
-        let called = offset.saturating_sub(frame.is_caller.into());
-        self.files.function(file, called, time, view).map(str::to_owned)
+    /// The function at an offset in a file, or the file.
+    pub fn of_file(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> String {
+        self.function(file, offset, is_caller, time, view).unwrap_or_else(|| self.of_memory(file))
+    }
+
+    /// What stands for all addresses of a file, or of memory that is not a file's.
+    pub fn of_memory(&self, file: usize) -> String {
+        match self.files.name(file) {
+            name if name.starts_with('[') => name.to_owned(),
+            name => format!("[{name}]"),
+        }
+    }
+
+    fn function(
+        &mut self,
+        file: usize,
+        offset: u64,
+        is_caller: bool,
+        time: Option<u64>,
+        view: &View,
+    ) -> Option<String> {
+        self.files.function(file, offset.saturating_sub(is_caller.into()), time, view).map(str::to_owned)
+    }
+
+    /// Where an address of a process lies in a file with functions.
+    pub fn mapped(&self, pid: u32, address: u64) -> Option<Place> {
+        self.place(pid, address).filter(|(file, _)| self.files.is_file(*file))
+    }
+
+    /// The same of a process that runs. The file stays open.
+    pub fn hold(&mut self, pid: u32, address: u64) -> Option<Place> {
+        let place = self.mapped(pid, address)?;
+        let (start, map) = self.processes.get(&pid.cast_signed())?.range(..=address).next_back()?;
+        self.files.hold(place.0, pid, [*start, map.end]);
+        Some(place)
     }
 
     /// The file that a process has mapped at an address, and the offset in it.
-    fn place(&self, pid: u32, address: u64) -> Option<(usize, u64)> {
+    pub fn place(&self, pid: u32, address: u64) -> Option<Place> {
         let (start, map) = self.processes.get(&pid.cast_signed())?.range(..=address).next_back()?;
         (address < map.end).then(|| (map.file, map.offset.wrapping_add(address - start)))
     }

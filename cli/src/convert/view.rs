@@ -5,6 +5,7 @@ use super::picture::is_switch_out;
 use crate::interrupt;
 use crate::kernel::Kernel;
 use crate::numbers::{Numbers, OUTSIDE};
+use crate::profile::compiled::Compiled;
 use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
@@ -30,6 +31,8 @@ pub struct View {
     pub build_ids: HashMap<PathBuf, Vec<Vec<u8>>>,
     /// What lies in the kernel, if the recording is of this boot.
     pub kernel: Kernel,
+    /// What runtimes compiled, if the maps of that are kept with the recording.
+    pub compiled: Compiled,
     sources: Vec<Source>,
     numbers: Numbers,
     /// How often something was learned of the numbers.
@@ -105,7 +108,7 @@ impl View {
         let (clock, wall) = (rings.clock(), rings.wall_clock());
         let (path, before, numbers) = (path.to_owned(), before(path), Numbers::recorded());
         let kernel = Kernel::recorded(&perf_data::kernel_strings(rings));
-        let (learned, ended, ending) = (0, None, HashMap::new());
+        let (learned, ended, ending, compiled) = (0, None, HashMap::new(), Compiled::default());
         Self {
             path,
             clock,
@@ -113,6 +116,7 @@ impl View {
             before,
             build_ids,
             kernel,
+            compiled,
             sources,
             numbers,
             learned,

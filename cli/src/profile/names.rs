@@ -1,15 +1,18 @@
-//! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it
-//! has ended.
+//! Names of addresses in a stack. Where they lie is looked at when they come: in which file, by the mappings that the
+//! process has then. Names are looked up at the end: each takes up to a millisecond, and the process may have ended.
 
 use super::compiled::Compiled;
-use crate::convert::functions::{Identity, resolver};
-use crate::convert::names::{Frame, Mode, Names as Mapped};
+use crate::convert::functions::Identity;
+use crate::convert::names::{Frame, Mode, Names as Mapped, Place};
 use crate::convert::view::View;
 use crate::numbers::ENDED;
+use blazesym::Pid;
 use blazesym::symbolize::source::{Kernel, Process, Source};
-use blazesym::symbolize::{Input, ProcessMemberInfo, ProcessMemberType, Resolve, Symbolizer};
+use blazesym::symbolize::{Input, Symbolizer};
+use linux_perf_event_reader::EventRecord;
+use perf_event_open_sys::bindings;
 use perfweave::{Event, Record, Rings};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -25,85 +28,136 @@ pub struct Names {
     asked: HashSet<u32>,
     compiled: Compiled,
     view: View,
+    /// Where the vDSO lies in this process: the same functions as in all others.
+    vdso: Option<u64>,
+    known: HashMap<At, String>,
+}
+
+/// Where a frame lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum At {
+    /// An address of the kernel.
+    Kernel(u64),
+    /// A place in a file, and whether it is that of a caller.
+    File(Place, bool),
+    /// An address in memory that is no file's. The number of the map that may tell of it, and what was mapped there.
+    Memory(usize, u64, Option<Place>),
+    Unknown,
 }
 
 impl Names {
     pub fn new(rings: &Rings) -> Self {
-        Self {
-            symbols: Symbolizer::builder().set_process_dispatcher(with_care).build(),
-            threads: crate::names::Names::default(),
-            mapped: Mapped::default(),
-            asked: HashSet::new(),
-            compiled: Compiled::default(),
-            view: View::new(rings, Path::new("-")),
-        }
+        let (threads, mapped, asked, compiled, known) = Default::default();
+        let view = View::new(rings, Path::new("-"));
+        Self { symbols: Symbolizer::new(), threads, mapped, asked, compiled, view, vdso: vdso(), known }
     }
 
     /// Takes what a record says of names and mappings. True if it is no sample.
     pub fn take(&mut self, event: &Event<'_>, record: &Record<'_>) -> bool {
         self.mapped.learn(event);
+        if matches!(record.kind(), bindings::PERF_RECORD_COMM | bindings::PERF_RECORD_FORK) {
+            match record.decode() {
+                Ok(EventRecord::Comm(comm)) if comm.is_execve => self.compiled.forget(comm.pid.cast_unsigned()),
+                Ok(EventRecord::Fork(fork)) if fork.pid != fork.ppid => self.compiled.forget(fork.pid.cast_unsigned()),
+                _ => {}
+            }
+        }
         self.threads.take(record) || record.callchain().is_none()
     }
 
-    /// The process, and the functions of a stack, outermost first. The frames are innermost first.
-    pub fn stack(&mut self, pid: u32, frames: &[Frame], time: Option<u64>) -> Vec<String> {
-        let process = match pid {
+    /// What stands for a process in a stack.
+    pub fn process(&mut self, pid: u32) -> String {
+        match pid {
             // Those that have no number here: see `are_outside`.
             0 => "[outside]".into(),
             ENDED => "[ended]".into(),
             _ => format!("{}:{pid}", self.threads.of(pid)),
-        };
-        let functions = frames.iter().rev().map(|frame| self.name(pid, *frame, time));
-        std::iter::once(process).chain(functions).collect()
+        }
     }
 
-    /// Whether frames of process 0, in a PID namespace, are those of a process outside. An idle CPU executes no
-    /// program, and a few functions of the kernel call all that it does (kernel/sched/idle.c). Where functions of the
-    /// kernel have no names, nothing tells.
-    pub fn are_outside(&mut self, frames: &[Frame]) -> bool {
-        const IDLE: [&str; 3] = ["do_idle", "cpu_startup_entry", "default_idle_call"];
-        let (kernels, programs): (Vec<&Frame>, Vec<&Frame>) =
-            frames.iter().partition(|frame| frame.mode == Mode::Kernel);
-        let names: Vec<_> = kernels.into_iter().map(|frame| self.name(0, *frame, None)).collect();
-        let is_known = names.iter().any(|name| name != UNKNOWN);
-        !programs.is_empty() || is_known && !names.iter().any(|name| IDLE.contains(&name.as_str()))
-    }
-
-    fn name(&mut self, pid: u32, frame: Frame, time: Option<u64>) -> String {
-        let unknown = || UNKNOWN.into();
-        // What is outside has no number by which it could be looked at, and for the symbolizer 0 is this program.
-        if pid == 0 && frame.mode == Mode::User {
-            return unknown();
-        }
-        // Of a caller the address is where the function returns to, which may lie behind its end.
-        let called = frame.address.saturating_sub(frame.is_caller.into());
-        let source = match frame.mode {
-            Mode::Kernel => Source::Kernel(Kernel::default()),
-            // What the process's user writes into a file in /tmp is looked at with care, by `compiled`.
-            Mode::User => Source::Process(Process { perf_map: false, ..Process::new(pid.into()) }),
-        };
-        let found = self.symbols.symbolize_single(&source, Input::AbsAddr(called)).ok();
-        if let Some(name) = found.and_then(|found| Some(found.as_sym()?.name.clone().into_owned())) {
-            return name;
-        }
+    /// Where a frame of a process lies now.
+    pub fn at(&mut self, pid: u32, frame: Frame) -> At {
         if frame.mode == Mode::Kernel {
-            return unknown();
+            return At::Kernel(frame.called());
         }
-        if let Some(name) = self.compiled.function(pid, called) {
-            return name.to_owned();
+        // What is outside has no number by which it could be looked at.
+        if pid == 0 || pid == ENDED {
+            return At::Unknown;
         }
         if self.asked.insert(pid) {
             mappings(pid, &mut self.mapped);
         }
-        self.mapped.of_file(pid, frame, time, &self.view).unwrap_or_else(unknown)
+        match self.mapped.hold(pid, frame.address) {
+            Some(place) => At::File(place, frame.is_caller),
+            None => {
+                let place = self.mapped.place(pid, frame.address);
+                At::Memory(self.compiled.want(pid, frame.called()), frame.called(), place)
+            }
+        }
+    }
+
+    /// Reads what runtimes have compiled, before names are asked for. Says which part of it was not read.
+    pub fn read(&mut self) -> impl Iterator<Item = String> {
+        self.compiled.read();
+        self.compiled.notes()
+    }
+
+    /// The name of what lies there, as of a time.
+    pub fn name(&mut self, at: At, time: Option<u64>) -> String {
+        if let Some(name) = self.known.get(&at) {
+            return name.clone();
+        }
+        let unknown = || UNKNOWN.to_owned();
+        let name = match at {
+            At::Kernel(address) => self.symbol(Source::Kernel(Kernel::default()), address).unwrap_or_else(unknown),
+            At::File(place, is_caller) => self.mapped.of_file(place, is_caller, time, &self.view),
+            At::Memory(map, address, place) => {
+                let compiled = self.compiled.name(map, address).map(str::to_owned);
+                compiled.or_else(|| self.of_memory(place?)).unwrap_or_else(unknown)
+            }
+            At::Unknown => unknown(),
+        };
+        self.known.insert(at, name.clone());
+        name
+    }
+
+    fn of_memory(&self, (file, offset): Place) -> Option<String> {
+        let name = self.mapped.of_memory(file);
+        let function = self.vdso.filter(|_| name == "[vdso]").and_then(|start| {
+            // Of this process.
+            let process = Process { perf_map: false, ..Process::new(Pid::Slf) };
+            self.symbol(Source::Process(process), start.checked_add(offset)?)
+        });
+        Some(function.unwrap_or(name))
+    }
+
+    fn symbol(&self, source: Source<'_>, address: u64) -> Option<String> {
+        let found = self.symbols.symbolize_single(&source, Input::AbsAddr(address)).ok()?;
+        Some(found.as_sym()?.name.clone().into_owned())
+    }
+
+    /// The functions of a stack, outermost first, as far as they are known now. The frames are innermost first.
+    pub fn stack(&mut self, pid: u32, frames: &[Frame], time: Option<u64>) -> Vec<String> {
+        let places: Vec<_> = frames.iter().rev().map(|frame| self.at(pid, *frame)).collect();
+        self.read().for_each(drop);
+        places.into_iter().map(|at| self.name(at, time)).collect()
     }
 }
 
-/// Refuses files with too many symbols, reads copies of those that others may change, and leaves the rest to the
-/// symbolizer.
-fn with_care(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
-    let ProcessMemberType::Path(path) = member.member_entry else { return Ok(None) };
-    resolver(&path.maps_file)
+/// Whether places of process 0, in a PID namespace, are those of a process outside, by their names. An idle CPU
+/// executes no program, and a few functions of the kernel call all that it does (kernel/sched/idle.c). Where functions
+/// of the kernel have no names, nothing tells.
+pub fn are_outside(places: &[At], names: &[String]) -> bool {
+    const IDLE: [&str; 3] = ["do_idle", "cpu_startup_entry", "default_idle_call"];
+    let is_program = places.iter().any(|at| !matches!(at, At::Kernel(_)));
+    is_program || names.iter().any(|name| name != UNKNOWN) && !names.iter().any(|name| IDLE.contains(&name.as_str()))
+}
+
+/// Where the vDSO begins.
+fn vdso() -> Option<u64> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
+    u64::from_str_radix(line.split_once('-')?.0, 16).ok()
 }
 
 /// What a process has mapped to execute, if it still runs: lines of `/proc/PID/maps` (proc_pid_maps(5)).
@@ -130,4 +184,31 @@ fn mapping(line: &str, pid: u32, mapped: &mut Mapped) -> Option<()> {
         mapped.map(pid.cast_signed(), [start, end.checked_sub(start)?, hex(offset)?], path, identity);
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perfweave::sim;
+
+    #[inline(never)]
+    fn a_function_of_this_file() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    /// While samples come, nothing is looked up. Then each place is, once.
+    #[test]
+    fn names_are_looked_up_when_they_are_asked_for_and_once() {
+        assert_eq!(a_function_of_this_file(), 7);
+        let mut names = Names::new(&sim::Kernel::new(&[0]).rings());
+        let address = a_function_of_this_file as fn() -> u64 as usize as u64;
+        let frame = Frame { address, mode: Mode::User, is_caller: false };
+        let places: HashSet<_> = (0..1000).map(|_| names.at(std::process::id(), frame)).collect();
+        assert!(places.len() == 1 && names.known.is_empty(), "{places:?}");
+        for at in places.iter().chain(&places) {
+            let name = names.name(*at, None);
+            assert!(name.contains("a_function_of_this_file"), "{name}");
+        }
+        assert_eq!(names.known.len(), 1);
+    }
 }

@@ -1,13 +1,13 @@
 //! The flight recorder: what was before something happened, as a file each time.
 
 use super::socket::{Socket, answer};
-use super::trigger::{Told, Trigger};
+use super::trigger::{Ear, Told, Trigger};
 use super::{Args, DONE, skipped};
 use crate::failure::{Failure, Outcome};
 use crate::out::{Out, line, say};
 use crate::verify::hex;
 use nix::sys::signal::Signal;
-use perfweave::{Clock, Fence, Handle, Hold, Item, Key, Recorder};
+use perfweave::{Clock, Event, Fence, Handle, Hold, Key, Pause, Recorder};
 use perfweave_perf_data::Writer;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,8 +18,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,19 +35,20 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     let mut recorder = Recorder::open(args.options(child.as_ref()), Key::Time, &fence)?;
     skipped(recorder.skipped());
     let (told, hears) = mpsc::sync_channel(WAITING);
+    let ear = Ear { told, rings: recorder.handle(), covered: Arc::default() };
     let ends = Arc::new(AtomicBool::new(false));
-    on_signals(&args.on_signal, told.clone(), Arc::clone(&ends))?;
-    let watches = args.on.iter().map(|on| on.watch(&args.common, told.clone())).collect::<Result<Vec<Handle>, _>>()?;
-    let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, told.clone())).transpose()?;
-    let files = earlier(&args.output);
-    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0, newest: String::new(), files, ends };
+    on_signals(&args.on_signal, ear.clone(), Arc::clone(&ends))?;
+    let watches = args.on.iter().map(|on| on.watch(&args.common, ear.clone())).collect::<Result<Vec<Handle>, _>>()?;
+    let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, ear.clone())).transpose()?;
+    let (files, covered) = (earlier(&args.output), Arc::clone(&ear.covered));
+    let mut flights = Flights { args, last, written: 0, failed: 0, covered, newest: String::new(), files, ends };
     if let Some(mut child) = child.take() {
         child.go()?;
         let ended = Arc::clone(&flights.ends);
         thread::Builder::new().name("wait".into()).spawn(move || {
             let _ = child.wait();
             ended.store(true, Ordering::Release);
-            let _ = told.try_send(Told::End);
+            let _ = ear.told.try_send(Told::End);
         })?;
     }
     eprintln!("recording the last {last:?}; waiting for what is asked for; Ctrl-C ends it");
@@ -67,7 +68,7 @@ struct Flights<'a> {
     written: u64,
     failed: u64,
     /// Until when events are in a file, or were to be in one.
-    covered: u64,
+    covered: Arc<AtomicU64>,
     /// The last file, or why it could not be written.
     newest: String,
     /// The files that there are, the oldest first: those of earlier recorders, then its own as they were written.
@@ -103,8 +104,11 @@ impl Flights<'_> {
     }
 
     fn trigger(&mut self, recorder: &mut Recorder, trigger: &Trigger) -> Result<(), Failure> {
-        if trigger.time > self.covered {
+        if trigger.time > self.covered.load(Ordering::Relaxed) {
             self.write(recorder, trigger)?;
+        } else {
+            // Who heard it may have stopped the rings when its file was already written.
+            recorder.rings().resume()?;
         }
         if let Some(client) = &trigger.answer {
             answer(client, &self.newest);
@@ -145,7 +149,8 @@ impl Flights<'_> {
             }
             Err(failure) => {
                 self.failed += 1;
-                self.covered = Clock::Monotonic.now().unwrap_or(0);
+                self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
+                recorder.rings().resume()?;
                 // It is no complete file, and takes room.
                 let _ = fs::remove_file(&partial);
                 self.newest = format!("error: {}", failure.message());
@@ -158,16 +163,15 @@ impl Flights<'_> {
 
     /// Writes the last moments into a file.
     fn moments(&mut self, recorder: &mut Recorder, trigger: &Trigger, path: &Path) -> Result<Flight, Failure> {
-        // Before the rings are stopped, so that they are not stopped for longer than the records take.
+        // Recording has gone on if the trigger was heard while the file before was written.
+        recorder.rings().pause(Pause::Output)?;
         let mut writer = Writer::create(path, recorder.rings())?;
-        self.covered = Clock::Monotonic.now().unwrap_or(0);
+        self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
         let frozen = recorder.freeze()?;
         let from = trigger.time.saturating_sub(u64::try_from(self.last.as_nanos()).unwrap_or(u64::MAX));
-        let mut first = None;
+        let mut sides = Sides { trigger: trigger.time, before: 0, after: 0 };
         for event in frozen.since(from) {
-            if let Item::Record(_) = event.item() {
-                first = first.or(event.key());
-            }
+            sides.count(&event);
             writer.write(&event)?;
         }
         let complete_from = frozen.complete_from();
@@ -176,7 +180,14 @@ impl Flights<'_> {
         // What is missing before the first record that was asked for does not matter.
         let begin = complete_from.filter(|begin| *begin > from);
         let complete = begin.map_or(self.last, |begin| Duration::from_nanos(trigger.time.saturating_sub(begin)));
-        Ok(Flight { records: written.records, lost: written.lost, asked: self.last, complete, hash: written.hash })
+        Ok(Flight {
+            sides,
+            records: written.records,
+            lost: written.lost,
+            asked: self.last,
+            complete,
+            hash: written.hash,
+        })
     }
 
     /// The name of a file of now: names of later files are larger.
@@ -233,8 +244,28 @@ fn hidden(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.partial"))
 }
 
+/// How many records lie on each side of what was waited for. Its own record is the last before.
+#[derive(Debug)]
+struct Sides {
+    trigger: u64,
+    before: u64,
+    after: u64,
+}
+
+impl Sides {
+    fn count(&mut self, event: &Event<'_>) {
+        let Some(time) = event.record().and_then(|_| event.key()) else { return };
+        *if time <= self.trigger { &mut self.before } else { &mut self.after } += 1;
+    }
+
+    fn words(&self, what: &str) -> String {
+        format!("{} records before {what} and {} after it", self.before, self.after)
+    }
+}
+
 /// What a file has.
 struct Flight {
+    sides: Sides,
     records: u64,
     lost: u64,
     asked: Duration,
@@ -245,16 +276,17 @@ struct Flight {
 
 impl Flight {
     fn tell(&self, path: &Path, trigger: &Trigger, json: bool) -> io::Result<()> {
-        let Self { records, lost, asked, complete, hash } = self;
+        let Self { sides, records, lost, asked, complete, hash } = self;
         let (file, what) = (path.display().to_string(), &trigger.what);
         let mut out = Out::new();
         if json {
-            let object = json!({ "file": file, "trigger": what, "time": trigger.time, "records": records, "lost": lost,
+            let object = json!({ "file": file, "trigger": what, "time": trigger.time, "records": records,
+                "before": sides.before, "after": sides.after, "lost": lost,
                 "asked_ns": asked.as_nanos() as u64, "complete_ns": complete.as_nanos() as u64, "hash": hex(hash) });
             line(&mut out, format_args!("{object}"))?;
             return out.flush();
         }
-        line(&mut out, format_args!("{file}: {records} records before {what}"))?;
+        line(&mut out, format_args!("{file}: {}", sides.words(what)))?;
         line(&mut out, format_args!("{file}: hash {}", hex(hash)))?;
         if complete < asked {
             writeln!(
@@ -263,13 +295,13 @@ impl Flight {
             )?;
         }
         if *lost > 0 {
-            writeln!(out, "  {lost} records are missing, of the time in which an earlier file was written")?;
+            writeln!(out, "  {lost} records are missing, of times in which the rings stood still for a file")?;
         }
         out.flush()
     }
 }
 
-fn on_signals(triggers: &[Signal], told: SyncSender<Told>, ended: Arc<AtomicBool>) -> Result<(), Failure> {
+fn on_signals(triggers: &[Signal], ear: Ear, ended: Arc<AtomicBool>) -> Result<(), Failure> {
     let ends = [SIGINT, SIGTERM, SIGHUP];
     let mut signals = Signals::new(ends.into_iter().chain(triggers.iter().map(|signal| *signal as i32)))?;
     thread::Builder::new().name("signals".into()).spawn(move || {
@@ -282,11 +314,15 @@ fn on_signals(triggers: &[Signal], told: SyncSender<Told>, ended: Arc<AtomicBool
                     ended.store(true, Ordering::Release);
                     Told::End
                 }
-                Ok(signal) => Told::Trigger(Trigger::now(signal.as_str().into())),
+                Ok(signal) => {
+                    let trigger = Trigger::now(signal.as_str().into());
+                    ear.stop(&trigger);
+                    Told::Trigger(trigger)
+                }
                 Err(_) => continue,
             };
             // It never waits, so that a second Ctrl-C is heard.
-            match told.try_send(what) {
+            match ear.told.try_send(what) {
                 Err(TrySendError::Full(Told::Trigger(_))) => {
                     eprintln!("perfweave: a signal is left out: too much waits to be written")
                 }
@@ -300,7 +336,43 @@ fn on_signals(triggers: &[Signal], told: SyncSender<Told>, ended: Arc<AtomicBool
 
 #[cfg(test)]
 mod tests {
+    use super::super::trigger::{Ear, Trigger};
+    use super::Sides;
+    use perfweave::{Clock, Fence, Key, Layout, Recorder, Rings, sim};
     use std::fs;
+    use std::sync::mpsc;
+
+    /// What was waited for comes late: the ring has what was after it too.
+    #[test]
+    fn records_are_counted_on_their_side_of_the_trigger() {
+        let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(4 | 1024, true, 0));
+        let mut recorder = kernel.recorder(Key::Time).unwrap();
+        assert!([1, 5, 6, 7].into_iter().all(|time| kernel.emit(0, time, &[0; 8])));
+        for (trigger, words) in [(0, "0 records before it and 4 after it"), (5, "2 records before it and 2 after it")] {
+            let mut sides = Sides { trigger, before: 0, after: 0 };
+            recorder.freeze().unwrap().events().for_each(|event| sides.count(&event));
+            assert_eq!(sides.words("it"), words);
+        }
+    }
+
+    /// Whatever else has to be done before a file is written, nothing is overwritten meanwhile.
+    #[test]
+    fn who_hears_a_trigger_stops_the_rings() {
+        let options = Rings::options().event_name("page-faults").period(1).user_only().pid(std::process::id());
+        let opened = Recorder::open(options.bytes(1 << 16), Key::Time, &Fence::Auto);
+        let Some(mut recorder) = perfweave_support::kernel("a recorder of this process", opened) else { return };
+        let (told, _hears) = mpsc::sync_channel(1);
+        let ear = Ear { told, rings: recorder.handle(), covered: Default::default() };
+        // Commands inherit the event.
+        let run = || assert!(std::process::Command::new("true").status().unwrap().success());
+        run();
+        assert!(ear.tell(Trigger::now("a test".into())));
+        let stopped = Clock::Monotonic.now().unwrap();
+        run();
+        let frozen = recorder.freeze().unwrap();
+        let times: Vec<_> = frozen.events().filter_map(|event| event.key()).collect();
+        assert!(!times.is_empty() && times.iter().all(|time| *time <= stopped), "{stopped}: {times:?}");
+    }
 
     #[test]
     fn only_its_own_files_are_counted() {

@@ -1,6 +1,6 @@
 //! A socket that other programs write lines into: each asks for a file, and is answered with its name.
 
-use super::trigger::{Told, Trigger};
+use super::trigger::{Ear, Trigger};
 use crate::failure::Failure;
 use crate::out::line;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
@@ -12,7 +12,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ pub struct Socket(PathBuf);
 
 impl Socket {
     /// Listens in a thread.
-    pub fn listen(path: &Path, told: SyncSender<Told>) -> Result<Self, Failure> {
+    pub fn listen(path: &Path, ear: Ear) -> Result<Self, Failure> {
         let listener = bound(path).map_err(|error| {
             Failure::hinting(
                 format_args!("cannot listen at {}: {error}", path.display()),
@@ -40,10 +39,10 @@ impl Socket {
                     thread::sleep(Duration::from_millis(100));
                     continue;
                 };
-                let told = told.clone();
+                let ear = ear.clone();
                 // Nobody waits for a client that is slow. A thread that cannot be started is a client that is not
                 // heard.
-                let _ = thread::Builder::new().name("client".into()).spawn(move || hear(client, &told));
+                let _ = thread::Builder::new().name("client".into()).spawn(move || hear(client, &ear));
             }
         })?;
         Ok(socket)
@@ -82,7 +81,7 @@ fn bound(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// A trigger for each line, until the client or the recorder ends.
-fn hear(client: UnixStream, told: &SyncSender<Told>) {
+fn hear(client: UnixStream, ear: &Ear) {
     let client = Arc::new(client);
     let mut lines = BufReader::new(&*client);
     loop {
@@ -97,7 +96,7 @@ fn hear(client: UnixStream, told: &SyncSender<Told>) {
         let text: String = String::from_utf8_lossy(&line).chars().filter(|letter| !letter.is_control()).collect();
         let trigger =
             Trigger { answer: Some(Arc::clone(&client)), ..Trigger::now(format!("asked by a socket: {text}")) };
-        if told.send(Told::Trigger(trigger)).is_err() {
+        if !ear.tell(trigger) {
             return;
         }
     }

@@ -7,12 +7,13 @@ use crate::names::Names;
 use crate::scheduler::{self, Scheduler};
 use nix::sys::signal::Signal;
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Handle, Item, Reader, Record, Rings};
+use perfweave::{Clock, Handle, Item, Pause, Reader, Record, Rings};
 use perfweave_decode::Format;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
@@ -42,6 +43,32 @@ pub enum Told {
     /// A signal to end, or the end of the command.
     End,
     Failed(Failure),
+}
+
+/// What a thread that hears something has.
+#[derive(Debug, Clone)]
+pub struct Ear {
+    pub told: SyncSender<Told>,
+    /// The recorder's.
+    pub rings: Handle,
+    /// Until when events are in a file.
+    pub covered: Arc<AtomicU64>,
+}
+
+impl Ear {
+    /// Stops the rings, which overwrite what was before. Who writes the file has other work first.
+    pub fn stop(&self, trigger: &Trigger) {
+        if trigger.time > self.covered.load(Ordering::Relaxed) {
+            // Who writes the file stops them again, and says if that fails.
+            let _ = self.rings.pause(Pause::Output);
+        }
+    }
+
+    /// Tells of a trigger. False if nobody hears it.
+    pub fn tell(&self, trigger: Trigger) -> bool {
+        self.stop(&trigger);
+        self.told.send(Told::Trigger(trigger)).is_ok()
+    }
 }
 
 impl Trigger {
@@ -103,7 +130,7 @@ pub fn signal(text: &str) -> Result<Signal, String> {
 
 impl On {
     /// Watches for it in a thread, until the handle is closed.
-    pub fn watch(&self, common: &Common, told: SyncSender<Told>) -> Result<Handle, Failure> {
+    pub fn watch(&self, common: &Common, ear: Ear) -> Result<Handle, Failure> {
         let options = match self {
             Self::Wakeup(_) => scheduler::sources(Rings::options())
                 .tracepoint("sched:sched_wakeup_new")
@@ -152,13 +179,13 @@ impl On {
                     }
                     _ => None,
                 };
-                if happened.is_some_and(|trigger| told.send(Told::Trigger(trigger)).is_err()) {
+                if happened.is_some_and(|trigger| !ear.tell(trigger)) {
                     break None;
                 }
             };
             if let Some(error) = end {
                 // The recorder has ended if nobody hears it.
-                let _ = told.send(Told::Failed(error.into()));
+                let _ = ear.told.send(Told::Failed(error.into()));
             }
         })?;
         Ok(handle)

@@ -57,13 +57,13 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Whether an event is a family's. What is no record is everybody's, and so are names.
-fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
+pub fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
     let Item::Record(record) = event.item() else { return true };
     family.take(&record);
     record.kind() != bindings::PERF_RECORD_SAMPLE || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
 }
 
-fn is_probe(name: &str) -> bool {
+pub fn is_probe(name: &str) -> bool {
     let kinds = ["kprobe", "kretprobe", "uprobe", "uretprobe", "usdt"];
     name.split_once(':').is_some_and(|(kind, _)| kinds.contains(&kind))
 }

@@ -78,8 +78,7 @@ impl Stacks {
             return Vec::new();
         };
         match &mut self.names {
-            // The first is the process.
-            Of::Live(names) => names.stack(*pid, frames, Some(*time)).split_off(1),
+            Of::Live(names) => names.stack(*pid, frames, Some(*time)),
             Of::Recorded(of) => {
                 let (names, view) = &mut **of;
                 frames.iter().rev().map(|frame| names.name(Some(*pid), *frame, Some(*time), view)).collect()
