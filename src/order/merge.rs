@@ -989,6 +989,11 @@ impl Merge {
             status.add_untraced(cpu, untraced);
         }
         status.explain_machine();
+        // LOST records and the recording's own count are of the same losses (`Recording::lost_in_all`).
+        let told =
+            self.rings.cpu_rings.iter().fold(0u64, |sum, cpu_ring| sum.saturating_add(cpu_ring.losses.reported()));
+        let untold = self.rings.recorded_lost().saturating_sub(told);
+        (status.machine.lost, status.machine.unreported) = (untold, untold);
         if !asks {
             status.is_not_exact();
         }
@@ -1008,8 +1013,8 @@ impl Merge {
             most_used: counts.most_used,
             yielded,
             held: (counts.indexed - yielded).saturating_add(unindexed),
-            lost,
-            unreported: lost.saturating_sub(counts.lost),
+            lost: lost.saturating_add(cpu_ring.losses.samples()),
+            unreported: lost.saturating_add(cpu_ring.losses.samples()).saturating_sub(counts.lost),
             // What lies after a reservation that is not committed cannot be read.
             exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
             damaged: counts.corrupt,
@@ -1034,7 +1039,10 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
         && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {
         let cpu = cpu_ring.origin.cpu;
-        let message = if cpu_ring.origin.layout.has_fields() {
+        let message = if rings.are_complete() {
+            // Its records need not say their CPU.
+            "it was recorded without times (perf record --no-timestamp): name another key to order it by".to_owned()
+        } else if cpu_ring.origin.layout.has_fields() {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         } else {
