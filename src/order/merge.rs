@@ -1041,7 +1041,7 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
         let cpu = cpu_ring.origin.cpu;
         let message = if rings.are_complete() {
             // Its records need not say their CPU.
-            "it was recorded without times (perf record --no-timestamp): name another key to order it by".to_owned()
+            "its records carry no time to order by (perf record --no-timestamp): name another key".to_owned()
         } else if cpu_ring.origin.layout.has_fields() {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")

@@ -88,28 +88,32 @@ impl Losses {
 
     /// What LOST and LOST_SAMPLES records have reported together with one more. If that is more than there can be, the
     /// one is no LOST record of the kernel's, which counts each record that it drops before it writes one
-    /// (`__perf_output_begin`, `kernel/events/ring_buffer.c`). Where that count cannot be read, as that of samples which
-    /// never came to the ring, no more than one a nanosecond can have been dropped since the machine was booted.
+    /// (`__perf_output_begin`, `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a
+    /// nanosecond can have been dropped since the machine was booted. Nothing counts samples that never came to the
+    /// ring: the kernel has 16 bits for those of one look at the processor's buffer (`intel_pmu_drain_pebs_nhm`).
     pub(crate) fn check(
         &mut self,
         record: &Record<'_>,
         [reported, samples]: [u64; 2],
         count: u64,
     ) -> Result<[u64; 2], Fault> {
-        let (sum, most) = if record.is_lost_samples() {
-            (samples.saturating_add(count), since_boot())
-        } else {
-            let sum = reported.saturating_add(count);
-            if sum > self.most && !self.asked {
-                // Once for a look: the answer is the same for all LOST records before the head.
-                self.ask();
-            }
-            (sum, self.most)
-        };
-        if sum > most {
-            return Err(Fault::Lost { count, most: most.saturating_sub(sum.saturating_sub(count)) });
+        if record.is_lost_samples() {
+            let most = u64::from(u32::MAX);
+            return if count > most {
+                Err(Fault::Lost { count, most })
+            } else {
+                Ok([reported, samples.saturating_add(count)])
+            };
         }
-        Ok(if record.is_lost_samples() { [reported, sum] } else { [sum, samples] })
+        let sum = reported.saturating_add(count);
+        if sum > self.most && !self.asked {
+            // Once for a look: the answer is the same for all LOST records before the head.
+            self.ask();
+        }
+        if sum > self.most {
+            return Err(Fault::Lost { count, most: self.most.saturating_sub(reported) });
+        }
+        Ok([sum, samples])
     }
 
     /// How many were dropped as far as is known: by LOST records, or the kernel's last answer.
@@ -122,7 +126,7 @@ impl Losses {
         self.asked = true;
         match self.read() {
             Some(total) => (self.counted, self.most) = (total, total),
-            None => self.most = since_boot(),
+            None => self.most = Clock::Boottime.now().unwrap_or(u64::MAX),
         }
         self.known()
     }
@@ -134,11 +138,6 @@ impl Losses {
             self.counter = self.read().map_or(Counter::Unknown, |before| Counter::Events { events: new, before });
         }
     }
-}
-
-/// Nanoseconds since the machine was booted.
-fn since_boot() -> u64 {
-    Clock::Boottime.now().unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Counter {

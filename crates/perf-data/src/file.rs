@@ -143,7 +143,8 @@ impl Input {
 
     /// The file ends before the data that it promises.
     pub(crate) fn truncated(&self, what: &str, end: u64) -> Error {
-        let message = format!("it is {} bytes long, and its {what} end at {end}", self.len);
+        let ends = if what.ends_with('s') { "end" } else { "ends" };
+        let message = format!("it is {} bytes long, and its {what} {ends} at {end}", self.len);
         unreadable(message, "the file was cut short: copy it anew")
     }
 }
