@@ -106,8 +106,11 @@ mod tests {
             assert_eq!(plain(kind, config), None, "{kind} {config}");
         }
         assert_eq!(of(0, 0, |attr| attr.set_exclude_kernel(1)).as_deref(), Some("cycles:uh"));
-        let user = |attr: &mut perf_event_attr| (attr.set_exclude_kernel(1), attr.set_exclude_hv(1));
-        assert_eq!(of(0, 1, |attr| drop(user(attr))).as_deref(), Some("instructions:u"));
+        let user = |attr: &mut perf_event_attr| {
+            attr.set_exclude_kernel(1);
+            attr.set_exclude_hv(1);
+        };
+        assert_eq!(of(0, 1, user).as_deref(), Some("instructions:u"));
         assert_eq!(of(0, 0, |attr| attr.set_precise_ip(3)).as_deref(), Some("cycles:ppp"));
         assert_eq!(of(1, 0, |attr| attr.set_exclude_user(1)).as_deref(), Some("cpu-clock:kh"));
     }
