@@ -13,6 +13,7 @@ pub mod text;
 pub mod view;
 
 use crate::failure::{Failure, Outcome};
+use crate::missing;
 use crate::out::say;
 use crate::output;
 use crate::profile::compiled::Compiled;
@@ -143,12 +144,19 @@ impl Format {
     }
 }
 
+/// What commands say of a recording whose records have no times.
+pub const WITHOUT_TIMES: &str = "it was recorded without times (perf record --no-timestamp)";
+
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     let rings = read(path, perf_data::open)?;
     if rings.is_empty() {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
+    }
+    if rings.layouts().any(|layout| layout.sample_type() & u64::from(bindings::PERF_SAMPLE_TIME) == 0) {
+        let hint = format!("perf script -i {} prints it in the file's order; or record with times", path.display());
+        return Err(Failure::hinting(format_args!("cannot order {}: {WITHOUT_TIMES}", path.display()), hint));
     }
     if let Some(unfinished) = perf_data::unfinished(&rings) {
         say(format_args!("perfweave: {unfinished}"));
@@ -167,7 +175,7 @@ fn compiled(path: &Path) -> Result<Compiled, Failure> {
         let mut reader = Reader::new(rings, Order::new())?;
         while let Some(batch) = reader.batch(Duration::ZERO)? {
             for event in batch {
-                names.learn(&event, &view);
+                names.learn(&event);
                 let Some(record) = event.record() else { continue };
                 let Some((pid, _)) = record.pid_tid().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
                     continue;
@@ -238,6 +246,9 @@ fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> R
         }
     }
     progress.end();
+    if let Some(elsewhere) = missing::without_place(reader.ledger()?.machine.lost) {
+        eprintln!("perfweave: {elsewhere}");
+    }
     if view.is_of_namespace() {
         eprintln!("perfweave: recorded in a PID namespace: {OTHER_NUMBERS}");
     }

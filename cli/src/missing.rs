@@ -5,6 +5,11 @@ use perfweave::Account;
 /// Why losses are not all counted, where a command knows nothing more special.
 pub const UNCOUNTED: &str = "losses after the last record of a ring are not counted here (Linux 6.0 counts them)";
 
+/// What is said of losses that a recording counts and does not place, if there are any.
+pub fn without_place(lost: u64) -> Option<String> {
+    (lost > 0).then(|| format!("{lost} records were lost of which the recording has the count, and not the place"))
+}
+
 /// What is missing, in words, by the account of all CPUs together. `uncounted` says why losses are not all counted, if
 /// they are not, and what would help.
 pub fn of(total: &Account, uncounted: &str) -> String {

@@ -196,7 +196,7 @@ impl Scheduler {
 
     /// Losses that no event has told, because no record has followed them: gives the time from which nothing is known.
     pub fn unreported(&mut self, ledger: &Status) -> Option<u64> {
-        let unreported = ledger.accounts.iter().filter(|account| account.unreported > 0);
+        let unreported = ledger.accounts.iter().chain([&ledger.machine]).filter(|account| account.unreported > 0);
         unreported.map(|account| self.account.lost(account.cpu, None)).min()
     }
 

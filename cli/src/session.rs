@@ -328,7 +328,11 @@ fn on_signals(stop: Arc<Stop>, handle: Handle) -> Result<(), Failure> {
 pub fn notice(item: &Item<'_>) -> Option<String> {
     match item {
         Item::Record(_) | Item::Flushed => None,
+        Item::Lost(lost) if lost.cpu == ANY_CPU => Some(format!("{} records were lost here", lost.count)),
         Item::Lost(lost) => Some(format!("CPU {} lost {} records here", lost.cpu, lost.count)),
+        Item::Damage(damage) if damage.cpu == ANY_CPU => {
+            Some(format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault))
+        }
         Item::Gap(gap) => Some(format!("{} numbers are missing, from {} to {}", gap.count, gap.first, gap.last)),
         Item::Damage(damage) => {
             Some(format!("CPU {}: {} bytes are no record: {}", damage.cpu, damage.bytes.len(), damage.fault))
@@ -368,7 +372,8 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
     let name = match item {
         Item::Record(_) | Item::Flushed => return None,
         Item::Lost(lost) => {
-            return Some(json!({ "notice": "lost", "time": key, "cpu": lost.cpu, "count": lost.count }));
+            let cpu = (lost.cpu != ANY_CPU).then_some(lost.cpu);
+            return Some(json!({ "notice": "lost", "time": key, "cpu": cpu, "count": lost.count }));
         }
         Item::Gap(_) => "gap",
         Item::Anomaly(_) => "anomaly",

@@ -1,6 +1,6 @@
 //! Checks the certificate of a recording.
 
-use crate::convert;
+use crate::convert::{self, WITHOUT_TIMES};
 use crate::failure::Outcome;
 use crate::missing;
 use crate::out::{Out, line};
@@ -14,19 +14,19 @@ use std::process::ExitCode;
 
 /// Checks what a recording says of itself: whether a record was changed, added, moved or removed
 ///
-/// `perfweave record` writes a seal after each MiB of events and at the end, with the hash of all bytes before it, the
-/// counts of records and losses of each CPU, and how far the order was proven. This reads the file once, counts and
-/// hashes its records, and compares. Standard input is kept in a temporary file meanwhile. It names the bytes and times
-/// that nothing vouches for. A recording of `perf record` has no seals: order and losses are counted, and nothing
-/// vouches for its bytes.
+/// `perfweave record` writes its certificate in parts, after each MiB of events and at the end, with the hash of all
+/// bytes before it, the counts of records and losses of each CPU, and how far the order was proven. This reads the file
+/// once, counts and hashes its records, and compares. Standard input is kept in a temporary file meanwhile. It names the
+/// bytes and times that nothing vouches for. A recording of `perf record` has no certificate: order and losses are
+/// counted, and nothing vouches for its bytes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The recording; - for standard input
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
-    /// The hash that `perfweave record` printed. Without it, a recording whose seals were written anew as well is not
-    /// found
+    /// The hash that `perfweave record` printed. Without it, a recording whose certificate was written anew as well is
+    /// not found
     #[arg(long, value_name = "HASH", value_parser = hash)]
     expect: Option<[u8; 32]>,
     /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with
@@ -103,9 +103,12 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
         times.map_or_else(String::new, |[from, until]| format!(", from {} to {}", seconds(from), seconds(until)));
     line(out, format_args!("{}: {records} records of {cpus} CPUs{times}; {lost} lost", args.file.display()))?;
     let order = match back {
-        0 => "none is older than one before it".to_owned(),
-        _ => format!("{back} are older than one before them"),
+        0 if verdict.found.times.is_none() && records > 0 => without_times(verdict),
+        0 => "in the file none is older than one before it".to_owned(),
+        _ => format!("in the file {back} are older than one before them"),
     };
+    let placed = verdict.cpus.iter().fold(0u64, |sum, found| sum.saturating_add(found.lost));
+    let elsewhere = missing::without_place(lost.saturating_sub(placed));
     match verdict.claims {
         Some(Claims { proven, assumed, late, frontier, by_time, missing, left_out, .. }) => {
             let until = frontier.map_or_else(String::new, |frontier| match by_time {
@@ -113,12 +116,12 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
                 false => format!(", up to the key {frontier}"),
             });
             let compared = if by_time { order } else { "its keys are not times, so they are not compared".into() };
-            writeln!(out, "order: {proven} proven{until}; {assumed} left early, {late} late; in the file {compared}")?;
+            writeln!(out, "order: {proven} proven{until}; {assumed} left early, {late} late; {compared}")?;
             if missing + left_out > 0 {
                 writeln!(out, "told by the stream, and no records: {left_out} events, {missing} missing numbers")?;
             }
         }
-        None => writeln!(out, "order: in the file {order}")?,
+        None => writeln!(out, "order: {order}")?,
     }
     if args.numbers.is_some() && !verdict.claims.is_some_and(|claims| claims.numbers) {
         writeln!(out, "numbers: {} missing; the recorder had no numbers to compare with", verdict.found.missing)?;
@@ -126,6 +129,7 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     for found in &verdict.cpus {
         writeln!(out, "{}", of_cpu(found))?;
     }
+    elsewhere.map_or(Ok(()), |elsewhere| writeln!(out, "{elsewhere}"))?;
     if verdict.hash.is_some() {
         let in_doubt = if verdict.holds() && is_expected { "" } else { " (in doubt)" };
         writeln!(out, "ledger{in_doubt}: {}", ledger(verdict))?;
@@ -140,19 +144,27 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
         return writeln!(out, "it has no certificate: nothing vouches for its bytes, nor for what may be missing");
     };
     writeln!(out, "hash: {}", hex(&hash))?;
+    let parts = format!("{} parts of a certificate", verdict.seals);
     if !is_expected {
         writeln!(out, "ANOTHER HASH was expected: this is not the recording that was written then")
     } else if verdict.holds() {
         let unless = match args.expect {
             Some(_) => "",
-            None => ", unless the seals behind it were written anew as well: --expect HASH tells",
+            None => ", unless the certificate behind it was written anew as well: --expect HASH tells",
         };
-        writeln!(out, "it holds: {} seals; no record was changed, added, moved or removed{unless}", verdict.seals)
+        writeln!(out, "it holds: {parts}; no record was changed, added, moved or removed{unless}")
     } else if verdict.more > 0 {
-        writeln!(out, "{} seals", verdict.seals)
+        writeln!(out, "{parts}")
     } else {
-        writeln!(out, "{} seals; what is not named above holds", verdict.seals)
+        writeln!(out, "{parts}; what is not named above holds")
     }
+}
+
+/// Why no times can be compared.
+fn without_times(verdict: &Verdict) -> String {
+    // Names of what ran before have the time 0, and count as of no CPU.
+    let may_be_names = verdict.cpus.iter().all(|found| found.cpu.is_none());
+    format!("{WITHOUT_TIMES}{}", if may_be_names { ", or has nothing but names" } else { "" })
 }
 
 /// What the recorder knew to be missing.

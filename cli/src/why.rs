@@ -321,7 +321,9 @@ fn print(
 /// What a recording lacks, as the summary of a session says it.
 fn conclude(args: &Args, reader: &mut Reader, out: &mut Out) -> Result<(), Failure> {
     let ledger = reader.ledger()?;
-    let total = ledger.total();
+    let mut total = ledger.total();
+    // Nobody knows that they came last.
+    total.unreported -= ledger.machine.unreported;
     let Account { yielded: records, lost, late, damaged, .. } = total;
     if args.common.json {
         let summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": ledger.is_complete() });
@@ -330,6 +332,7 @@ fn conclude(args: &Args, reader: &mut Reader, out: &mut Out) -> Result<(), Failu
     out.flush()?;
     if !args.common.json {
         eprintln!("{records} events: {late} late; {}", missing::of(&total, missing::UNCOUNTED));
+        missing::without_place(ledger.machine.lost).iter().for_each(|words| eprintln!("{words}"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Errors of the library name its functions. The programs name their options.
 
 /// What the library calls by its functions, and how it is said here.
-const WORDS: [(&str, &str); 24] = [
+const WORDS: [(&str, &str); 25] = [
     (
         "a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/",
         "-e takes names of `perf list` such as page-faults, tracepoints as sched:sched_switch, and a PMU's events as \
@@ -27,6 +27,7 @@ const WORDS: [(&str, &str); 24] = [
     ("Fence::EXPEDITED expedites only its own", "--hold expedited expedites only its own"),
     ("a reader with Hold::Lag needs no fence, and assumes the order", "--hold none needs no fence, and proves nothing"),
     ("name it with Key::Payload", "name it with --key"),
+    ("write what comes through a pipe into a file first", "name -, and send it to standard input"),
     (" by Layout::cpu_at", ""),
     (" (Rings::format_of)", ""),
     (": see Record::payload_as", ""),

@@ -42,14 +42,17 @@ pub enum Item<'a> {
     Flushed,
 }
 
-/// Records that the kernel dropped: `PERF_RECORD_LOST`.
+/// Records that the kernel dropped: `PERF_RECORD_LOST`, or samples that the processor dropped:
+/// `PERF_RECORD_LOST_SAMPLES`.
 ///
 /// The kernel writes a LOST record together with the next record that fits (`__perf_output_begin`,
 /// `kernel/events/ring_buffer.c`). The loss has its place right before that record. Under a rule that only assumes the
-/// order, an event with a smaller key may come between the two.
+/// order, an event with a smaller key may come between the two. A LOST_SAMPLES record has a time of its own, which is
+/// the loss's place and its `until`: then the kernel found that the processor's own buffer (PEBS) had lost samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "PERF_RECORD_LOST")]
+#[doc(alias = "PERF_RECORD_LOST_SAMPLES")]
 #[doc(alias = "lost samples")]
 pub struct Lost {
     /// The CPU whose ring was full; [`ANY_CPU`] for a BPF ring buffer that CPUs share.

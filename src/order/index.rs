@@ -318,8 +318,12 @@ impl Index {
             if record.is_discarded() {
                 // It gets no place, so nothing else counts its bytes as done.
                 (self.cursor, self.done) = (self.cursor + record.len(), self.done + record.len());
-            } else if record.kind() == bindings::PERF_RECORD_LOST {
-                self.index_lost(&record, losses, with.far);
+            } else if let Some((id, count)) = record.lost() {
+                if record.is_lost_samples() {
+                    self.index_lost_samples(&record, [id, count], losses, with);
+                } else {
+                    self.index_lost(&record, [id, count], losses, with.far);
+                }
             } else {
                 self.index_record(&record, with);
             }
@@ -408,7 +412,7 @@ impl Index {
 
     /// Checks the count of a LOST record, and keeps it until the record with which it was written.
     #[cold]
-    fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, far: &mut Far) {
+    fn index_lost(&mut self, record: &Record<'_>, [id, count]: [u64; 2], losses: &mut Losses, far: &mut Far) {
         if self.lost.is_some() {
             // The kernel never writes two in a row. There is memory for one LOST record and its record. This one
             // reserves more.
@@ -416,14 +420,39 @@ impl Index {
         }
         let size = record.len();
         let end = self.cursor + size;
-        let (id, count) = record.lost().unwrap_or_default();
         // Before anything is stored: a count that cannot be right makes the record damage.
-        if let Err(fault) = losses.add_reported(count) {
+        if let Err(fault) = losses.take(record, count) {
             return self.skip_corrupt(fault, end, far);
         }
         self.skipped = self.skipped.saturating_add(count);
         self.lost = Some(Waiting { position: self.cursor, size, id, count });
         self.cursor = end;
+    }
+
+    /// Places a loss of samples that never came to the ring. Its record is written by itself, with a time of its own.
+    #[cold]
+    fn index_lost_samples(
+        &mut self,
+        record: &Record<'_>,
+        [id, count]: [u64; 2],
+        losses: &mut Losses,
+        with: &mut Indexing<'_>,
+    ) {
+        let end = self.cursor + record.len();
+        let own = match with.keys.of(record) {
+            Ok(own) => own,
+            Err(fault) => return self.skip_corrupt(fault, end, with.far),
+        };
+        if let Err(fault) = losses.take(record, count) {
+            return self.skip_corrupt(fault, end, with.far);
+        }
+        self.settle_lost(own, with.far);
+        // All of it, whatever the kernel counts: that has none of these.
+        let note = if count == 0 { Note::Reported } else { Note::Lost { id, count, after: self.before } };
+        self.insert(self.cursor, record.len(), own, Tag::OTHER, Some(note), with.far);
+        self.before = own.or(self.before);
+        self.cursor = end;
+        self.largest = self.largest.max(own);
     }
 
     /// Places a waiting LOST record right before the record with which it was written.

@@ -1020,6 +1020,11 @@ impl Merge {
             status.add_untraced(cpu, untraced);
         }
         status.explain_machine();
+        // LOST records and the recording's own count are of the same losses (`Recording::lost_in_all`).
+        let told =
+            self.rings.cpu_rings.iter().fold(0u64, |sum, cpu_ring| sum.saturating_add(cpu_ring.losses.reported()));
+        let untold = self.rings.recorded_lost().saturating_sub(told);
+        (status.machine.lost, status.machine.unreported) = (untold, untold);
         if !asks {
             status.is_not_exact();
         }
@@ -1031,6 +1036,8 @@ impl Merge {
         let total = if asks { cpu_ring.losses.read() } else { None };
         let reported = cpu_ring.losses.reported().saturating_add(index.reported_ahead());
         let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(reported);
+        // What a reader that is dropped takes with it, and samples that the processor itself lost: no ring was full.
+        let lost = lost.saturating_add(counts.dropped).saturating_add(cpu_ring.losses.samples());
         let unindexed = if asks { cpu_ring.records_from(index.cursor()) } else { 0 };
         let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
         Account {
@@ -1039,8 +1046,8 @@ impl Merge {
             most_used: counts.most_used,
             yielded,
             held: (counts.indexed - yielded - counts.dropped).saturating_add(unindexed),
-            lost: lost.saturating_add(counts.dropped),
-            unreported: lost.saturating_add(counts.dropped).saturating_sub(counts.lost),
+            lost,
+            unreported: lost.saturating_sub(counts.lost),
             // What lies after a reservation that is not committed cannot be read.
             exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
             damaged: counts.corrupt,
@@ -1065,7 +1072,10 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
         && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {
         let cpu = cpu_ring.origin.cpu;
-        let message = if cpu_ring.origin.layout.has_fields() {
+        let message = if rings.are_complete() {
+            // Its records need not say their CPU.
+            "its records carry no time to order by (perf record --no-timestamp): name another key".to_owned()
+        } else if cpu_ring.origin.layout.has_fields() {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         } else {

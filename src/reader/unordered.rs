@@ -5,7 +5,6 @@ use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};
 use crate::rings::{CpuRing, Rings};
-use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -140,22 +139,14 @@ impl CpuRing {
                         continue;
                     }
                     match record.lost() {
-                        // `lost` reads two words of a record of any kind.
-                        Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => {
-                            match losses.add_reported(count) {
-                                Ok(()) if count == 0 => continue,
-                                Ok(()) => Item::Lost(Lost {
-                                    cpu,
-                                    count,
-                                    id,
-                                    source: origin.source(id),
-                                    after: None,
-                                    until: None,
-                                }),
-                                Err(fault) => Item::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
+                        Some((id, count)) => match losses.take(&record, count) {
+                            Ok(()) if count == 0 => continue,
+                            Ok(()) => {
+                                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
                             }
-                        }
-                        _ => Item::Record(record),
+                            Err(fault) => Item::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
+                        },
+                        None => Item::Record(record),
                     }
                 }
                 Err((fault, end)) => {

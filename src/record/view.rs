@@ -269,9 +269,19 @@ impl<'a> Record<'a> {
         record.bytes.get(begin..begin + size as usize)
     }
 
-    /// The count of a LOST record: `(id, lost)`.
+    /// The count of a LOST record, or of a LOST_SAMPLES record: `(id, lost)`. `None` for all others.
     pub(crate) fn lost(&self) -> Option<(u64, u64)> {
-        Some((self.bytes.u64(8)?, self.bytes.u64(16)?))
+        match self.kind() {
+            bindings::PERF_RECORD_LOST => Some((self.bytes.u64(8)?, self.bytes.u64(16)?)),
+            bindings::PERF_RECORD_LOST_SAMPLES => Some((self.id().unwrap_or(0), self.bytes.u64(8)?)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a LOST_SAMPLES record: the kernel writes one when it empties a buffer of the processor in which
+    /// samples were lost. These were never meant for the ring, so no count of the ring's has them.
+    pub(crate) fn is_lost_samples(&self) -> bool {
+        self.kind() == bindings::PERF_RECORD_LOST_SAMPLES
     }
 
     /// Checks that the fields which `sample_type` promises fit into the record.
@@ -282,6 +292,7 @@ impl<'a> Record<'a> {
         match self.kind() {
             bindings::PERF_RECORD_SAMPLE => self.raw().map(drop),
             bindings::PERF_RECORD_LOST if len < 24 + self.origin.layout.trailer_len() => Err(short()),
+            bindings::PERF_RECORD_LOST_SAMPLES if len < 16 + self.origin.layout.trailer_len() => Err(short()),
             _ if len < Header::LEN as usize + self.origin.layout.trailer_len() => Err(short()),
             _ => Ok(()),
         }

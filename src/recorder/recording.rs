@@ -13,7 +13,6 @@ use crate::ring::{Fault, Header};
 use crate::rings::control::{Handle, Pause};
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
-use perf_event_open_sys::bindings;
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -204,7 +203,7 @@ impl Recorder {
         let Self { rings, keys, marks, .. } = self;
         let CpuRing { ring, origin, losses, .. } = &mut rings.cpu_rings[ring_index as usize];
         losses.refreshed();
-        let mut reported = 0;
+        let mut reported = [0; 2];
         let overwrote = ring.refresh_backward();
         let mut whole = !overwrote;
         let first = marks.len();
@@ -222,21 +221,20 @@ impl Recorder {
                 Ok(record) => {
                     let end = position + record.as_bytes().len() as u64;
                     match record.lost() {
-                        // Its key is that of the record after it.
-                        Some((id, count)) if record.kind() == bindings::PERF_RECORD_LOST => {
-                            match losses.check(reported, count) {
-                                Ok(_) if count == 0 => {
-                                    position = end;
-                                    continue;
-                                }
-                                Ok(sum) => {
-                                    reported = sum;
-                                    (Marked::Lost { id, count, after: None }, None, end)
-                                }
-                                Err(fault) => (Marked::Corrupt(fault), None, end),
-                            }
+                        Some((_, 0)) => {
+                            position = end;
+                            continue;
                         }
-                        _ => match keys.of(&record) {
+                        Some((id, count)) => match losses.check(&record, reported, count) {
+                            Ok(sums) => {
+                                reported = sums;
+                                // Else its key is that of the record after it.
+                                let own = record.is_lost_samples().then(|| keys.of(&record).ok()?).flatten();
+                                (Marked::Lost { id, count, after: None }, own, end)
+                            }
+                            Err(fault) => (Marked::Corrupt(fault), None, end),
+                        },
+                        None => match keys.of(&record) {
                             Ok(key) => (Marked::Record(record.header()), key, end),
                             Err(fault) => (Marked::Corrupt(fault), None, end),
                         },
@@ -280,7 +278,7 @@ fn is_cut(size: u32, room: u64, ring: u64) -> bool {
 fn place(marks: &mut [Mark]) {
     // A loss lies before its record, so a walk from the newest record back meets it after that record.
     for at in 1..marks.len() {
-        if matches!(marks[at].what, Marked::Lost { .. }) {
+        if matches!(marks[at].what, Marked::Lost { .. }) && marks[at].key.is_none() {
             marks.swap(at - 1, at);
             marks[at - 1].key = marks[at].key;
         }

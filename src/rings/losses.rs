@@ -1,5 +1,6 @@
 //! Losses of one ring: how many records the kernel dropped, and how many of them were reported.
 
+use crate::record::Record;
 use crate::record::clock::Clock;
 use crate::ring::Fault;
 use crate::rings::ring_buffers::Failures;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub(crate) struct Losses {
     counter: Counter,
     reported: u64,
+    /// Samples that were lost before they came to the ring, by LOST_SAMPLES records. The counter has none of them.
+    samples: u64,
     /// What the kernel said when it was asked last.
     counted: u64,
     /// The most that LOST records could have reported then.
@@ -37,7 +40,7 @@ pub(crate) enum Counter {
 
 impl Losses {
     pub(crate) fn new(counter: Counter) -> Self {
-        Self { counter, reported: 0, counted: 0, most: 0, asked: false }
+        Self { counter, reported: 0, samples: 0, counted: 0, most: 0, asked: false }
     }
 
     /// How many were dropped since the ring was opened. Asking interrupts the CPU.
@@ -64,31 +67,53 @@ impl Losses {
         self.reported
     }
 
+    /// How many samples were lost before they came to the ring.
+    pub(crate) fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// The head was loaded anew.
     #[inline]
     pub(crate) fn refreshed(&mut self) {
         self.asked = false;
     }
 
-    /// Takes what a LOST record before the head reports. Zero is what a lawful kernel writes where a writer is
-    /// interrupted between seeing that records were lost and taking their count: the interrupt's writer has taken it
-    /// (`__perf_output_begin`).
-    pub(crate) fn add_reported(&mut self, count: u64) -> Result<(), Fault> {
-        self.reported = self.check(self.reported, count)?;
+    /// Takes what a LOST or a LOST_SAMPLES record before the head reports. Zero is what a lawful kernel writes where a
+    /// writer is interrupted between seeing that records were lost and taking their count: the interrupt's writer has
+    /// taken it (`__perf_output_begin`).
+    pub(crate) fn take(&mut self, record: &Record<'_>, count: u64) -> Result<(), Fault> {
+        [self.reported, self.samples] = self.check(record, [self.reported, self.samples], count)?;
         Ok(())
     }
 
-    /// What LOST records have reported together with one more. If that is more than there can be, the one is no LOST
-    /// record of the kernel's, which counts each record that it drops before it writes one (`__perf_output_begin`,
-    /// `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a nanosecond can have been
-    /// dropped since the machine was booted.
-    pub(crate) fn check(&mut self, reported: u64, count: u64) -> Result<u64, Fault> {
+    /// What LOST and LOST_SAMPLES records have reported together with one more. If that is more than there can be, the
+    /// one is no LOST record of the kernel's, which counts each record that it drops before it writes one
+    /// (`__perf_output_begin`, `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a
+    /// nanosecond can have been dropped since the machine was booted. Nothing counts samples that never came to the
+    /// ring: the kernel has 16 bits for those of one look at the processor's buffer (`intel_pmu_drain_pebs_nhm`).
+    pub(crate) fn check(
+        &mut self,
+        record: &Record<'_>,
+        [reported, samples]: [u64; 2],
+        count: u64,
+    ) -> Result<[u64; 2], Fault> {
+        if record.is_lost_samples() {
+            let most = u64::from(u32::MAX);
+            return if count > most {
+                Err(Fault::Lost { count, most })
+            } else {
+                Ok([reported, samples.saturating_add(count)])
+            };
+        }
         let sum = reported.saturating_add(count);
         if sum > self.most && !self.asked {
             // Once for a look: the answer is the same for all LOST records before the head.
             self.ask();
         }
-        if sum > self.most { Err(Fault::Lost { count, most: self.most.saturating_sub(reported) }) } else { Ok(sum) }
+        if sum > self.most {
+            return Err(Fault::Lost { count, most: self.most.saturating_sub(reported) });
+        }
+        Ok([sum, samples])
     }
 
     /// How many were dropped as far as is known: by LOST records, or the kernel's last answer.

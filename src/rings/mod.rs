@@ -44,7 +44,6 @@ use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
 use crate::sys::tracefs::Tracefs;
-use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -76,6 +75,8 @@ pub struct Rings {
     is_complete: bool,
     /// The wall clock, as the recording says it.
     recorded_wall_clock: Option<ClockOffset>,
+    /// What the recording says of all its losses together, beside those that its rings tell.
+    recorded_lost: u64,
     /// What else the recording says, for the package that has read it.
     facts: Option<Box<dyn Any + Send + Sync>>,
     /// The threads that were traced when the rings were opened, if not all were.
@@ -108,7 +109,7 @@ impl CpuRing {
         while position < self.ring.head() {
             match Record::at(&self.ring, position, &self.origin) {
                 Ok(record) => {
-                    records += u64::from(record.kind() != bindings::PERF_RECORD_LOST && !record.is_discarded());
+                    records += u64::from(record.lost().is_none() && !record.is_discarded());
                     position += record.len();
                 }
                 Err((_, end)) => position = end,
@@ -194,6 +195,7 @@ impl Rings {
             skipped: Vec::new(),
             is_complete: false,
             recorded_wall_clock: None,
+            recorded_lost: 0,
             facts: None,
             traced_threads: None,
         }
@@ -240,6 +242,11 @@ impl Rings {
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// What the recording says of all its losses together ([`Recording::lost_in_all`]).
+    pub(crate) fn recorded_lost(&self) -> u64 {
+        self.recorded_lost
     }
 
     /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted

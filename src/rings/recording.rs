@@ -192,6 +192,13 @@ impl Recording {
         self.write(ring, &record)
     }
 
+    /// Takes the count of all records that were dropped in the whole recording, wherever that was. It includes those
+    /// that [`Recording::lost`] and LOST records tell, and each is counted once: what they do not tell is lost in
+    /// [`Status::machine`](crate::Status::machine), and no event, because it has no place.
+    pub fn lost_in_all(&mut self, count: u64) {
+        self.rings.recorded_lost = count;
+    }
+
     /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it
     /// back. One value is kept: the last.
     pub fn facts(&mut self, facts: impl Any + Send + Sync) {

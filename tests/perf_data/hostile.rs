@@ -104,12 +104,12 @@ fn every_way_of_being_wrong_has_its_error() {
         (bytes[at], bytes[at + 15]) = (71, 1);
     };
     let refusals = [
-        (refused(|bytes| bytes.clear()), "PERFILE2"),
+        (refused(|bytes| bytes.clear()), "it is empty"),
         (refused(|bytes| bytes[..8].copy_from_slice(b"PERFFILE")), "before Linux 3.0"),
         (refused(|bytes| bytes[..8].reverse()), "other byte order"),
-        (refused(|bytes| bytes.truncate(12)), "its header end at 16 (the file was cut short"),
-        (refused(|bytes| bytes.truncate(16)), "its header end at 104 (the file was cut short"),
-        (refused(|bytes| bytes.truncate(80)), "its header end at 104 (the file was cut short"),
+        (refused(|bytes| bytes.truncate(12)), "its header ends at 16 (the file was cut short"),
+        (refused(|bytes| bytes.truncate(16)), "its header ends at 104 (the file was cut short"),
+        (refused(|bytes| bytes.truncate(80)), "its header ends at 104 (the file was cut short"),
         (refused(|bytes| bytes.truncate(records(bytes) + 100)), "its records end at "),
         // Behind the parts of a recording is a seal, which reading does without.
         (refused(|bytes| bytes.truncate(bytes.len() - SEAL - 1)), "cut short"),
@@ -167,8 +167,8 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
     }
     for (wrong, words) in [
         (own(80, &24u64.to_ne_bytes()), "--threads"),
-        (own(80, &[0; 4]), "its feature make no sense"),
-        (own(64, &attr[..32]), "its event make no sense"),
+        (own(80, &[0; 4]), "its feature makes no sense"),
+        (own(64, &attr[..32]), "its event makes no sense"),
     ] {
         let error = read(&piped(&[event.clone(), wrong])).map(drop).unwrap_err();
         assert!(error.to_string().contains(words), "{error} was to say {words}");
@@ -508,10 +508,6 @@ fn a_recording_by_several_threads_is_read_as_perf_shows_it() {
         assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "data.1: it is no regular file");
         fs::remove_file(&part).unwrap();
         fs::remove_file(file.0.join("data")).unwrap();
-        assert_error!(
-            perf_data::open(&file.0).unwrap_err(),
-            Recording,
-            "it is a directory, and its file `data`: No such file"
-        );
+        assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "it is a directory, and has no file `data`");
     }
 }

@@ -248,7 +248,7 @@ fn a_deadline_ends_the_stream_of_a_recording_too() {
 fn a_recording_without_times_has_no_keys_and_says_so() {
     let Some(file) = record(&["--no-timestamp", "--per-thread", "-e", "cpu-clock"]) else { return };
     let error = Merge::new(open(&file.0), Order::new()).unwrap_err();
-    assert_error!(error, InvalidInput, format!("the records of CPU {} carry no time", u32::MAX));
+    assert_error!(error, InvalidInput, "its records carry no time to order by");
 }
 
 /// The reader under tokio ends as well, and its stream with it.

@@ -528,7 +528,8 @@ fn losses_are_written_where_they_were() {
         assert_eq!(read, expected, "{sample_type:x}");
         if perfweave_support::perf().is_some() {
             let dump = perf(&["script", "-i", file.path(), "--show-lost-events"]).unwrap();
-            assert_eq!(dump.matches("PERF_RECORD_LOST").count(), 9, "{dump}");
+            let totals = dump.matches("PERF_RECORD_LOST_SAMPLES").count();
+            assert_eq!(dump.matches("PERF_RECORD_LOST").count() - totals, 9, "{dump}");
         }
     }
 }
@@ -831,6 +832,61 @@ fn losses_after_the_last_event_are_written_by_the_ledger() {
     let written = writer.finish().unwrap();
     assert_eq!((written.records, written.lost), (1, ledger.total().lost));
     assert_eq!(written.lost, 14);
+}
+
+/// LOST records and the counts at the end are of the same losses, also in a recording that is written of a recording.
+#[test]
+fn losses_are_counted_once_however_often_they_are_told() {
+    let machine = sim::Kernel::with(&[0, 3], 4096, Layout::new(4 | 128 | 1024, true, 0));
+    assert!(machine.emit(3, 10, b"") && machine.emit(0, 15, b""));
+    machine.lose(3, 2);
+    machine.begin(3, 20);
+    // Samples that the processor lost are beside what the kernel dropped.
+    let samples = 8u64.to_ne_bytes();
+    assert!(machine.write_other(3, bindings::PERF_RECORD_LOST_SAMPLES, 0, &samples));
+    machine.end(3);
+    assert!(machine.emit(3, 30, b""));
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+    while let Some(event) = reader.next().unwrap() {
+        writer.write(&event.event()).unwrap();
+        if matches!(event.item(), Item::Flushed) {
+            break;
+        }
+    }
+    machine.lose(0, 7);
+    writer.unreported(&reader.ledger().unwrap());
+    writer.finish().unwrap();
+    // perf's own recording: a count of the whole alone.
+    let of_perf = include_bytes!("../../cli/tests/cases/lost.pipe");
+    let at = of_perf.len() - 48;
+    let filtered = [&of_perf[..at + 4], &0x8000u16.to_ne_bytes(), &of_perf[at + 6..]].concat();
+    let cases = [
+        (file, 17, 3),
+        (File::with(of_perf), 945, 3),
+        // What a BPF filter left out is not lost.
+        (File::with(&filtered), 0, 3),
+    ];
+    for (mut file, lost, records) in cases {
+        for written in 0..3 {
+            let verdict = perf_data::verify(&file.0).unwrap();
+            assert_eq!((verdict.found.lost, verdict.found.records, verdict.found.back), (lost, records, 0));
+            assert!(written == 0 || verdict.holds(), "{:?}", verdict.doubts);
+            let mut reader = Reader::new(open(&file.0), Order::new()).unwrap();
+            let again = File::new();
+            let mut writer = perf_data::Writer::create(&again.0, reader.rings()).unwrap();
+            while let Some(event) = reader.next().unwrap() {
+                writer.write(&event.event()).unwrap();
+            }
+            let ledger = reader.ledger().unwrap();
+            assert_eq!((ledger.total().lost, ledger.total().yielded), (lost, records));
+            writer.unreported(&ledger);
+            writer.finish().unwrap();
+            file = again;
+        }
+    }
 }
 
 /// The numbers of tracepoints are each machine's own: a recording that brings no format is not written with one of this

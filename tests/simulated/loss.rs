@@ -6,8 +6,8 @@ use crate::reading::LONG;
 use crate::{fence, small};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Record, Sequence,
-    WhenFull, sim,
+    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record,
+    Sequence, WhenFull, sim,
 };
 use perfweave_support::threads;
 use std::time::{Duration, Instant};
@@ -566,6 +566,84 @@ fn a_loss_that_nothing_follows_is_told_once() {
     assert_eq!(kernel.tail(4), kernel.head(4), "the LOST record that reports nothing new is released too");
     assert_eq!((merge.held(), merge.status().total().lost, kernel.dropped(4)), (0, 10, 10));
     assert!(merge.ledger().total().is_balanced());
+}
+
+/// Whole LOST_SAMPLES records: a count and a time of their own.
+fn lose_samples(kernel: &sim::Kernel, cpu: u32, time: u64, count: u64) {
+    kernel.begin(cpu, time);
+    assert!(kernel.write_other(cpu, bindings::PERF_RECORD_LOST_SAMPLES, 0, &count.to_ne_bytes()));
+    kernel.end(cpu);
+}
+
+/// The processor's own buffer lost samples: the kernel's count of what it dropped itself has none of them.
+#[test]
+fn samples_that_the_processor_lost_are_a_loss_at_their_place() {
+    let kernel = small(&[0, 4], 64 << 10);
+    let mut merge = merge(&kernel, Order::new());
+    assert!(kernel.emit(0, 10, &[0; 8]) && kernel.emit(4, 12, &[0; 8]));
+    lose_samples(&kernel, 0, 15, 7);
+    assert!(kernel.emit(4, 16, &[0; 8]) && kernel.emit(0, 20, &[0; 8]));
+    // What the ring had no room for is told with the next record, and that is one of these.
+    kernel.lose(4, 3);
+    lose_samples(&kernel, 4, 25, 2);
+    lose_samples(&kernel, 4, 26, 0);
+    // It is not taken for what no record has told yet.
+    kernel.lose(0, 1);
+    merge.refresh(0);
+    assert!(merge.read_losses());
+    lose_samples(&kernel, 0, 30, 1);
+    assert!(kernel.emit(4, 40, &[0; 8]));
+    fence(&mut merge);
+    let expected = [
+        "10",
+        "12",
+        "lost 7 on 0 in 10..15",
+        "16",
+        "20",
+        "lost 3 on 4 in 16..25",
+        "lost 2 on 4 in 16..25",
+        "lost 1 on 0 in 20..30",
+        "lost 1 on 0 in 20..30",
+        "40",
+    ];
+    let mut events = all(&mut merge);
+    // Both have the place of the record before them.
+    events[4..].sort();
+    let mut expected = expected.map(str::to_owned);
+    expected[4..].sort();
+    assert_eq!(events, expected);
+    let ledger = merge.ledger();
+    let of = |cpu: usize| (ledger.accounts[cpu].lost, ledger.accounts[cpu].unreported, ledger.accounts[cpu].yielded);
+    assert_eq!((of(0), of(1), kernel.dropped(0), kernel.dropped(4)), ((9, 0, 2), (5, 0, 3), 1, 3));
+    assert!(ledger.total().exact && ledger.total().is_balanced() && !ledger.is_complete());
+    // None is left in the ring, and a ledger before they are read does not take them for records.
+    merge.advance_tails();
+    lose_samples(&kernel, 0, 50, 5);
+    assert_eq!((merge.ledger().accounts[0].held, kernel.tail(4)), (0, kernel.head(4)));
+}
+
+/// The same for rings that are read without order, and for overwritable rings.
+#[test]
+fn samples_that_the_processor_lost_are_a_loss_for_other_readers_too() {
+    let kernel = small(&[0], 64 << 10);
+    let mut rings = kernel.rings();
+    lose_samples(&kernel, 0, 15, 7);
+    lose_samples(&kernel, 0, 16, u64::MAX);
+    let mut told = Vec::new();
+    let _ = rings.drain(|event| {
+        told.push(event.item().lost().map(|lost| lost.count));
+        std::ops::ControlFlow::<()>::Continue(())
+    });
+    // The second is damage: more than can be.
+    assert_eq!(told, [Some(7), None]);
+    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(4 | 1024, true, 0));
+    let mut recorder = kernel.recorder(Key::Time).unwrap();
+    assert!(kernel.emit(0, 10, &[0; 8]));
+    lose_samples(&kernel, 0, 15, 7);
+    assert!(kernel.emit(0, 20, &[0; 8]));
+    let frozen = recorder.freeze().unwrap();
+    let events: Vec<_> = frozen.events().map(|event| self::told(&event)).collect();
+    assert_eq!(events, ["10", "lost 7 on 0 in 10..15", "20"]);
 }
 
 /// A loss waits to be reported when its LOST record comes: then the LOST record reports it, at its place.

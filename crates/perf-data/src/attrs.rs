@@ -25,6 +25,10 @@ pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENT
 pub(crate) struct Attr([u8; size_of::<perf_event_attr>()]);
 
 /// Bits of the word after `read_format`, by their place in the struct.
+const EXCLUDE_USER: u64 = bit(4);
+const EXCLUDE_KERNEL: u64 = bit(5);
+const EXCLUDE_HV: u64 = bit(6);
+const PRECISE: [u64; 2] = [bit(15), bit(16)];
 const SAMPLE_ID_ALL: u64 = bit(18);
 const USE_CLOCKID: u64 = bit(25);
 
@@ -107,6 +111,17 @@ impl Attr {
 
     pub(crate) fn is_tracepoint(&self) -> bool {
         self.kind() == bindings::PERF_TYPE_TRACEPOINT
+    }
+
+    /// Whether it does not count in user space, in the kernel and in the hypervisor.
+    pub(crate) fn excludes(&self) -> [bool; 3] {
+        [EXCLUDE_USER, EXCLUDE_KERNEL, EXCLUDE_HV].map(|bit| self.u64(FLAGS) & bit != 0)
+    }
+
+    /// `precise_ip`, 0 to 3.
+    pub(crate) fn precise(&self) -> u8 {
+        let [low, high] = PRECISE.map(|bit| u8::from(self.u64(FLAGS) & bit != 0));
+        low + 2 * high
     }
 
     /// The clock that stamps its records, by its number. `None` for the perf clock.

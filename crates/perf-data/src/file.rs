@@ -68,7 +68,11 @@ impl Input {
             Found::File(file, len) => {
                 Ok(Self { file, len, budget: len, most: None, available: Recording::available_memory() })
             }
-            Found::Directory => Err(unreadable("it is a directory", "")),
+            Found::Directory if path.join("data").exists() => {
+                let what = "it is a directory of `perf record --threads`, and a recording of perf has no certificate";
+                Err(unreadable(what, "`perfweave convert` reads it"))
+            }
+            Found::Directory => Err(directory()),
             Found::Other => {
                 Err(unreadable("it is no regular file", "write what comes through a pipe into a file first"))
             }
@@ -139,7 +143,8 @@ impl Input {
 
     /// The file ends before the data that it promises.
     pub(crate) fn truncated(&self, what: &str, end: u64) -> Error {
-        let message = format!("it is {} bytes long, and its {what} end at {end}", self.len);
+        let ends = if what.ends_with('s') { "end" } else { "ends" };
+        let message = format!("it is {} bytes long, and its {what} {ends} at {end}", self.len);
         unreadable(message, "the file was cut short: copy it anew")
     }
 }
@@ -148,9 +153,17 @@ pub(crate) fn unreadable(what: impl Into<Cow<'static, str>>, hint: &'static str)
     Error::new(ErrorKind::Recording, what).hinting(hint)
 }
 
+/// A directory, and no recording of `perf record --threads`.
+pub(crate) fn directory() -> Error {
+    let what = "it is a directory, and has no file `data` as those of `perf record --threads` have";
+    unreadable(what, "name the file of the recording")
+}
+
 /// The metadata before or after the records contradicts itself.
 pub(crate) fn malformed(what: &str, at: u64) -> Error {
-    unreadable(format!("its {what} make no sense at byte {at}"), "try `perf script -i`; if that reads it, report this")
+    let makes = if what.ends_with('s') { "make" } else { "makes" };
+    let hint = "try `perf script -i`; if that reads it, report this";
+    unreadable(format!("its {what} {makes} no sense at byte {at}"), hint)
 }
 
 /// The events of a file that is not kept take more than so many bytes.

@@ -74,9 +74,11 @@
 
 mod attrs;
 mod build_id;
+mod called;
 mod created;
 mod error;
 mod file;
+mod lost;
 mod machine;
 mod metadata;
 mod names;

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::attrs::Attr;
 use crate::file::{Input, Words, malformed, unreadable};
 use crate::pieces::{Piece, walk};
+use perfweave::ErrorKind;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -67,15 +68,7 @@ impl Metadata {
         let mut head = [0; HEADER as usize];
         let there = input.len.min(HEADER) as usize;
         input.fill(0, &mut head[..there])?;
-        let magic: [u8; 8] = head[..8].try_into().unwrap_or_default();
-        if magic.iter().rev().eq(MAGIC) {
-            let cure = "read it on a machine with that order";
-            return Err(unreadable("it is of a machine with the other byte order", cure));
-        }
-        if &magic != MAGIC {
-            let what = "it is no recording of perf(1), or one from before Linux 3.0";
-            return Err(unreadable(format!("it begins with {magic:02x?} and not with PERFILE2: {what}"), ""));
-        }
+        check_begin(&head[..there])?;
         if (there as u64) < PIPE_HEADER {
             return Err(input.truncated("header", PIPE_HEADER));
         }
@@ -144,6 +137,34 @@ impl Metadata {
         let _ = name_all(&mut self.events, &mut names);
         self.features.retain(|(feature, _)| *feature != EVENT_DESC);
     }
+}
+
+/// Refuses a file that does not begin as a recording of this machine does. All readers say it in these words.
+pub(crate) fn check_begin(head: &[u8]) -> Result<(), Error> {
+    const PACKED: [(&[u8], &str); 5] = [
+        (b"\x1f\x8b", "gzip"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"BZh", "bzip2"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+    ];
+    let magic = &head[..head.len().min(MAGIC.len())];
+    if magic == MAGIC {
+        return Ok(());
+    }
+    if magic.is_empty() {
+        return Err(unreadable("it is empty", "record anew: a recorder writes the first bytes at its start"));
+    }
+    if magic.iter().rev().eq(MAGIC) {
+        let cure = "read it on a machine with that order; `perf script -i` reads it here";
+        return Err(unreadable("it is of a machine with the other byte order", cure));
+    }
+    if let Some((_, by)) = PACKED.iter().find(|(begin, _)| head.starts_with(begin)) {
+        let hint = format!("unpack it into a file: {by} -dc FILE > perf.data");
+        return Err(Error::new(ErrorKind::Recording, format!("it is compressed by {by}")).hinting(hint));
+    }
+    let what = "it is no recording of perf(1), or one from before Linux 3.0";
+    Err(unreadable(format!("it begins with {magic:02x?} and not with PERFILE2: {what}"), ""))
 }
 
 /// Nobody can say what its records are.

@@ -1,13 +1,14 @@
 //! From a file to rings: one pass over the file measures each ring, and a second one fills them.
 
 use crate::attrs::clock_id;
-use crate::file::{Input, changed, io, no_memory, too_large, unreadable};
+use crate::file::{Input, changed, directory, io, no_memory, too_large, unreadable};
+use crate::lost::Loss;
 use crate::metadata::{Described, Metadata, TRACING_DATA};
 use crate::pieces::{Piece, walk};
 use crate::sections::wall_clock;
 use crate::sorting::{NO_CPU, Place, Sorting};
-use crate::tracing;
-use crate::{Error, Facts};
+use crate::tracing::{self, Format};
+use crate::{Error, Facts, called};
 use perfweave::{Clock, ErrorKind, Recording, Rings};
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// `perf record --threads` writes a directory: the function reads all files of it.
 ///
 /// The function reads the whole file and closes it before it returns. [`Rings::sources`] lists its events in the file's
-/// order, and [`Record::source`](perfweave::Record::source) is the index in that list. [`Rings::clock`] is the clock
+/// order, with the names that it has, or else those of their formats and attributes, and [`Record::source`](perfweave::Record::source) is the index in that list. [`Rings::clock`] is the clock
 /// that stamped the records (`perf record -k`), or [`Clock::Perf`].
 ///
 /// ```no_run
@@ -50,6 +51,8 @@ use std::path::{Path, PathBuf};
 /// | of the kernel (type < 64) | a record, a loss or damage, as from a live ring |
 /// | MMAP, COMM and others that perf synthesized at its start | a record. perf gives them the time 0, so they come first, in the file's order |
 /// | without time and CPU (`sample_id_all` = 0) | a record without key, after the record before it in the file |
+/// | LOST_SAMPLES with a time, of kernels that found samples lost in the processor's own buffer | a loss at its time |
+/// | LOST_SAMPLES without a time, or with the time 0, in which perf since 6.1 counts all losses of an event | no event. What exceeds the LOST records is in [`Status::machine`](perfweave::Status::machine): both are of the same losses. Nothing where it counts what a BPF filter left out |
 /// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and are not about the recorded machine |
 /// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | their content is used, in a file in pipe mode (`perf record -o -`) |
 /// | AUXTRACE and the data after it | nothing |
@@ -101,7 +104,11 @@ impl Files {
             false => Ok((Input::open(path)?, None)),
             true => {
                 let of_directory = |why: Error| why.during("it is a directory, and its file `data`");
-                Ok((Input::open(&path.join("data")).map_err(of_directory)?, Some(path)))
+                let data = path.join("data");
+                if !data.exists() {
+                    return Err(directory());
+                }
+                Ok((Input::open(&data).map_err(of_directory)?, Some(path)))
             }
         }
     }
@@ -161,6 +168,7 @@ fn read(path: &Path) -> Result<Rings, Error> {
     // Before memory is taken: a control group that is full kills the process, and gives no error.
     places.check_memory()?;
     let mut recording = Recording::new(clock, wall_clock(&metadata.features, clock));
+    recording.lost_in_all(places.lost);
     places.build(&sorting, &mut recording)?;
     files.walk(|piece| places.fill(&sorting, piece, &mut recording))?;
     let formats = metadata.features.iter().find(|(feature, _)| *feature == TRACING_DATA);
@@ -168,7 +176,7 @@ fn read(path: &Path) -> Result<Rings, Error> {
     for event in &metadata.events {
         // Only of tracepoints is `config` the number of a format.
         let format = formats.get(&event.attr.config()).filter(|_| event.attr.is_tracepoint());
-        recording.event(&name(event), event.attr.bytes(), format.map(String::as_str));
+        recording.event(&name(event, format), event.attr.bytes(), format.map(|format| format.text.as_str()));
     }
     let unfinished = metadata.is_unfinished.then(|| {
         let bytes = metadata.data.end - metadata.data.start;
@@ -202,8 +210,9 @@ fn clock(events: &[Described]) -> Result<Clock, Error> {
     Ok(known.into_iter().find(is_it).unwrap_or(Clock::Perf))
 }
 
-/// The name of an event as [`Rings::sources`] lists it.
-fn name(event: &Described) -> String {
+/// The name of an event as [`Rings::sources`] lists it. If the file has none, it is that of its format, or that which
+/// perf has for its attribute.
+fn name(event: &Described, format: Option<&Format>) -> String {
     let attr = &event.attr;
     let tracepoint = || {
         // Modifiers may follow, as in `sched:sched_switch:u`. The name that is made up below is not a tracepoint's.
@@ -214,7 +223,10 @@ fn name(event: &Described) -> String {
     match (tracepoint(), &event.name) {
         (Some(name), _) => name,
         (None, Some(name)) => name.clone(),
-        (None, None) => format!("event {}:{}", attr.kind(), attr.config()),
+        (None, None) => match format {
+            Some(format) => format!("tracepoint {}:{}", format.category, format.name()),
+            None => called::name(attr).unwrap_or_else(|| format!("event {}:{}", attr.kind(), attr.config())),
+        },
     }
 }
 
@@ -237,6 +249,8 @@ struct Places {
     by_place: HashMap<Place, usize>,
     /// Where the last record went.
     last: Option<usize>,
+    /// How many losses the file counts as a whole.
+    lost: u64,
 }
 
 /// All records of one place.
@@ -261,6 +275,11 @@ struct Part {
 impl Places {
     /// Adds the length of a piece to its ring.
     fn measure(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
+        if let Piece::Record(bytes) = piece
+            && let Some(Loss::Whole(count)) = Loss::of(bytes, sorting)
+        {
+            self.lost = self.lost.saturating_add(count);
+        }
         let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
         match rings.parts.last_mut() {
@@ -294,6 +313,8 @@ impl Places {
     ) -> Result<Option<(&'a [u8], &mut PlaceRings)>, Error> {
         let (bytes, place, event) = match *piece {
             Piece::Other { .. } => return Ok(None),
+            // It has no place in the stream: the recording has the sum.
+            Piece::Record(bytes) if Loss::of(bytes, sorting).is_some_and(Loss::is_whole) => return Ok(None),
             Piece::Rest(bytes) => (bytes, None, None),
             Piece::Record(bytes) => {
                 let placed = sorting.place(bytes);

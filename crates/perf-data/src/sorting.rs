@@ -1,7 +1,7 @@
 //! Which event a record is of, and which ring it belongs to.
 
 use crate::Error;
-use crate::attrs::{self, CPU, ID, IDENTIFIER};
+use crate::attrs::{self, CPU, ID, IDENTIFIER, TIME};
 use crate::metadata::Described;
 use perf_event_open_sys::bindings;
 use perfweave::{Bytes, ErrorKind, Layout};
@@ -91,6 +91,14 @@ impl Sorting {
             Place { cpu: NO_CPU, group, id: event.map_or(0, |(id, _)| id) }
         };
         Some((place, event))
+    }
+}
+
+impl Sorting {
+    /// The time of a record. `None` if it has none.
+    pub(crate) fn time(&self, record: &[u8]) -> Option<u64> {
+        let (place, _) = self.place(record)?;
+        attrs::field(Bytes::from(record), self.groups.get(place.group)?, TIME)
     }
 }
 

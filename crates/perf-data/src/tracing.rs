@@ -86,8 +86,22 @@ fn unread(name: &str, errno: io::Error) -> Error {
     Error::system(format!("cannot read events/{name} of tracefs"), errno).hinting(hint)
 }
 
+/// The format of a tracepoint in such a section.
+#[derive(Debug)]
+pub(crate) struct Format {
+    pub(crate) category: String,
+    pub(crate) text: String,
+}
+
+impl Format {
+    /// The name of the tracepoint in its category.
+    pub(crate) fn name(&self) -> &str {
+        self.text.lines().find_map(|line| line.strip_prefix("name: ")).unwrap_or_default().trim()
+    }
+}
+
 /// The formats of tracepoints in such a section, by number. Formats after a malformed one are missing.
-pub(crate) fn formats(data: &[u8]) -> HashMap<u64, String> {
+pub(crate) fn formats(data: &[u8]) -> HashMap<u64, Format> {
     let mut formats = HashMap::new();
     let _ = all_formats(&mut Words(data), &mut formats);
     formats
@@ -112,7 +126,7 @@ fn strings(data: &[u8]) -> Option<&[u8]> {
     words.bytes(len as usize)
 }
 
-fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, String>) -> Option<()> {
+fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, Format>) -> Option<()> {
     expect(words, BEGIN)?;
     // Byte order, and the lengths of a long and of a page.
     words.bytes(1 + 1 + 4)?;
@@ -126,11 +140,12 @@ fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, String>) -> Opt
     }
     for _ in 0..words.u32()? {
         let category = words.0.iter().position(|byte| *byte == 0)?;
-        words.bytes(category + 1)?;
+        let category = String::from_utf8_lossy(words.bytes(category)?).into_owned();
+        words.bytes(1)?;
         for _ in 0..words.u32()? {
             let text = String::from_utf8_lossy(file(words)?).into_owned();
             let id = text.lines().find_map(|line| line.strip_prefix("ID: ")?.trim().parse().ok());
-            formats.extend(id.map(|id| (id, text)));
+            formats.extend(id.map(|id| (id, Format { category: category.clone(), text })));
         }
     }
     Some(())

@@ -83,9 +83,10 @@ pub struct Found {
     /// The CPU that the records name. `None` for all together, and for records that name none or have the time 0, as
     /// names of what ran before.
     pub cpu: Option<u32>,
-    /// Records, without LOST records.
+    /// Records, without those that count losses.
     pub records: u64,
-    /// The sum of the LOST records.
+    /// What LOST and LOST_SAMPLES records count, each loss once: for all together, at least the counts that perf and
+    /// [`Writer`](crate::Writer) write at the end of a recording, which have no place and are of the same losses.
     pub lost: u64,
     /// Records with a smaller time than one before them: in the file, or among those of the CPU.
     pub back: u64,
@@ -169,11 +170,11 @@ impl fmt::Display for Doubt {
         let Self { kind, bytes, times, cpus } = self;
         write!(f, "bytes {} to {}: ", bytes.start, bytes.end)?;
         f.write_str(match kind {
-            DoubtKind::Changed => "records are not those that were sealed",
+            DoubtKind::Changed => "records are not those that the certificate has",
             DoubtKind::Order => "this block does not follow the one before it: blocks are missing, added or moved",
-            DoubtKind::Unsealed => "no seal stands for these",
-            DoubtKind::Head => "header, events or facts are not those that were sealed",
-            DoubtKind::Counts => "the seal counts other records than there are",
+            DoubtKind::Unsealed => "no part of the certificate stands for these",
+            DoubtKind::Head => "header, events or facts are not those that the certificate has",
+            DoubtKind::Counts => "the certificate counts other records than there are",
             DoubtKind::Unfinished => "it has no end: the recorder did not end it, or the end was cut off",
             DoubtKind::Damage => "they can be no record, or cannot be unpacked",
             DoubtKind::Uncounted => "the events cannot be read, so not all records were counted",
@@ -182,7 +183,7 @@ impl fmt::Display for Doubt {
             write!(f, "; records of the times {from} to {until} are in doubt")?;
         }
         for (index, cpu) in cpus.iter().enumerate() {
-            f.write_str(if index == 0 { "; another number of records than was sealed: " } else { ", " })?;
+            f.write_str(if index == 0 { "; another number of records than the certificate has: " } else { ", " })?;
             match *cpu {
                 super::seal::NOBODY => f.write_str("of no CPU")?,
                 cpu => write!(f, "CPU {cpu}")?,

@@ -10,14 +10,14 @@ use crate::noted::{Noted, check};
 use crate::output::Output;
 use crate::pieces::OWN_KINDS;
 use crate::procfs::Machine;
-use crate::seal::{Counted, FINISHED_ROUND};
+use crate::seal::{Counted, FINISHED_ROUND, NOBODY};
 use crate::sections::{Front, Section, behind, describe, features, size_of_all};
 use crate::{Error, Facts, machine};
 use certify::Certificate;
 use perf_event_open_sys::bindings;
 use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Layout, Record, Rings, Status};
 use smallvec::SmallVec;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +57,10 @@ use std::path::{Path, PathBuf};
 /// - [`Lost`](perfweave::Lost) as a LOST record, before the next record of its CPU and with that record's time, as the
 ///   kernel writes it. Losses of one CPU with no record between them become one LOST record with the sum of their
 ///   counts.
+/// - At the end, for each CPU that lost any, a LOST_SAMPLES record with the count of all its losses, as perf since 6.1
+///   writes one for each event: the kernel's own count by the ledger ([`Writer::unreported`]), and not less than the
+///   LOST records say. `perf report` adds these up, and not the LOST records. They name the event if there is only one.
+///   [`open`](crate::open) and [`verify`](crate::verify) know that both are of the same losses.
 /// - Not gaps, anomalies, damage, [`EarlyRelease`](perfweave::EarlyRelease) and [`Untraced`](perfweave::Untraced), for
 ///   which perf has no record. Not records of kinds from 64 on either: the kernel writes none, and in a file they are
 ///   perf's own. [`Written::left_out`] counts all of these.
@@ -125,6 +129,8 @@ pub struct Writer {
     adds: bool,
     /// Losses that wait for the next record of their CPU, by CPU.
     lost: HashMap<u32, Loss>,
+    /// All losses of each CPU: what LOST records have, and what the ledger has.
+    totals: BTreeMap<u32, [u64; 2]>,
     time: u64,
     /// Bytes behind the front.
     data: u64,
@@ -239,6 +245,7 @@ impl Writer {
             clock: rings.clock(),
             adds,
             lost: HashMap::new(),
+            totals: BTreeMap::new(),
             time: 0,
             data: 0,
             facts: 0,
@@ -390,6 +397,10 @@ impl Writer {
     /// yielded. Call it once, with [`Reader::ledger`](perfweave::Reader::ledger) of the reader whose stream has ended,
     /// before [`Writer::finish`].
     pub fn unreported(&mut self, ledger: &Status) {
+        for account in ledger.accounts.iter().chain([&ledger.machine]).filter(|account| account.lost > 0) {
+            let total = self.totals.entry(account.cpu.unwrap_or(NOBODY)).or_default();
+            total[1] = total[1].saturating_add(account.lost);
+        }
         for account in ledger.accounts.iter().filter(|account| account.unreported > 0) {
             let Some(cpu) = account.cpu else { continue };
             let none = Loss { cpu, count: 0, id: 0, source: None };
@@ -418,7 +429,11 @@ impl Writer {
     /// [`ErrorKind::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
         self.check()?;
-        let finished = self.last_losses().and_then(|()| self.last_seals()).and_then(|()| self.complete());
+        let finished = self
+            .last_losses()
+            .and_then(|()| self.total_losses())
+            .and_then(|()| self.last_seals())
+            .and_then(|()| self.complete());
         finished.map_err(|why| self.give_up(why))?;
         Ok(self.written)
     }
@@ -544,6 +559,34 @@ impl Writer {
         let counted = self.events[at].counted(bindings::PERF_RECORD_LOST, Bytes::from(bytes.as_slice()), lost.cpu);
         self.certificate.tally.add(Counted { lost: Some(lost.count), ..counted });
         self.written.lost = self.written.lost.saturating_add(lost.count);
+        let total = self.totals.entry(lost.cpu).or_default();
+        total[0] = total[0].saturating_add(lost.count);
+        Ok(())
+    }
+
+    /// Writes the count of all losses of each CPU, for perf.
+    fn total_losses(&mut self) -> Result<(), Error> {
+        let layout = self.events[0].layout;
+        // Who knows which of several events it was? Records with the id 0 are read by the layout of the first.
+        let id = if self.events.len() == 1 { self.events[0].ids.first().copied().unwrap_or(0) } else { 0 };
+        for (cpu, [told, known]) in std::mem::take(&mut self.totals) {
+            // Without a time: it has no place among the records.
+            let value = |field: &u64| match *field {
+                ID | IDENTIFIER => id,
+                CPU => cpu_field(cpu),
+                _ => 0,
+            };
+            let fields = TRAILER_ORDER.iter().filter(|field| layout.sample_type() & **field != 0);
+            let trailer = fields.filter(|_| layout.sample_id_all()).flat_map(|field| value(field).to_ne_bytes());
+            let mut bytes = SmallVec::<[u8; 96]>::from_slice(&[0; 8]);
+            bytes.extend(told.max(known).to_ne_bytes().into_iter().chain(trailer));
+            let header = header(bindings::PERF_RECORD_LOST_SAMPLES, 0, bytes.len() as u16);
+            bytes[..8].copy_from_slice(&header);
+            self.put(bindings::PERF_RECORD_LOST_SAMPLES, [&bytes, &[]], 0, cpu)?;
+            // As a verifier counts it (`Check::count`).
+            self.certificate.tally.add(Counted { cpu: NOBODY, time: None, lost: None });
+            self.file.whole();
+        }
         Ok(())
     }
 

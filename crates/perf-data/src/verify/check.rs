@@ -5,9 +5,8 @@ use super::{Claims, Doubt, DoubtKind, Found, Verdict};
 use crate::Error;
 use crate::attrs::{self, TIME};
 use crate::file::{Input, Words, changed, io, malformed, too_much};
-use crate::metadata::{
-    HEADER, HEADER_ATTR, MAGIC as FILE, PIPE_HEADER, SMALLEST_ATTR, no_event, piped_attr, read_attrs,
-};
+use crate::lost::Loss;
+use crate::metadata::{HEADER, HEADER_ATTR, PIPE_HEADER, SMALLEST_ATTR, check_begin, no_event, piped_attr, read_attrs};
 use crate::pieces::{OWN_KINDS, Packed, Piece, behind_it, compressed, header};
 use crate::seal::{
     BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, NUMBERS, Row, Rows, SHORTEST, Seal, Sums, Tally,
@@ -16,7 +15,6 @@ use crate::seal::{
 use crate::sections::unfinished;
 use crate::sorting::Sorting;
 use blake3::Hasher;
-use perf_event_open_sys::bindings;
 use perfweave::{Account, Bytes, Sequence};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -76,6 +74,9 @@ pub(super) struct Check<'a> {
     newest: Vec<[u64; 3]>,
     times: Option<[u64; 2]>,
     numbers: Option<Numbers<'a>>,
+    /// Counts of losses beside LOST records, which a seal counts as records: whether of the whole recording, and whose;
+    /// how many there are, and their sum.
+    beside: BTreeMap<(bool, u32), [u64; 2]>,
     doubts: Vec<Doubt>,
     more: u64,
 }
@@ -95,11 +96,11 @@ impl Parts {
         let mut head = [0; HEADER as usize];
         let there = input.len.min(HEADER);
         input.fill(0, &mut head[..there as usize])?;
-        let mut words = Words(&head);
-        let magic = words.bytes(8).unwrap_or_default();
+        check_begin(&head[..there as usize])?;
+        let mut words = Words(&head[8..]);
         let mut next = || words.u64().unwrap_or(0);
         let size = next();
-        if magic != FILE || there < PIPE_HEADER || (size != PIPE_HEADER && (size < HEADER || there < HEADER)) {
+        if there < PIPE_HEADER || (size != PIPE_HEADER && (size < HEADER || there < HEADER)) {
             return Err(malformed("header", 0));
         }
         if size == PIPE_HEADER {
@@ -171,6 +172,7 @@ impl<'a> Check<'a> {
             newest: Vec::new(),
             times: None,
             numbers: numbers.map(Numbers::new),
+            beside: BTreeMap::new(),
             doubts: Vec::new(),
             more: 0,
         };
@@ -280,8 +282,16 @@ impl<'a> Check<'a> {
         let place = sorting.place(record).map(|(place, _)| place);
         let layout = place.and_then(|place| sorting.groups.get(place.group));
         let time = layout.and_then(|layout| attrs::field(bytes, layout, TIME));
-        let lost = (bytes.u32(0) == Some(bindings::PERF_RECORD_LOST)).then(|| bytes.u64(16).unwrap_or(0));
-        let counted = Counted { cpu: place.map_or(NOBODY, |place| place.cpu), time, lost };
+        let loss = Loss::of(record, sorting);
+        let lost = if let Some(Loss::Lost(count)) = loss { Some(count) } else { None };
+        // A count of the whole has no place in the order.
+        let time = time.filter(|_| !loss.is_some_and(Loss::is_whole));
+        let cpu = place.filter(|_| !loss.is_some_and(Loss::is_whole)).map_or(NOBODY, |place| place.cpu);
+        let counted = Counted { cpu, time, lost };
+        if let Some(Loss::Samples(count) | Loss::Whole(count)) = loss {
+            let sum = self.beside.entry((loss.is_some_and(Loss::is_whole), counted.whose())).or_default();
+            (sum[0], sum[1]) = (sum[0] + 1, sum[1].saturating_add(count));
+        }
         // As in the tally: a LOST record has the time of another one.
         if let (Some(time), None) = (time, lost) {
             let frontier = self.last.as_ref().map_or(0, |last| last.seal.sums.frontier);
@@ -518,7 +528,8 @@ impl<'a> Check<'a> {
         }
         let last = of_file.or(self.last.take());
         let missing = self.check_sums(last.as_ref(), start);
-        let Sums { records, lost, back, .. } = self.tally.sums;
+        let Sums { mut records, mut lost, back, .. } = self.tally.sums;
+        self.count_beside(&mut records, &mut lost);
         let accounts = self.cpus.values().filter_map(|found| found.account);
         let account = accounts.fold(None, |sum: Option<Account>, more| {
             let mut sum = sum.unwrap_or_default();
@@ -541,6 +552,25 @@ impl<'a> Check<'a> {
             doubts: self.doubts,
             more: self.more,
         })
+    }
+
+    /// Takes counts of losses for what they are, now that all was compared with the seals.
+    fn count_beside(&mut self, records: &mut u64, lost: &mut u64) {
+        let beside = std::mem::take(&mut self.beside);
+        // Of the same losses as LOST records (`lost.rs`).
+        let whole = beside.iter().filter(|((is_whole, _), _)| *is_whole).map(|(_, [_, count])| *count);
+        *lost = whole.fold(0, u64::saturating_add).max(*lost);
+        for ((is_whole, cpu), [counts, sum]) in beside {
+            *records -= counts;
+            let found = self.cpus.entry(cpu).or_default();
+            found.records -= counts;
+            if !is_whole {
+                *lost = lost.saturating_add(sum);
+                found.lost = found.lost.saturating_add(sum);
+            }
+        }
+        // Nothing else may have been of no CPU.
+        self.cpus.retain(|cpu, found| *cpu != NOBODY || *found != Found::default());
     }
 
     /// What is behind the last seal, and around the records.
