@@ -124,10 +124,29 @@ fn value_of(path: &str, key: &str) -> Option<String> {
 const CAPABILITIES: [(&str, u32); 5] =
     [("CAP_PERFMON", 38), ("CAP_BPF", 39), ("CAP_SYS_ADMIN", 21), ("CAP_IPC_LOCK", 14), ("CAP_SYS_PTRACE", 19)];
 
+/// This process's capabilities, a bit each.
+fn capabilities() -> Option<u64> {
+    u64::from_str_radix(&value_of("/proc/self/status", "CapEff")?, 16).ok()
+}
+
+/// What works as a user who has no capability to trace, and what makes the rest work. `None` for others.
+pub fn rights() -> Option<String> {
+    let traces = |name| {
+        CAPABILITIES.iter().any(|(known, bit)| *known == name && capabilities().is_none_or(|bits| bits >> bit & 1 == 1))
+    };
+    if traces("CAP_PERFMON") || traces("CAP_SYS_ADMIN") {
+        return None;
+    }
+    let program = std::env::current_exe().map_or("perfweave".into(), |path| path.display().to_string());
+    Some(format!(
+        "as this user, convert, verify and why FILE work, on recordings, and check says what is lacking; to trace, run \
+         `sudo {program}`, or once `sudo setcap cap_perfmon+ep {program}` and make tracefs readable as check says"
+    ))
+}
+
 fn facts() -> Vec<Line> {
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
-    let capable = value_of("/proc/self/status", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
-    let capable = capable.map_or("unknown".into(), |bits| {
+    let capable = capabilities().map_or("unknown".into(), |bits| {
         let has: Vec<_> = CAPABILITIES.iter().filter(|(_, bit)| bits >> bit & 1 == 1).map(|(name, _)| *name).collect();
         if has.is_empty() { "none that help".to_string() } else { has.join(", ") }
     });

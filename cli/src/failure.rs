@@ -1,5 +1,6 @@
 //! Errors, as a person reads them.
 
+use crate::check;
 use crate::out::say;
 use crate::words::own_words;
 use std::fmt::Display;
@@ -50,7 +51,11 @@ impl Failure {
         let Self::Error { message, hint } = self else { return ExitCode::SUCCESS };
         say(format_args!("perfweave: {message}"));
         if let Some(hint) = hint {
-            say(format_args!("help: {hint}"));
+            let (help, rights) = hint.split_once('\n').unwrap_or((&hint, ""));
+            say(format_args!("help: {help}"));
+            if !rights.is_empty() {
+                say(format_args!("{rights}"));
+            }
         }
         ExitCode::FAILURE
     }
@@ -63,6 +68,9 @@ impl From<perfweave::Error> for Failure {
             return Self::Closed;
         }
         let (message, hint) = in_parts(&error);
+        let is_of_tracing = |hint: &&String| hint.contains("CAP_PERFMON") || hint.contains("read tracefs");
+        let rights = hint.as_ref().filter(is_of_tracing).and_then(|_| check::rights());
+        let hint = hint.map(|hint| rights.iter().fold(hint, |hint, rights| format!("{hint}\n{rights}")));
         Self::Error { message, hint }
     }
 }

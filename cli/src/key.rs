@@ -16,7 +16,7 @@ pub fn is_one(events: [&String; 2]) -> Result<(), Failure> {
     let Some(pattern) = events.into_iter().find(|name| name.contains(['*', '?']) || !name.contains(':')) else {
         return Ok(());
     };
-    let hint = "the events are tracepoints, category:name, as in /sys/kernel/tracing/available_events";
+    let hint = "the events are tracepoints, category:name, as in `perf list` or available_events of tracefs";
     Err(Failure::hinting(format_args!("{pattern} is not the name of one tracepoint"), hint))
 }
 

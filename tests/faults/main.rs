@@ -10,6 +10,8 @@
 mod scenarios;
 mod world;
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
 use perfweave::{
     Barrier, Certainty, Clock, ErrorKind, EventGuard, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings,
 };
@@ -129,6 +131,29 @@ fn every_call_may_fail() {
     fail_each(&mut world, "fencing by map", fencing_by_map, 1);
     #[cfg(feature = "tokio")]
     fail_each(&mut world, "reading under tokio", reading_under_tokio, 2);
+}
+
+/// By name where tracefs is mounted nowhere, so that it is opened without a mount: in a mount namespace of its own.
+#[test]
+fn every_call_may_fail_where_tracefs_is_not_mounted() {
+    let _alone = alone();
+    let beside = std::thread::spawn(|| {
+        kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
+        const NONE: Option<&str> = None;
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+        for path in ["/sys/kernel/tracing", "/sys/kernel/debug"] {
+            while umount2(path, MntFlags::MNT_DETACH).is_ok() {}
+        }
+        let mut world = World::new()?;
+        let (counted, _) = world.run(opening_by_name, None);
+        for number in [libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount] {
+            assert!(counted.calls.keys().any(|which| which.number == number), "{:?}", counted.calls);
+        }
+        fail_each(&mut world, "opening by name without a mount", opening_by_name, 1);
+        fail_each(&mut world, "opening for some without a mount", opening_for_some, 1);
+        Some(())
+    });
+    beside.join().unwrap();
 }
 
 /// Of BPF ring buffers: each failure is a typed error, or proves nothing.

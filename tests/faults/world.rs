@@ -352,7 +352,8 @@ impl Open {
 /// Removes leftover trace instances, which this process made to get the kernel's message about a filter. Gives how
 /// many.
 pub(crate) fn instances_left() -> usize {
-    let instances = Rings::tracefs().unwrap().join("instances");
+    let tracefs = Rings::tracefs().unwrap();
+    let instances = tracefs.join("instances");
     let ours = format!("perfweave-{}-", std::process::id());
     let left = std::fs::read_dir(instances).unwrap().map(|instance| instance.unwrap());
     let left = left.filter(|instance| instance.file_name().to_string_lossy().starts_with(&ours));

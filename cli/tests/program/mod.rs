@@ -122,6 +122,10 @@ pub fn as_nobody(arguments: &str) {
     let ran = run(Command::new("su").args(["nobody", "-s", "/bin/sh", "-c", &line]), "");
     std::fs::remove_file(&program).expect("the copy");
     refused(&ran);
+    let last = ran.err.lines().last().unwrap_or_default();
+    let words = [format!("sudo {}`", program.display()), format!("sudo setcap cap_perfmon+ep {}`", program.display())];
+    assert!(last.starts_with("as this user, convert, verify and why FILE work"), "{ran:?}");
+    assert!(words.iter().all(|word| last.contains(word)), "{ran:?}");
 }
 
 /// The same for root of a user and PID namespace, who is nobody outside.
