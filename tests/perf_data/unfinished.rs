@@ -147,7 +147,9 @@ fn what_a_killed_perf_wrote_is_read() {
 #[test]
 fn a_full_disk_leaves_a_file_that_can_be_read() {
     const NONE: Option<&Path> = None;
-    let full = std::thread::spawn(|| {
+    // On the thread that has the test's name.
+    let has_perf = perfweave_support::perf().is_some();
+    let full = std::thread::spawn(move || {
         kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
         let folder = File::new();
@@ -177,7 +179,7 @@ fn a_full_disk_leaves_a_file_that_can_be_read() {
         assert!(read.iter().copied().eq(1..=read.len() as u64));
         // perf would not see this thread's mounts otherwise.
         let copy = File::with(&fs::read(&path).unwrap());
-        if perfweave_support::perf().is_some() {
+        if has_perf {
             let shown = perf(&["script", "-i", copy.path(), "-F", "time"]).unwrap();
             assert_eq!(shown.lines().count(), read.len());
         }
