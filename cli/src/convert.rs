@@ -171,7 +171,7 @@ fn compiled(path: &Path) -> Result<Compiled, Failure> {
     let mut compiled = Compiled::beside(path);
     if compiled.has_maps() {
         let rings = read(path, perf_data::open)?;
-        let (view, mut names) = (View::new(&rings, path), Names::default());
+        let mut names = Names::default();
         let mut reader = Reader::new(rings, Order::new())?;
         while let Some(batch) = reader.batch(Duration::ZERO)? {
             for event in batch {
