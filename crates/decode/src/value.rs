@@ -107,13 +107,7 @@ impl Expression {
                 return Some(Value::Text(pointers::mask(&bytes, 8 * bytes.len()).into()));
             }
             Self::Unknown(name) => return Some(Value::Text(name.as_str().into())),
-            Self::Call(name, arguments) => {
-                let begin = format!("{name}(");
-                let signs: Vec<_> =
-                    iter::once(&*begin).chain(iter::repeat(", ")).take(arguments.len().max(1)).collect();
-                let arguments = arguments.iter().map(|argument| argument.value(scope)).collect::<Option<Vec<_>>>()?;
-                return unknown(scope, &[&signs[..], &[")"]].concat(), arguments);
-            }
+            Self::Call(name, arguments) => return call(name, arguments, scope),
             Self::Flags(of, between, names) => return flags(of.integer(scope)?, between, names, scope.most),
             Self::Symbol(of, names) => {
                 let number = of.integer(scope)?;
@@ -121,23 +115,34 @@ impl Expression {
                 let name = names.iter().find(|(known, _)| *known as u64 == number as u64);
                 return Some(Value::Text(name.map_or_else(|| hex(number).into(), |(_, name)| name.as_str().into())));
             }
-            Self::Hex(of, between) => {
-                // A hostile record may have a negative length.
-                let (bytes, len) = (of[0].value(scope)?.bytes()?, usize::try_from(of[1].integer(scope)?).ok()?);
-                let mut out = String::new();
-                for (at, byte) in bytes.get(0..len)?.iter().enumerate() {
-                    let between = if at == 0 { "" } else { *between };
-                    write!(out, "{between}{byte:02x}").ok()?;
-                    if out.len() > scope.most {
-                        break;
-                    }
-                }
-                return Some(Value::Text(out.into()));
-            }
+            Self::Hex(of, between) => return bytes_in_hex(of, between, scope),
             Self::Array(of) => return array(of, scope),
         };
         Some(Value::Number(number))
     }
+}
+
+/// A call of a function that only the kernel has, with the values of its arguments.
+fn call<'v>(name: &str, arguments: &'v [Expression], scope: Scope<'v>) -> Option<Value<'v>> {
+    let begin = format!("{name}(");
+    let signs: Vec<_> = iter::once(&*begin).chain(iter::repeat(", ")).take(arguments.len().max(1)).collect();
+    let arguments = arguments.iter().map(|argument| argument.value(scope)).collect::<Option<Vec<_>>>()?;
+    unknown(scope, &[&signs[..], &[")"]].concat(), arguments)
+}
+
+/// `__print_hex`: the bytes, and how many of them.
+fn bytes_in_hex<'v>(of: &'v [Expression; 2], between: &str, scope: Scope<'v>) -> Option<Value<'v>> {
+    // A hostile record may have a negative length.
+    let (bytes, len) = (of[0].value(scope)?.bytes()?, usize::try_from(of[1].integer(scope)?).ok()?);
+    let mut out = String::new();
+    for (at, byte) in bytes.get(0..len)?.iter().enumerate() {
+        let between = if at == 0 { "" } else { between };
+        write!(out, "{between}{byte:02x}").ok()?;
+        if out.len() > scope.most {
+            break;
+        }
+    }
+    Some(Value::Text(out.into()))
 }
 
 fn field_value<'v>(field: &Field, scope: Scope<'v>) -> Option<Value<'v>> {
