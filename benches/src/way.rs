@@ -3,8 +3,9 @@
 use crate::plan::{Plan, Shape, step};
 use crate::raw::{self, Copies};
 use perf_event_open_sys::bindings;
-use perfweave::{Hold, Layout, Merge, Order, RawRing, Record, Rings, sim};
+use perfweave::{Fence, Hold, Item, Layout, Merge, Order, RawRing, Reader, Record, Rings, sim};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// A way to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub enum Kind {
     Batch,
     /// The crate: order, each event from a batch of its own. What the C library's `pw_buffer__next` does.
     Single,
+    /// What a user calls: [`Reader::next`] under a fence that ends at once, until all that was there is flushed.
+    Reader,
+    /// The same by [`Reader::batch`].
+    ReaderBatch,
     /// `itertools::kmerge` of the rings, in place, without checks.
     Kmerge,
     /// The smallest of all fronts, in place, without checks.
@@ -30,6 +35,8 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Those whose instructions alone are counted.
+    pub const COUNTED: [Self; 3] = [Self::Single, Self::Reader, Self::ReaderBatch];
     /// Those of the tables. The walk is first.
     pub const ALL: [Self; 8] =
         [Self::Walk, Self::Look, Self::Drain, Self::Next, Self::Batch, Self::Kmerge, Self::Scan, Self::Sort];
@@ -43,6 +50,8 @@ impl Kind {
             Self::Next => "`next`",
             Self::Batch => "`batch`",
             Self::Single => "`single`",
+            Self::Reader => "`reader`",
+            Self::ReaderBatch => "`reader-batch`",
             Self::Kmerge => "kmerge",
             Self::Scan => "scan",
             Self::Sort => "copy and sort",
@@ -51,7 +60,7 @@ impl Kind {
 
     /// Whether records come in order even if they lie in their ring out of order.
     fn repairs(self) -> bool {
-        matches!(self, Self::Next | Self::Batch | Self::Single | Self::Sort)
+        !matches!(self, Self::Walk | Self::Look | Self::Drain | Self::Kmerge | Self::Scan)
     }
 }
 
@@ -60,6 +69,7 @@ enum Side {
     Raw { raw: Vec<RawRing>, copies: Copies, _rings: Rings },
     Rings(Rings),
     Merge(Box<Merge>),
+    Reader(Box<Reader>),
 }
 
 /// A way to read, with its rings.
@@ -89,6 +99,10 @@ impl Way {
                 Side::Raw { raw, copies: Copies::default(), _rings: rings }
             }
             Kind::Drain => Side::Rings(rings),
+            Kind::Reader | Kind::ReaderBatch => {
+                let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(()))));
+                Side::Reader(Box::new(Reader::new(rings, order).expect("a reader")))
+            }
             Kind::Look | Kind::Next | Kind::Batch | Kind::Single => {
                 Side::Merge(Box::new(Merge::new(rings, Order::new().hold(Hold::None)).expect("a merge")))
             }
@@ -119,6 +133,8 @@ impl Way {
             (Side::Merge(merge), Kind::Batch) => batch(merge, base),
             (Side::Merge(merge), Kind::Single) => single(merge, base),
             (Side::Merge(merge), _) => next(merge, base),
+            (Side::Reader(reader), Kind::ReaderBatch) => reader_batch(reader, base),
+            (Side::Reader(reader), _) => reader_next(reader, base),
         }
     }
 
@@ -173,6 +189,36 @@ fn single(merge: &mut Merge, base: u64) -> u64 {
         sum = taken(sum, event.key(), event.record(), base);
     }
     merge.advance_tails();
+    sum
+}
+
+#[inline(never)]
+fn reader_next(reader: &mut Reader, base: u64) -> u64 {
+    reader.handle().flush().expect("this is no child");
+    let mut sum = 0;
+    while let Some(event) = reader.next().expect("simulated rings do not fail") {
+        match event.item() {
+            Item::Flushed => break,
+            _ => sum = taken(sum, event.key(), event.record(), base),
+        }
+    }
+    sum
+}
+
+#[inline(never)]
+fn reader_batch(reader: &mut Reader, base: u64) -> u64 {
+    reader.handle().flush().expect("this is no child");
+    let (mut sum, mut flushed) = (0, false);
+    while !flushed {
+        let batch = reader.batch(Duration::MAX).expect("simulated rings do not fail").expect("it has no end");
+        sum = batch.fold(sum, |sum, event| match event.item() {
+            Item::Flushed => {
+                flushed = true;
+                sum
+            }
+            _ => taken(sum, event.key(), event.record(), base),
+        });
+    }
     sum
 }
 

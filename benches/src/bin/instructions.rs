@@ -11,7 +11,7 @@ fn main() {
     };
     let kind = Kind::ALL
         .into_iter()
-        .chain([Kind::Single])
+        .chain(Kind::COUNTED)
         .find(|kind| kind.name().trim_matches('`') == way)
         .expect("one of the ways");
     let random = burst.starts_with('~');
