@@ -690,8 +690,9 @@ impl Merge {
     }
 
     /// Whether the next reader of a ring that outlives this one would yield a record again: it lies behind a held one.
-    /// Then all that was found since comes before the report, too. Only a record that was in flight when newer events
-    /// began to wait, and was interrupted by the writer of one of them, lies there.
+    /// Then all that was found since comes before the report, too. Such a record was in flight when newer events began to
+    /// wait, and was overtaken by the writer of one of them: one that interrupted it or, in a ring that CPUs share, one
+    /// on another CPU.
     pub(crate) fn raise_cap(&mut self) -> bool {
         self.stream.sync();
         let mut all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
@@ -1166,7 +1167,7 @@ impl Drop for Merge {
             }
         }
         let status = self.status();
-        self.rings.control().update_status(|last| (last.accounts, last.held) = (status.accounts, status.held));
+        self.rings.control().leave_status(|last| (last.accounts, last.held) = (status.accounts, status.held));
     }
 }
 

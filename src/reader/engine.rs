@@ -40,6 +40,8 @@ pub(crate) struct Engine {
     reported: Instant,
     /// Whether all events before the report were seen, and newer events wait.
     capped: bool,
+    /// How often newer events came before the report after all ([`Merge::raise_cap`]).
+    raises: u32,
     pace: Pace,
     /// Under a rule that awaits a time: when all events that had been seen when this was set are due.
     due: Option<Instant>,
@@ -102,6 +104,9 @@ const PATIENCE: u32 = 10;
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(10);
 
+/// How often newer events come before a report after all: where CPUs share a ring and write all the time, each time more.
+const RAISES: u32 = 16;
+
 /// A reader rests only while it holds less than this part of the events it found since it slept.
 const PART_HELD: usize = 4;
 
@@ -137,6 +142,7 @@ impl Engine {
             report: None,
             reported: Instant::now(),
             capped: false,
+            raises: 0,
             pace,
             due: None,
             awaited: Awaited::default(),
@@ -230,7 +236,8 @@ impl Engine {
         }
         self.await_epochs()?;
         self.await_commits();
-        if self.report_is_due() && self.merge.raise_cap() {
+        if self.raises < RAISES && self.report_is_due() && self.merge.raise_cap() {
+            self.raises += 1;
             self.refresh();
             return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
         }
@@ -419,7 +426,7 @@ impl Engine {
     }
 
     fn end_report(&mut self) {
-        (self.report, self.capped, self.awaited.forgone) = (None, false, false);
+        (self.report, self.capped, self.awaited.forgone, self.raises) = (None, false, false, 0);
         self.merge.lift_cap();
     }
 

@@ -75,7 +75,7 @@ impl<'a> Frozen<'a> {
         // No slice is borrowed any more (I9).
         self.recorder.marks.clear();
         self.recorder.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.ring.thaw());
-        self.recorder.rings.resume()
+        self.recorder.rings.control().thaw()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::order::proof::Proves;
 use crate::record::Record;
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
-use crate::rings::control::{Handle, Pause};
+use crate::rings::control::Handle;
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
@@ -127,7 +127,8 @@ impl Recorder {
     }
 
     /// A handle by which the thread that hears what a program waits for stops the rings at once: with
-    /// [`Pause::Output`], before [`Recorder::freeze`], whose result resumes them. Closing it ends the recording.
+    /// [`Pause::Output`](crate::Pause::Output), before [`Recorder::freeze`], whose result resumes them. While they are
+    /// frozen the handle resumes nothing. Closing it ends the recording.
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(self.rings.control()))
     }
@@ -167,7 +168,7 @@ impl Recorder {
         if self.rings.control().is_forked() {
             return Err(Error::forked());
         }
-        let stopped = self.rings.pause(Pause::Output).and_then(|()| self.fences.wait());
+        let stopped = self.rings.control().freeze().and_then(|()| self.fences.wait());
         // Resumes when dropped, even if not all rings could be stopped.
         let mut frozen = Frozen::new(self);
         stopped?;

@@ -51,7 +51,10 @@ impl Handle {
     /// program that never leaves keeps the flush from being reported.
     ///
     /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
-    /// missing and none twice, if this one is dropped before it yields more.
+    /// missing and none twice, if this one is dropped before it yields more. There are two exceptions. What
+    /// [`WhenFull::Copy`](crate::WhenFull::Copy) has copied of newer events is lost. And where CPUs share a ring buffer
+    /// and write all the time, a newer event may lie before an older one at each try: after sixteen the report comes
+    /// anyway, and events that lie so come again.
     ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended
     /// by a deadline yields it when it goes on.
@@ -122,7 +125,7 @@ impl Handle {
     }
 
     /// Lets output into all rings again. Ends both ways of pausing, and pauses of a single ring. Without a pause it
-    /// does nothing.
+    /// does nothing, and while a [`Recorder`](crate::Recorder) is frozen it does nothing either.
     ///
     /// # Errors
     /// As [`Handle::pause`].
@@ -221,6 +224,14 @@ impl Control {
         }
     }
 
+    /// Leaves the last status of a reader that is dropped. It waits for a handle that copies the one before.
+    pub(crate) fn leave_status(&self, leave: impl FnOnce(&mut Status)) {
+        // In a child nobody may ever give the lock back.
+        if self.check().is_ok() {
+            leave(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
     /// The reader's wake-up. The first call creates it.
     pub(crate) fn arm(&self) -> io::Result<&Wake> {
         if let Some(wake) = self.wake.get() {
@@ -301,11 +312,30 @@ impl Control {
         self.producers().turn(how, true)
     }
 
-    /// Lets all output in again.
+    /// Keeps output from all rings, whatever handles ask for, until [`Control::thaw`].
+    pub(crate) fn freeze(&self) -> Result<(), Error> {
+        self.check()?;
+        let mut producers = self.producers();
+        producers.frozen = true;
+        producers.turn(Pause::Output, true)
+    }
+
+    /// Lets all output in again after [`Control::freeze`].
+    pub(crate) fn thaw(&self) -> Result<(), Error> {
+        self.check()?;
+        self.producers().frozen = false;
+        self.resume()
+    }
+
+    /// Lets all output in again, unless it is frozen.
     pub(crate) fn resume(&self) -> Result<(), Error> {
         self.check()?;
         // Rings that were paused one by one go on too.
         let mut producers = self.producers();
+        // Whoever has a handle of a flight recorder may call this, also while its bytes are lent (I9).
+        if producers.frozen {
+            return Ok(());
+        }
         // `and`, not `?`: the second is tried whatever the first gives.
         let resumed = producers.turn(Pause::Output, false).and(producers.turn(Pause::Slots, false));
         // Once output goes on: counts that are read after this have all that the pause has dropped.
@@ -394,6 +424,8 @@ pub(crate) struct Producers {
     events: Vec<Producer>,
     output_paused: bool,
     slots_paused: bool,
+    /// A flight recorder lends what is in the rings: output stays paused until it says so (I9).
+    frozen: bool,
     /// Everything was stopped for good.
     retired: bool,
 }

@@ -4,6 +4,7 @@ use super::fork::Owner;
 use nix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 
 /// What a time namespace adds to the clocks that its processes read, in nanoseconds (time_namespaces(7)). The kernel
@@ -49,8 +50,12 @@ impl Shift {
         /// `PROC_TIME_INIT_INO` of `include/linux/proc_ns.h`, unchanged since Linux 5.6.
         const FIRST_TIME_NAMESPACE: u64 = 0xEFFF_FFFA;
         let space = |path| fs::metadata(path).map(|space| space.ino());
-        // A kernel without time namespaces, or no /proc.
-        let Ok(own) = space("/proc/thread-self/ns/time") else { return Some(Self::default()) };
+        let own = match space("/proc/thread-self/ns/time") {
+            Ok(own) => own,
+            // A kernel without time namespaces; or no /proc, and then nothing tells that there is one.
+            Err(errno) if errno.kind() == io::ErrorKind::NotFound => return Some(Self::default()),
+            Err(_) => return None,
+        };
         if own == FIRST_TIME_NAMESPACE {
             return Some(Self::default());
         }

@@ -62,7 +62,7 @@ impl Tracefs {
         let listed = Mounts::open().and_then(|mounts| mounts.read());
         let unlisted = listed.as_ref().err().map(|errno| format!(", and mounts cannot be listed: {errno}"));
         let mut denied = None;
-        for path in of_kind(listed.unwrap_or_default()).chain(USUAL.map(PathBuf::from)) {
+        for path in USUAL.into_iter().map(PathBuf::from).chain(of_kind(listed.unwrap_or_default())) {
             match is_tracefs(&path) {
                 Ok(true) => return Ok(Self { path, detached: None }),
                 Err(Errno::EACCES) => denied = denied.or(Some(path)),

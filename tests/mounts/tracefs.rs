@@ -127,7 +127,7 @@ fn tracefs_that_is_mounted_nowhere_is_opened_for_this_process_alone() {
         let found = Rings::tracefs().unwrap();
         assert_eq!(found.to_string(), "not mounted, opened for this process alone");
         let id = std::fs::read_to_string(found.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
-        assert_eq!(std::thread::scope(|scope| scope.spawn(|| found.join("events").is_dir()).join().unwrap()), true);
+        assert!(std::thread::scope(|scope| scope.spawn(|| found.join("events").is_dir()).join().unwrap()));
         drop(found);
         assert_eq!(things(), before);
         let rings = Rings::options().tracepoint_id(id).tracepoint("sched:sched_wak*").pages(1).open().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::text;
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Layout, Recorder, sim};
+use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Layout, Pause, Recorder, sim};
 use perfweave_support::{assert_error, threads};
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
@@ -337,6 +337,25 @@ fn cpus_that_come_are_followed() {
     let frozen = recorder.freeze().unwrap();
     assert_eq!(texts(&frozen), ["one", "three", "five"]);
     assert!(!kernel.emit(3, 11, b"dropped"), "stopped like the others");
+}
+
+/// A handle may resume at any time. What is lent stays as it is: the kernel would write over it.
+#[test]
+fn a_handle_resumes_nothing_that_is_lent() {
+    let (kernel, mut recorder) = machine(&[0], 4096);
+    let handle = recorder.handle();
+    kernel.emit(0, 10, b"lent");
+    let frozen = recorder.freeze().unwrap();
+    handle.resume().unwrap();
+    assert!(!kernel.emit(0, 20, b"over"), "it is written while it is lent");
+    assert_eq!(texts(&frozen), ["lent"]);
+    frozen.resume().unwrap();
+    assert!(kernel.emit(0, 30, b"on"));
+    // A pause by a handle goes on until somebody resumes.
+    handle.pause(Pause::Output).unwrap();
+    assert!(!kernel.emit(0, 40, b"paused"));
+    handle.resume().unwrap();
+    assert!(kernel.emit(0, 50, b"on"));
 }
 
 /// The pause alone does not wait for writers. `freeze` waits for a writer that has reserved and not yet published.

@@ -20,7 +20,7 @@ pub(super) struct Print {
 #[derive(Debug, Clone)]
 enum Piece {
     Text(String),
-    Argument(Conversion, Expression),
+    Argument(Box<(Conversion, Expression)>),
 }
 
 /// `%-*.3llx`
@@ -67,7 +67,7 @@ impl Print {
                     let (conversion, behind) = Conversion::parse(behind, &mut parser)?;
                     is_whole &= pointers::is_known(&conversion.kind);
                     parser.takes(",").then_some(())?;
-                    pieces.push(Piece::Argument(conversion, parser.expression()?));
+                    pieces.push(Piece::Argument(Box::new((conversion, parser.expression()?))));
                     behind
                 }
             };
@@ -86,7 +86,8 @@ impl Print {
             step();
             match piece {
                 Piece::Text(text) => line.push_str(text),
-                Piece::Argument(conversion, argument) => {
+                Piece::Argument(argument) => {
+                    let (conversion, argument) = &**argument;
                     // Text that a precision cuts off was made too.
                     let made = conversion.print(argument.value(scope)?, scope, &mut line)?;
                     scope.most = scope.most.saturating_sub(made);
