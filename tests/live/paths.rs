@@ -163,7 +163,8 @@ fn recordings_are_regular_files() {
     }
     if kernel("open the kernel's log", std::fs::File::open("/proc/kmsg")).is_some() {
         let log = said(Path::new("/proc/kmsg"), read).unwrap();
-        assert!(log.contains("no recording of perf(1)"), "{log}");
+        // Nothing is in it if somebody has read it.
+        assert!(log.contains("no recording of perf(1)") || log.contains("it is empty"), "{log}");
     }
     let directory = said(&folder.0, write).unwrap();
     assert!(directory.contains("directory"), "{directory}");
