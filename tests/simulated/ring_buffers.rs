@@ -12,7 +12,7 @@ use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -655,6 +655,27 @@ fn a_flush_ends_where_the_next_reader_can_begin() {
         assert!(buffer.output(&7u64.to_ne_bytes()));
         assert_eq!(until_flushed(&mut reader_of(&buffer, fence)), after);
     }
+}
+
+/// On a ring that CPUs share, each proof may find a record of one CPU behind a newer one of another. A flush comes all the
+/// same, after some proofs.
+#[test]
+fn a_flush_comes_although_writers_overtake_each_other_for_ever() {
+    const EVER: u64 = 100;
+    let (buffer, ring) = RingBuffer::new(1 << 16);
+    drop(ring);
+    assert!(buffer.output(&2u64.to_ne_bytes()));
+    let (writer, fences) = (buffer.clone(), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&fences);
+    let fence = Hold::Fence(Fence::custom(move || {
+        let n = count.fetch_add(1, Ordering::Relaxed);
+        // Drawn after everything that was seen, and one that was drawn before and is written now.
+        let keys = [10 * (n + 1), (10 * n).saturating_sub(1).max(1)];
+        (n < EVER).then(|| keys.map(|key| assert!(writer.output(&key.to_ne_bytes()))));
+        Ok(())
+    }));
+    until_flushed(&mut reader_of(&buffer, fence));
+    assert!((2..EVER / 2).contains(&fences.load(Ordering::Relaxed)), "{fences:?}");
 }
 
 /// Programs that draw keys, interrupt each other, reserve and submit or discard, in any order.
