@@ -332,7 +332,7 @@ impl Control {
         self.check()?;
         // Rings that were paused one by one go on too.
         let mut producers = self.producers();
-        // Whoever has a handle of a flight recorder may call this, also while its bytes are lent (I9).
+        // A handle of a flight recorder may call this while the bytes of its rings are lent (I9).
         if producers.frozen {
             return Ok(());
         }
