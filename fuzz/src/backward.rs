@@ -110,7 +110,7 @@ fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (V
             missing = true;
         }
         // A loss with the count 0 is no event.
-        if !matches!(what, Expected::Lost(0, _)) {
+        if !matches!(what, Expected::Lost(0, _) | Expected::LostSamples(0, _)) {
             stretches.push((key, what));
         }
         at += len;
@@ -118,6 +118,7 @@ fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (V
     let mut places: Vec<Place> = Vec::new();
     for (key, what) in stretches.into_iter().rev() {
         let lost = matches!(what, Expected::Lost(..));
+        let what = what.told();
         // A loss comes before the record after it in the ring, and has its key.
         let at = places.len() - usize::from(lost && !places.is_empty());
         let key = if lost { places.get(at).and_then(|record| record.key) } else { key };

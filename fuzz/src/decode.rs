@@ -62,10 +62,13 @@ fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format
     kernel.force_head(0, (begin + record.len()) as u64);
     merge.refresh(0);
     let Some(event) = merge.next() else {
-        assert!(
-            record[..4] == 2u32.to_ne_bytes() && record[16..24] == [0; 8],
-            "only a loss with the count 0 is no event"
-        );
+        // LOST has the count after an id, LOST_SAMPLES has nothing before it.
+        let count = match u32::from_ne_bytes(record[..4].try_into().expect("four bytes")) {
+            2 => &record[16..24],
+            13 => &record[8..16],
+            kind => panic!("no event of kind {kind}"),
+        };
+        assert_eq!(count, [0; 8], "only a loss with the count 0 is no event");
         return Vec::new();
     };
     match event.item() {

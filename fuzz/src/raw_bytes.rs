@@ -15,6 +15,9 @@ const IDENTIFIER: u64 = 65536;
 /// How many records the kernel has dropped from each ring: LOST records can report no more.
 pub(crate) const LOSSES: u64 = 1 << 48;
 
+/// How many samples one LOST_SAMPLES record can report.
+const LOST_SAMPLES: u64 = u32::MAX as u64;
+
 /// `sample_type`, `read_format`.
 pub(crate) const LAYOUTS: [(u64, u64); 4] =
     [(TIME | RAW, 0), (IDENTIFIER | TID | TIME | RAW, 0), (TIME, 0), (TIME | READ | CALLCHAIN | RAW, 4 | 8)];
@@ -28,6 +31,8 @@ pub(crate) enum Expected {
     Record(Vec<u8>, Option<u64>, Option<Vec<u8>>),
     /// Count and id.
     Lost(u64, u64),
+    /// The same, of samples that never came to the ring. The record has a time of its own.
+    LostSamples(u64, u64),
     Damage(Fault, Vec<u8>),
 }
 
@@ -229,6 +234,16 @@ fn stay_within_bound(input: &mut Input<'_>) {
     }
 }
 
+impl Expected {
+    /// As it is told: both kinds of losses in the same way.
+    pub(crate) fn told(self) -> Self {
+        match self {
+            Self::LostSamples(count, id) => Self::Lost(count, id),
+            other => other,
+        }
+    }
+}
+
 impl Model {
     fn write(&mut self, position: u64, bytes: &[u8]) {
         for (at, byte) in (position..=u64::MAX).chain(0..).zip(bytes) {
@@ -279,7 +294,9 @@ impl Model {
             if is_lost {
                 lost = Some((position, what));
             } else {
-                self.push(position, own, what, out);
+                if !matches!(what, Expected::LostSamples(0, _)) {
+                    self.push(position, own, what.told(), out);
+                }
                 self.before = own.or(self.before);
             }
             at += len;
@@ -319,13 +336,26 @@ pub(crate) fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize,
     let count = |fields: &[u64]| fields.iter().filter(|field| has(**field)).count();
     if kind != 9 {
         let trailer = 8 * count(&[TID, TIME, IDENTIFIER]);
-        let body = if kind == 2 { 16 } else { 0 };
+        let body = match kind {
+            bindings::PERF_RECORD_LOST => 16,
+            bindings::PERF_RECORD_LOST_SAMPLES => 8,
+            _ => 0,
+        };
         if len < 8 + body + trailer {
             return damage(Fault::Short { size }, len);
         }
         let time_at = len - trailer + 8 * count(&[TID]);
         let time = word(record, time_at);
-        if kind == 2 {
+        if kind == bindings::PERF_RECORD_LOST_SAMPLES {
+            let lost = word(record, 8).expect("a count");
+            if lost > LOST_SAMPLES {
+                return damage(Fault::Lost { count: lost, most: LOST_SAMPLES }, len);
+            }
+            // The last of the fields that a record's end has.
+            let id = if has(IDENTIFIER) { word(record, len - 8).expect("an id") } else { 0 };
+            return (len, time, Expected::LostSamples(lost, id));
+        }
+        if kind == bindings::PERF_RECORD_LOST {
             let (id, lost) = (word(record, 8).expect("an id"), word(record, 16).expect("a count"));
             return (len, time, Expected::Lost(lost, id));
         }
