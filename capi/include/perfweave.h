@@ -136,7 +136,6 @@ enum pw_hold {
   /*
    Wait for a second look at all rings, as perf(1) does. Events can be late.
    */
-  PW_HOLD_ROUND = 6,
   /*
    Do not wait. Events can be late.
    */

@@ -41,7 +41,6 @@ pub enum pw_hold {
     /// Wait for lag_ns. A guess: events can be late.
     PW_HOLD_LAG = 5,
     /// Wait for a second look at all rings, as perf(1) does. Events can be late.
-    PW_HOLD_ROUND = 6,
     /// Do not wait. Events can be late.
     PW_HOLD_NONE = 7,
 }
@@ -211,7 +210,6 @@ impl pw_opts {
             3 => Hold::epochs(descriptor(self.epochs_fd, "opts->epochs_fd")?)?,
             4 => Hold::Dense { first: None, fence: Fence::Auto },
             5 => Hold::Lag(Duration::from_nanos(self.lag_ns)),
-            6 => Hold::Round,
             7 => Hold::None,
             other => return Err(Failure::invalid(format!("opts->hold is {other}, which is no enum pw_hold"))),
         })

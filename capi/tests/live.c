@@ -189,9 +189,8 @@ static void holds(void)
 	PW_OPTS(epochs, .hold = PW_HOLD_EPOCHS, .epochs_fd = map("epochs"), .notice_cb = on_notice);
 	PW_OPTS(dense, .hold = PW_HOLD_DENSE, .key = PW_KEY_PAYLOAD, .key_offset = 8, .notice_cb = on_notice);
 	PW_OPTS(lag, .hold = PW_HOLD_LAG, .lag_ns = 50000000, .notice_cb = on_notice);
-	PW_OPTS(round, .hold = PW_HOLD_ROUND, .notice_cb = on_notice);
 	PW_OPTS(nothing, .hold = PW_HOLD_NONE, .wakeup_events = 1, .latency_ns = 1000000, .notice_cb = on_notice);
-	struct pw_opts *all[] = { &epochs, &dense, &lag, &round, &nothing };
+	struct pw_opts *all[] = { &epochs, &dense, &lag, &nothing };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		struct seen seen = {};

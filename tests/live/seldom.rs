@@ -238,12 +238,9 @@ fn a_wake_up_that_would_never_come_is_named() {
 /// The time until the smallest key may be yielded, under each rule.
 #[test]
 fn what_a_merge_waits_for() {
-    for (hold, seen, waits) in [
-        (Hold::None, true, Some(Duration::ZERO)),
-        (Hold::Round, true, Some(Duration::ZERO)),
-        (Hold::FENCE, true, None),
-        (Hold::None, false, None),
-    ] {
+    for (hold, seen, waits) in
+        [(Hold::None, true, Some(Duration::ZERO)), (Hold::FENCE, true, None), (Hold::None, false, None)]
+    {
         let kernel = sim::Kernel::new(&[0]);
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap();
         if seen {
