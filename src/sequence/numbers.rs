@@ -203,7 +203,7 @@ impl Numbers {
         let number = if lost >= self.unwrap.reach() && self.tracker.next().is_some() {
             self.unwrap_far(written, lost).ok_or(AnomalyKind::Wraparound)
         } else {
-            self.unwrap.unwrap(written).ok_or(AnomalyKind::Forward)
+            self.unwrap.unwrap(written).ok_or(AnomalyKind::Jump)
         };
         let number = match number {
             Ok(number) => number,
@@ -254,9 +254,9 @@ impl Numbers {
         // The number before once more is no jump, however far behind it is.
         let kind = match number == last {
             true => AnomalyKind::Duplicate,
-            false => self.tracker.anomaly(number, written <= 1 || written == self.first),
+            false => self.tracker.anomaly(number),
         };
-        if matches!(kind, AnomalyKind::Reset | AnomalyKind::Backward) {
+        if kind == AnomalyKind::Jump {
             return self.begin_anew(written, kind);
         }
         self.counts.missing -= u64::from(self.tracker.found(number));
@@ -284,8 +284,9 @@ impl Numbers {
         }
         self.last = self.unwrap.unwrapped();
         self.tracker.restart(self.last);
-        // After a leap no smaller number is in flight.
-        self.began = matches!(kind, AnomalyKind::Reset | AnomalyKind::Wraparound);
+        // A counter that starts again may be interrupted, as at the beginning. After a leap no smaller number is in
+        // flight.
+        self.began = kind == AnomalyKind::Wraparound || written <= 1 || written == self.first;
         said
     }
 

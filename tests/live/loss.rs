@@ -468,7 +468,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
         }
         let [zero, one, two, three] = [0, 1, 2, 3].map(|n| over + n);
         let expected = format!(
-            "4294967293 4294967294 4294967295 {zero} gap {one}-{one} {two} Duplicate {two} {three} Backward 4294966795"
+            "4294967293 4294967294 4294967295 {zero} gap {one}-{one} {two} Duplicate {two} {three} Jump 4294966795"
         );
         assert_eq!(told.join(" "), expected, "by CPU: {by_cpu}");
     }
