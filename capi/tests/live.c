@@ -215,7 +215,7 @@ static void count(void *ctx, int cpu, void *data, __u32 size)
 static void losses_gaps_damage(void)
 {
 	static struct seen seen;
-	PW_OPTS(opts, .notice_cb = on_notice, .numbers_bits = 32, .numbers_offset = 16);
+	PW_OPTS(opts, .notice_cb = on_notice, .has_numbers = 1, .numbers_offset = 16);
 	struct pw_buffer *buffer = pw_buffer__new(map("events"), 4096 * 4, count, on_lost, &seen, &opts);
 	struct pw_account all;
 

@@ -21,7 +21,6 @@ use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
-use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::CpuNumbers;
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
@@ -1055,7 +1054,6 @@ impl Merge {
             missing,
             // The last loss may have been drawn before the last record: by a writer that was interrupted.
             unexplained: missing.saturating_sub(lost),
-            wraparounds: numbers.anomalies[AnomalyKind::Wraparound as usize],
             anomalies: numbers.anomalies.iter().sum(),
             late: counts.late,
             max_late: counts.max_late,

@@ -12,13 +12,10 @@ pub enum AnomalyKind {
     /// The number is smaller than disorder can explain, or larger than losses can: the counter was set to another
     /// number, or there are two. The numbers of a CPU go on from there.
     Jump,
-    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing
-    /// numbers is unknown, and counting starts again. See [`Sequence`](crate::Sequence).
-    Wraparound,
 }
 
 /// How many kinds of anomalies there are.
-pub(crate) const KINDS: usize = 4;
+pub(crate) const KINDS: usize = 3;
 
 /// How many correct numbers in a row must come before an anomaly of the same kind is reported again.
 const QUIET: u32 = 16;

@@ -321,7 +321,7 @@ fn everything_shows_itself() {
     for (key, shown) in [(Key::Time, "Time"), (Key::Payload(8), "Payload(8)"), (Key::with(|_| None), "Fn")] {
         shows(shown, format!("{key:?}"));
     }
-    shows("Sequence {", format!("{:?} {:?}", Sequence::u32(4), Sequence::with(37, |_| None)));
+    shows("Sequence {", format!("{:?} {:?}", Sequence::u64(4), Sequence::with(|_| None)));
     let Some((events, _)) = echo() else { return };
     assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
     shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));
