@@ -100,23 +100,12 @@
 //!
 //! # Forked children
 //!
-//! A child of fork(2) does not have the mappings of perf events (`VM_DONTCOPY`).
-//!
-//! - In the child, the parent's reader gives [`ErrorKind::Forked`].
-//! - Dropping it in the child leaves the parent's maps, slots and threads alone.
-//! - A [`Frozen`] recorder and its [`Recorded`] panic in the child. They give no record.
-//! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function
-//!   has forked) is not guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has
-//!   mapped at that address since. Dropping it is harmless.
-//!
-//! A child opens its own rings. A daemon forks first and then opens rings.
-//!
-//! The crate recognizes a child by a handler of pthread_atfork(3), which opening the first rings registers.
-//!
-//! - A child that is made without such handlers (clone(2), `_Fork(3)`) is taken for its parent. Use nothing of the
-//!   parent's there: reading is a SIGSEGV; closing or dropping stops the parent's output, which nothing counts, or
-//!   hangs.
-//! - A child handler that a program registered before runs earlier. Do the same in it.
+//! A child of fork(2) does not have the mappings of perf events (`VM_DONTCOPY`), and opens its own rings: a daemon forks
+//! first. The crate compares the number of the process at each refresh, in each call of a [`Handle`], and at each drop.
+//! So in a child its parent's reader gives [`ErrorKind::Forked`] at its next refresh, a [`Recorder`] when it is to stop,
+//! and a drop leaves the parent's rings, maps and threads alone. Between two refreshes nothing is compared. So read in
+//! the child no event that was found before the fork: that is SIGSEGV, or gives what the child has mapped at that
+//! address since.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

@@ -7,7 +7,6 @@
  * Functions return 0 or a count, or a negative error number; those that return a pointer return NULL and set errno.
  * pw_last_error() has the text, and what helps. Pointers that are NULL or not aligned are -EINVAL.
  * No function is for signal handlers. Fork before buffers are made: in a child, calls return -ECHILD, and lent bytes are not there.
- * In a child of clone(2) or _Fork(3), use nothing of a buffer, and do not free it.
  */
 
 #ifndef PERFWEAVE_H

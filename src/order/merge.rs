@@ -201,7 +201,12 @@ impl Merge {
     #[doc(alias = "poll")]
     pub fn refresh(&mut self, now: u64) -> usize {
         self.rings.control().assert_not_forked();
-        self.know(&Thread::current());
+        self.refresh_here(now)
+    }
+
+    /// The same, where it is known that this is no forked child.
+    pub(crate) fn refresh_here(&mut self, now: u64) -> usize {
+        self.know(&Thread::current_in(self.rings.control().owner()));
         self.stream.sync();
         let held = self.held();
         let refreshed = self.refresh_once(now);
@@ -393,11 +398,7 @@ impl Merge {
     /// then call [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
     ///
     /// Events that are already proven can be yielded meanwhile.
-    ///
-    /// # Panics
-    /// In a forked child, as [`Merge::is_ready`].
     pub fn begin_fence(&mut self) -> bool {
-        self.rings.control().assert_not_forked();
         // A dense sequence needs a fence only for numbers that are missing, or that were released in doubt.
         let doubt = self.stream.sequence.as_ref().and_then(Tracker::doubt);
         if self.stream.sequence.is_some()
@@ -471,16 +472,11 @@ impl Merge {
     // Yielding.
 
     /// Whether [`Merge::next`] has an event to give.
-    ///
-    /// # Panics
-    /// In a forked child, which does not have the rings: this reads records about the tracer to leave them out.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
-        self.rings.control().assert_not_forked();
         self.pick()
     }
 
-    /// [`Merge::is_ready`] without the check for a forked child.
     #[inline(always)]
     pub(crate) fn pick(&mut self) -> bool {
         self.stream.is_at_hand() || self.pick_anew()
@@ -500,9 +496,15 @@ impl Merge {
             return;
         }
         let all = std::mem::take(&mut self.stream.in_batch);
-        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+        let Rings { cpu_rings, control, .. } = &mut self.rings;
+        let mut is_forked = None;
+        for (cpu_ring, index) in cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             // The next refresh decides whether to catch up.
             if (all || index.is_tail_due()) && !index.catches_up(cpu_ring) {
+                // Asked once, because it is a system call.
+                if *is_forked.get_or_insert_with(|| control.is_forked()) {
+                    return;
+                }
                 index.advance_tail(cpu_ring);
                 self.stream.rushed |= index.fills_up(&cpu_ring.ring);
             }
@@ -513,9 +515,6 @@ impl Merge {
     ///
     /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
     /// the event's bytes back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
-    ///
-    /// # Panics
-    /// In a forked child, which does not have the rings.
     #[inline(always)]
     #[cfg_attr(
         any(test, feature = "test-util"),
@@ -560,11 +559,7 @@ impl Merge {
     ///
     /// The items borrow the merge, not the iterator. [`Reader::batch`](crate::Reader::batch) says when the kernel gets
     /// their bytes back.
-    ///
-    /// # Panics
-    /// In a forked child, which does not have the rings.
     pub fn batch(&mut self) -> Batch<'_> {
-        self.rings.control().assert_not_forked();
         // The borrow of any earlier batch has ended.
         self.give_back();
         self.stream.in_batch = true;
@@ -1061,10 +1056,13 @@ impl Indexed {
 /// not copied. Handles are told what it leaves.
 impl Drop for Merge {
     fn drop(&mut self) {
-        // In a forked child a ring stores no tail, and a lost head has none to store.
+        // The tails are the parent's in a forked child. A lost head has none to store.
+        let is_forked = self.rings.control().is_forked();
         self.stream.sync();
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
-            index.advance_tail(cpu_ring);
+            if !is_forked {
+                index.advance_tail(cpu_ring);
+            }
             if cpu_ring.origin.is_adopted {
                 index.drop_copied(&cpu_ring.ring, &self.stream.far);
             }

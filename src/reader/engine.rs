@@ -172,7 +172,6 @@ impl Engine {
         wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
     }
 
-    #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
         self.control.is_forked()
     }
@@ -185,7 +184,6 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn is_at_hand(&mut self) -> bool {
         self.control.signals() == self.noticed
-            && !self.is_forked()
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
             && self.merge.pick()
             // Last: to pick may give bytes back, which notices that a ring fills up.
@@ -196,10 +194,11 @@ impl Engine {
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
         // They never are equal once the stream has ended.
-        if (self.control.signals() != self.noticed || self.is_forked()) && !self.notice_signals()? {
+        if self.control.signals() != self.noticed && !self.notice_signals()? {
             return Ok(false);
         }
         if self.merge.is_rushed() {
+            self.control.check()?;
             self.refresh();
             self.attend()?;
         }
@@ -207,6 +206,8 @@ impl Engine {
         if self.proof.as_ref().is_some_and(Proof::ends_at_once) && self.merge.pick() {
             return Ok(true);
         }
+        // Only here, because it is a system call: what follows may refresh.
+        self.control.check()?;
         self.notice_fence()?;
         Ok(self.merge.pick())
     }
@@ -633,7 +634,7 @@ impl Engine {
         let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
         let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
         self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
-        let found = self.merge.refresh(self.now());
+        let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
         self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);

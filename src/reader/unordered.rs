@@ -87,10 +87,7 @@ impl Reading<'_> {
         each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let mut left = self.ring.rest(self.position);
-        loop {
-            // The function may have forked.
-            self.ring.assert_here();
-            let Some((record, rest)) = Record::plainest::<F>(left, raw_end, origin) else { break };
+        while let Some((record, rest)) = Record::plainest::<F>(left, raw_end, origin) {
             prefetch(rest, AHEAD);
             // Before the call: an event that was given is consumed, even if the function panics.
             self.position += record.len();
@@ -103,7 +100,10 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.ring.release(self.position);
+        // The function may have forked: the tail is the parent's in the child.
+        if self.ring.is_here() {
+            self.ring.release(self.position);
+        }
     }
 }
 

@@ -23,7 +23,8 @@ impl<'a> Frozen<'a> {
 
     /// All events in the rings, oldest first.
     ///
-    /// In a forked child, which does not have the rings, the iterator panics.
+    /// # Panics
+    /// In a forked child, which does not have the rings.
     pub fn events(&self) -> Recorded<'_> {
         self.recorded(0)
     }
@@ -63,6 +64,7 @@ impl<'a> Frozen<'a> {
 
     fn recorded(&self, from: usize) -> Recorded<'_> {
         let Recorder { rings, marks, .. } = &*self.recorder;
+        rings.control().assert_not_forked();
         Recorded { cpu_rings: &rings.cpu_rings, marks: marks[from..].iter() }
     }
 
@@ -95,7 +97,6 @@ pub struct Recorded<'a> {
 impl<'a> Recorded<'a> {
     fn event(&self, mark: &Mark) -> Event<'a> {
         let CpuRing { ring, origin, .. } = &self.cpu_rings[mark.ring_index as usize];
-        ring.assert_here();
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;
         let key = mark.key;

@@ -123,19 +123,8 @@ impl Ring {
         self.fd = None;
     }
 
-    /// Checked before new bytes are read: at each refresh, and before each record whose header is read from the ring.
-    /// Not checked before each indexed event: the caller that lends events checks once for each event or batch.
-    ///
-    /// # Panics
-    /// In a forked child, which does not have the memory.
-    #[inline(always)]
-    pub(crate) fn assert_here(&self) {
-        assert!(self.owner.is_here(), "rings are used in a child of the process that opened them");
-    }
-
     /// `data_head` and `data_tail` as they are now.
     pub(crate) fn words(&self) -> (u64, u64) {
-        self.assert_here();
         // SAFETY: (I1)
         let head = words::load_head(unsafe { self.head_word.as_ref() });
         (head, self.base.wrapping_add(self.tail))
@@ -187,7 +176,6 @@ impl Ring {
 
     #[inline]
     fn load_head(&mut self) -> u64 {
-        self.assert_here();
         if let Memory::Simulated(pages) = &self.memory
             && pages.is_hostile()
         {
@@ -210,7 +198,12 @@ impl Ring {
         self.store_tail();
     }
 
-    /// Gives bytes back to the kernel: everything before `tail`.
+    /// Whether this is the process that took it up, and no forked child.
+    pub(crate) fn is_here(&self) -> bool {
+        self.owner.is_here()
+    }
+
+    /// Gives bytes back to the kernel: everything before `tail`. Not in a forked child.
     ///
     /// # Panics
     /// If the tail would move backwards or past the head.
@@ -226,10 +219,6 @@ impl Ring {
     #[inline]
     fn store_tail(&mut self) {
         debug_assert!(!self.is_backward, "mapped read-only");
-        // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
-        if !self.owner.is_here() {
-            return;
-        }
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
         let position = self.base.wrapping_add(self.tail);
@@ -319,7 +308,6 @@ impl Ring {
     /// with the header.
     #[inline]
     pub(crate) fn record(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
-        self.assert_here();
         with_framing!(self.kind, F => F::record(self, position))
     }
 }

@@ -15,9 +15,9 @@
 //! Invariants, cited as (I1)…(I5) here and in DESIGN.md:
 //!
 //! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives, in the process
-//!   that adopted it. A forked child does not have them: no call that begins in the child reads them
-//!   ([`Ring::assert_here`]). Bytes that were lent before the fork are unmapped in the child, or the child has mapped
-//!   something else there since. The docs of the crate forbid reading them.
+//!   that adopted it. A forked child does not have them: no refresh and no drop in the child touches them. Bytes of
+//!   records that were found before the fork are unmapped in the child, or the child has mapped something else there
+//!   since. The docs of the crate forbid reading them.
 //! - **I2** `data_tail` is stored by this ring alone and holds `tail`.
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.

@@ -256,13 +256,16 @@ impl Control {
     }
 
     /// Whether this is a child of the process that made it.
-    #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
         !self.owner.is_here()
     }
 
+    /// The process that made it.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     /// For calls that cannot return an error.
-    #[inline]
     pub(crate) fn assert_not_forked(&self) {
         assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
     }

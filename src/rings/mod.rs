@@ -59,7 +59,7 @@ use std::sync::Arc;
 /// Dropping the rings empties the slots of BPF maps, then unmaps, then closes. A child of fork(2) does not have the
 /// mappings and shares the slots with its parent: there, dropping only closes.
 pub struct Rings {
-    control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
     pub(crate) cpu_rings: Vec<CpuRing>,
     arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
@@ -234,7 +234,6 @@ impl Rings {
 
     /// Whether this process was forked from the one that made the rings. It does not have their memory, and calls give
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
-    #[inline]
     pub fn is_forked(&self) -> bool {
         self.control.is_forked()
     }

@@ -1,42 +1,22 @@
 //! Telling a forked child from its parent, so that the child leaves alone what it does not have.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// How many forks lie between this process and the one that made the first owner.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-/// The process that owns something. A child of fork(2) is another process: mappings of perf events do not exist in it
-/// (`VM_DONTCOPY`), and slots of maps and threads belong to the parent.
+/// The process that owns something, by its number. A child of fork(2) is another process: mappings of perf events do not
+/// exist in it (`VM_DONTCOPY`), and slots of maps and threads belong to the parent.
 ///
-/// A child that is made without handlers of pthread_atfork(3), by clone(2) or `_Fork(3)`, is taken for its parent. So
-/// is each child while handlers run that were registered before the first owner was made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner(u64);
+/// It takes a system call, so it is asked at refreshes, in drops and by calls of handles, and not for each event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(u32);
 
 impl Owner {
     /// This process.
     pub(crate) fn new() -> Self {
-        static COUNTS: Once = Once::new();
-        COUNTS.call_once(|| {
-            // SAFETY: the handler does only what a signal handler may. The C library forgets it when it unloads a
-            // library that has this code.
-            let refused = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-            assert_eq!(refused, 0, "no memory for pthread_atfork(3)");
-        });
-        // Relaxed, here and below: no other memory depends on it.
-        Self(FORKS.load(Ordering::Relaxed))
+        Self(std::process::id())
     }
 
     /// Whether this runs in the owner's process.
-    #[inline(always)]
     pub(crate) fn is_here(self) -> bool {
-        FORKS.load(Ordering::Relaxed) == self.0
+        std::process::id() == self.0
     }
-}
-
-extern "C" fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(all(test, not(loom)))]

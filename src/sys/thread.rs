@@ -30,16 +30,21 @@ impl Drop for Kept {
 }
 
 impl Thread {
-    /// The calling thread. It is cached, so that another call needs no system call. A child of fork(2) has a copy of
-    /// its parent's cache, and asks again.
+    /// The calling thread. It is cached, with what is to be done at its end. A child of fork(2) has a copy of its
+    /// parent's cache, and asks again.
     pub(crate) fn current() -> Arc<Self> {
+        Self::current_in(Owner::new())
+    }
+
+    /// The same, where it is known which process this is.
+    pub(crate) fn current_in(process: Owner) -> Arc<Self> {
         thread_local! {
             static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
         }
         let here = |kept: &RefCell<Option<Kept>>| {
             let mut kept = kept.borrow_mut();
-            let mine = kept.take().filter(|kept| kept.owner.is_here());
-            let mine = mine.unwrap_or_else(|| Kept { owner: Owner::new(), thread: Arc::new(Self::asked()) });
+            let mine = kept.take().filter(|kept| kept.owner == process);
+            let mine = mine.unwrap_or_else(|| Kept { owner: process, thread: Arc::new(Self::asked()) });
             Arc::clone(&kept.insert(mine).thread)
         };
         KEPT.try_with(here).unwrap_or_else(|_| {

@@ -196,8 +196,6 @@ fn a_forked_child_panics_rather_than_look() {
         let mut panics =
             |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
         first_false(&[
-            panics(&mut |merge| drop(merge.next())),
-            panics(&mut |merge| assert_eq!(merge.batch().count(), 0)),
             panics(&mut |merge| merge.advance_tails()),
             panics(&mut |merge| assert_eq!(merge.refresh(0), 0)),
             is_forked(merge.follow_cpus()),
@@ -242,10 +240,10 @@ fn what_is_lent_across_a_fork_is_the_parents() {
     let mut code = None;
     let drained = catch_unwind(AssertUnwindSafe(|| {
         let _ = rings.drain(|_| {
-            // A drain that continues in the child reaches the next record.
-            // SAFETY: the child reads rings, which takes no lock, and leaves.
+            // What was read in the child is not given back: the drain ends there.
+            // SAFETY: the child takes no lock, and leaves.
             match unsafe { fork() }.unwrap() {
-                ForkResult::Child => ControlFlow::Continue(()),
+                ForkResult::Child => ControlFlow::Break(()),
                 ForkResult::Parent { child } => {
                     code = Some(waitpid(child, None).unwrap());
                     ControlFlow::Break(())
@@ -254,10 +252,8 @@ fn what_is_lent_across_a_fork_is_the_parents() {
         });
     }));
     if std::process::id() != parent {
-        let told = drained
-            .is_err_and(|panic| panic.downcast::<&str>().is_ok_and(|message| message.contains("child of the process")));
         // SAFETY: leaves without running anything of ours.
-        unsafe { libc::_exit(if told { 0 } else { 1 }) }
+        unsafe { libc::_exit(if drained.is_ok() { 0 } else { 1 }) }
     }
     assert!(matches!(code, Some(WaitStatus::Exited(_, 0))), "{code:?}");
 
@@ -265,12 +261,11 @@ fn what_is_lent_across_a_fork_is_the_parents() {
     let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
     assert_eq!(program.run_with(0, &[9]).unwrap(), 0);
     let frozen = recorder.freeze().unwrap();
-    let mut recorded = frozen.events();
+    let recorded = frozen.events();
     let code = in_child(|| {
         first_false(&[
-            panics(&mut || drop(recorded.next().map(|event| event.to_owned()))),
-            panics(&mut || drop(frozen.since(0).next_back().map(|event| event.to_owned()))),
-            panics(&mut || assert_eq!(format!("{:?}", frozen.events().next()), "")),
+            panics(&mut || assert_eq!(frozen.since(0).len(), 1)),
+            panics(&mut || assert_eq!(frozen.events().len(), 1)),
         ])
     });
     assert_eq!(code, 0);
@@ -349,6 +344,8 @@ fn a_forked_child_harms_no_ring_buffer() {
         let code = in_child(|| {
             let mut reader = reader.take().unwrap();
             let raw = is_forked(reader.rings().raw(ANY_CPU));
+            // What was found before the fork lies in memory that the child has, too.
+            while matches!(reader.next(), Ok(Some(_))) {}
             let code = first_false(&[
                 raw,
                 is_forked(reader.next()),
@@ -531,15 +528,19 @@ fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
     assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
 
-/// Also if the next event lies right after the last one in the same ring.
+/// The process number is compared at each refresh, and not for each event. The memory of a simulated ring is in the child,
+/// too.
 #[test]
-fn a_forked_child_is_told_in_the_middle_of_a_stretch() {
+fn a_forked_child_is_told_at_its_next_refresh() {
     apart!();
     let kernel = perfweave::sim::Kernel::new(&[0]);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     (1..=3).for_each(|time| assert!(kernel.emit(0, time, b"")));
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
-    let code = in_child(|| first_false(&[is_forked(reader.next()), is_forked(reader.next_timeout(Duration::ZERO))]));
+    let code = in_child(|| {
+        while matches!(reader.next(), Ok(Some(_))) {}
+        first_false(&[is_forked(reader.next()), is_forked(reader.next_timeout(Duration::ZERO))])
+    });
     assert_eq!(code, 0);
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(2));
 }

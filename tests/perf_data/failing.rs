@@ -152,8 +152,10 @@ fn a_forked_child_writes_nothing_into_the_file() {
             machine.emit(0, 1, b"child");
             let mut own = Merge::new(machine.rings(), Order::new().hold(Hold::None)).unwrap();
             own.refresh(0);
-            let wrote = writer.write(&own.next().unwrap().event());
-            if !matches!(wrote, Err(ref error) if error.kind() == ErrorKind::Forked) {
+            // As many bytes as go into the file at once: the child is told when they are due.
+            let event = own.next().unwrap();
+            let mut wrote = (0..20_000).map(|_| writer.write(&event.event()));
+            if !matches!(wrote.find(Result::is_err), Some(Err(ref error)) if error.kind() == ErrorKind::Forked) {
                 return 1;
             }
             if finishes && !matches!(writer.finish(), Err(ref error) if error.kind() == ErrorKind::Forked) {

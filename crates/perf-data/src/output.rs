@@ -191,6 +191,10 @@ impl Output {
         if bytes.is_empty() {
             return Ok(());
         }
+        // A system call, so not for each event. It is no error of the file.
+        if !self.is_here() {
+            return Err(Error::forked());
+        }
         let append = || {
             if self.is_pipe {
                 return write_all(&self.file, bytes);

@@ -367,9 +367,9 @@ impl Writer {
     /// [`ErrorKind::Recording`] if the file cannot be written. What was written before [can be read](Self#the-end).
     /// [`ErrorKind::InvalidInput`] if the record is too long to have its CPU added, or if its layout differs from that
     /// of the others and it does not name its event. It is then not written, and the writer can go on.
-    /// [`ErrorKind::Forked`].
+    /// [`ErrorKind::Forked`], when bytes are due to the file.
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
-        self.check()?;
+        self.file.check().map_err(|why| unwritable(&self.path, why))?;
         let wrote = match event.item() {
             Item::Record(record) if record.kind() < OWN_KINDS && !record.layout().is_ring_buffer() => {
                 self.record(&record, event)

@@ -220,7 +220,6 @@ impl Ring {
         if self.is_simulated() || self.kind != RingKind::Perf {
             return None;
         }
-        self.assert_here();
         // SAFETY: (I1) a field of the kernel's header struct, which the first page holds.
         let word = unsafe { self.page.add(CAPABILITIES_AT) }.cast::<AtomicU64>();
         // SAFETY: (I1) mapped, and aligned to 8.
