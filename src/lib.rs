@@ -153,7 +153,6 @@ pub use order::key::Key;
 #[cfg(any(test, feature = "test-util"))]
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
-pub use order::rcu::Rcu;
 pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};

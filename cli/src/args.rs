@@ -3,8 +3,9 @@
 use crate::child::Child;
 use crate::failure::Failure;
 use crate::out::say;
+use crate::rcu::Rcu;
 use clap::Args;
-use perfweave::{Fence, Hold, Order, Rcu, RingOptions};
+use perfweave::{Fence, Hold, Order, RingOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -3,13 +3,13 @@
 use crate::descriptors;
 use crate::failure::{Outcome, in_parts};
 use crate::out::Out;
-use crate::words::own_words;
+use crate::rcu::Rcu;
 use nix::sys::resource::{Resource, getrlimit};
-use perfweave::{Error, Fence, GracePeriods, Hold, Order, Rcu, Reader, Rings};
+use perfweave::{Error, Fence, GracePeriods, Hold, Order, Reader, Rings};
 use serde_json::json;
 use std::collections::HashSet;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -198,15 +198,14 @@ fn files() -> String {
 }
 
 /// How fast grace periods may be here.
-fn grace_periods(rcu: Result<Rcu, Error>) -> String {
+fn grace_periods(rcu: io::Result<Rcu>) -> String {
     let says = match rcu {
         Ok(Rcu::AsAsked) => {
             "expedited for those who ask (rcu_expedited and rcu_normal are 0), as --hold expedited does"
         }
         Ok(Rcu::Expedited) => "all expedited (rcu_expedited is 1): --hold fence is as fast as --hold expedited",
         Ok(Rcu::Normal) => "none expedited (rcu_normal is 1): --hold expedited is as slow as --hold fence",
-        Ok(_) => "unknown",
-        Err(error) => return format!("unknown: {}", in_parts(&error).0),
+        Err(error) => return format!("unknown: {error}"),
     };
     says.into()
 }
@@ -292,7 +291,7 @@ fn foreign_programs() -> (bool, Line) {
 fn fence_line(name: &'static str, fence: &Fence) -> Line {
     let mut advice = None;
     let mut line = Line::of(name, fence.open(), |periods| {
-        advice = periods.advice().map(own_words);
+        advice = Rcu::read().ok().and_then(|rcu| rcu.advice(periods.name())).map(str::to_owned);
         measured(periods)
     });
     line.cure = line.cure.or(advice);

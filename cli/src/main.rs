@@ -21,6 +21,7 @@ mod out;
 mod output;
 mod printable;
 mod profile;
+mod rcu;
 mod read;
 mod recent;
 mod record;

@@ -1,7 +1,7 @@
 //! Errors of the library name its functions. The programs name their options.
 
 /// What the library calls by its functions, and how it is said here.
-const WORDS: [(&str, &str); 25] = [
+const WORDS: [(&str, &str); 24] = [
     (
         "a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/",
         "-e takes names of `perf list` such as page-faults, tracepoints as sched:sched_switch, and a PMU's events as \
@@ -24,7 +24,6 @@ const WORDS: [(&str, &str); 25] = [
     ("give it Fence::Auto", "choose --hold fence"),
     ("Fence::Auto takes no privilege", "--hold fence takes no privilege"),
     ("Fence::Expedited takes CAP_SYS_ADMIN alone", "--hold expedited takes CAP_SYS_ADMIN alone"),
-    ("Fence::EXPEDITED expedites only its own", "--hold expedited expedites only its own"),
     ("a reader with Hold::Lag needs no fence, and assumes the order", "--hold none needs no fence, and proves nothing"),
     ("name it with Key::Payload", "name it with --key"),
     ("write what comes through a pipe into a file first", "name -, and send it to standard input"),

@@ -30,7 +30,7 @@ pub enum Fence {
     Auto,
     /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
     /// privilege. Takes some scheduler ticks, and more on a busy machine; far less if the machine's administrator has
-    /// set grace periods so ([`Rcu`](crate::Rcu)). Kernels with `nohz_full` refuse it. While only one CPU is online,
+    /// set grace periods so (`/sys/kernel/rcu_expedited`). Kernels with `nohz_full` refuse it. While only one CPU is online,
     /// membarrier does not wait at all, and `Map` replaces it.
     ///
     /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU
@@ -49,7 +49,7 @@ pub enum Fence {
     Map,
     /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`,
     /// `fs/namespace.c`). Takes a fraction of a scheduler tick, unless the machine's administrator forbids expedited
-    /// grace periods ([`Rcu`](crate::Rcu)), as on a kernel with `PREEMPT_RT`: then it takes as long as the others.
+    /// grace periods (`/sys/kernel/rcu_normal`), as on a kernel with `PREEMPT_RT`: then it takes as long as the others.
     /// Needs `CAP_SYS_ADMIN`.
     ///
     /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how

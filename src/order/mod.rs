@@ -42,7 +42,6 @@ mod options;
 mod place;
 pub(crate) mod proof;
 mod queue;
-pub(crate) mod rcu;
 pub(crate) mod rules;
 mod self_filter;
 mod stream;

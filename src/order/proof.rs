@@ -4,7 +4,6 @@ use crate::error::{Error, ErrorKind};
 use crate::order::barrier::Reserved;
 use crate::order::fence::Fence;
 use crate::order::fences::Fences;
-use crate::order::rcu::Rcu;
 use crate::order::watch::Watch;
 use crate::sys::thread::Thread;
 use std::fmt;
@@ -221,13 +220,6 @@ impl GracePeriods {
     /// The way in use: "membarrier", "map", "expedited", "custom" or "epochs".
     pub fn name(&self) -> &'static str {
         self.0.name()
-    }
-
-    /// What would make these grace periods shorter, by how the machine's administrator has set them now ([`Rcu`]): what
-    /// to write into which file, or which other fence is as fast and needs less. `None` if nothing would, if the
-    /// setting does not matter to this way, or if it cannot be read. It reads two files and waits for nothing.
-    pub fn advice(&self) -> Option<&'static str> {
-        Rcu::read().ok()?.advice(self.name())
     }
 
     /// Begins a grace period and does not wait, for a test that drives a [`Merge`](crate::Merge): call it right after

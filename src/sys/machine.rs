@@ -46,15 +46,6 @@ fn agrees(user_time: bool, clock_source: Option<&str>) -> bool {
     user_time || ONE_COUNTER || clock_source.is_some_and(|source| source.trim() == "tsc")
 }
 
-/// Whether a setting of the kernel, a whole number in a file, is not 0.
-pub(crate) fn is_set(path: &str) -> io::Result<bool> {
-    let text = fs::read_to_string(path)?;
-    let number = text.trim().parse::<i64>();
-    number
-        .map(|number| number != 0)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no number")))
-}
-
 /// The CPUs that are online, in order. Numbers may be missing in between.
 pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/online")

@@ -1,9 +1,8 @@
-//! Tests that mount file systems: expedited fences, the place of tracefs, a clock source of another name, and settings
-//! of grace periods. Other tests do not see these mounts.
+//! Tests that mount file systems: expedited fences, the place of tracefs, and a clock source of another name. Other tests
+//! do not see these mounts.
 
 mod clocks;
 mod fences;
-mod rcu;
 mod tracefs;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
