@@ -59,7 +59,6 @@
 //! | --- | --- |
 //! | `tokio` | `AsyncReader`, `EventStream` |
 //! | `perf-event-open-sys-7` | `RingOptions::event`, `Source::attr`: any event by its attribute |
-//! | `linux-perf-event-reader-0-10` | `Record::decode`: records as typed values |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`, a simulated kernel for a program's own tests, and `Merge`, a reader that goes step by step |
 //!

@@ -31,6 +31,7 @@ mod session;
 mod stamp;
 mod times;
 mod trace;
+mod typed;
 mod verify;
 mod waits;
 mod wakeups;

@@ -2,8 +2,7 @@
 //! values of a record are the same for every place where it wraps.
 
 use crate::raw_bytes::Input;
-use linux_perf_event_reader::{EventRecord, RawData};
-use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Record, sim};
+use perfweave::{Hold, Item, Layout, Merge, Order, Record, sim};
 use perfweave_decode::Format;
 
 /// Bytes of the ring. Any record of an input fits into it.
@@ -96,7 +95,6 @@ fn said(record: &Record<'_>, format: Option<&Format>) -> Vec<String> {
         assert!(field.as_ref().is_none_or(|field| field.len() + 8 <= record.as_bytes().len()));
         said.extend(field.map(|field| format!("{bit}: {field:x?}")));
     }
-    said.push(decoded(record));
     let payload = record.payload();
     said.push(format!("{:x?}", payload.map(|payload| payload.to_vec())));
     let Some(format) = format else { return said };
@@ -113,31 +111,6 @@ fn said(record: &Record<'_>, format: Option<&Format>) -> Vec<String> {
         said.push(format!("{:?} {bytes:x?} {ints:?} {int:?} {uint:?} {:?}", field.name(), field.text(record)));
     }
     said
-}
-
-/// A record as a typed value, as text that is independent of the wrap.
-fn decoded(record: &Record<'_>) -> String {
-    let slice = |data: RawData<'_>| data.as_slice().into_owned();
-    match record.decode() {
-        Err(fault @ (Fault::Short { .. } | Fault::Raw { .. })) => format!("{fault:?}"),
-        Err(other) => panic!("{other:?}"),
-        Ok(EventRecord::Sample(sample)) => {
-            let chain = sample.callchain.map(|chain| (0..chain.len()).map(|at| chain.get(at)).collect::<Vec<_>>());
-            let registers = [&sample.user_regs, &sample.intr_regs].map(|registers| {
-                registers.as_ref().map(|registers| (0..64).map(|at| registers.get(at)).collect::<Vec<_>>())
-            });
-            let stack = sample.user_stack.map(|(stack, used)| (slice(stack), used));
-            let numbers =
-                (sample.id, sample.addr, sample.stream_id, sample.ip, sample.timestamp, sample.pid, sample.tid);
-            let others = (sample.cpu, sample.period, sample.phys_addr, sample.data_page_size, sample.code_page_size);
-            format!("{numbers:?} {others:?} {chain:?} {registers:?} {stack:?} {:?}", sample.raw.map(slice))
-        }
-        Ok(EventRecord::Mmap(map)) => format!("{:?} {:?}", (map.pid, map.address, map.length), slice(map.path)),
-        Ok(EventRecord::Mmap2(map)) => format!("{:?} {:?} {:?}", (map.pid, map.address), map.file_id, slice(map.path)),
-        Ok(EventRecord::Comm(comm)) => format!("{:?} {:?}", (comm.pid, comm.tid, comm.is_execve), slice(comm.name)),
-        Ok(EventRecord::Raw(raw)) => format!("{:?} {} {:?}", raw.record_type, raw.misc, slice(raw.data)),
-        Ok(other) => format!("{other:?}"),
-    }
 }
 
 /// Uses a parsed format by its own names.

@@ -24,7 +24,6 @@ const REFUSED: &str =
 fn a_main_that_gives_an_error_back_prints_what_it_says() {
     assert_eq!(printed(&refused()), REFUSED);
     assert_eq!(printed(&Error::new(ErrorKind::NotFound, "CPU 3 has no ring")), "CPU 3 has no ring");
-    // Of `Record::decode`.
     assert_eq!(printed(&Fault::Short { size: 8 }), Fault::Short { size: 8 }.to_string());
 }
 

@@ -319,12 +319,6 @@ impl Layout {
         self.time.map(usize::from)
     }
 
-    /// Offsets of id and time back from the end of all other records.
-    #[cfg(feature = "linux-perf-event-reader-0-10")]
-    pub(crate) fn back(&self) -> [Option<u8>; 2] {
-        [self.id_back, self.time_back]
-    }
-
     /// The masks of registers of user space and at the interrupt ([`Layout::registers`]).
     pub fn register_masks(&self) -> [u64; 2] {
         [self.registers_user, self.registers_interrupt]

@@ -11,8 +11,6 @@ mod layout;
 mod origin;
 #[cfg(feature = "zerocopy-0-8")]
 mod payload;
-#[cfg(feature = "linux-perf-event-reader-0-10")]
-mod typed;
 mod view;
 
 pub(crate) use kind::kind_text;

@@ -39,3 +39,40 @@ impl Record<'_> {
         T::read_from_io(head.chain(tail)).ok()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::record::{Layout, Origin, Record};
+    use crate::ring::{Bytes, Header};
+    use perf_event_open_sys::bindings as sys;
+    use std::sync::Arc;
+
+    /// A record of whole words, header included.
+    fn written(kind: u32, body: &[[u32; 2]]) -> Vec<u8> {
+        let size = (8 + 8 * body.len() as u16).to_ne_bytes();
+        let words = body.iter().flatten().flat_map(|word| word.to_ne_bytes());
+        kind.to_ne_bytes().into_iter().chain([0; 2]).chain(size).chain(words).collect()
+    }
+
+    /// The record, which wraps after this many bytes.
+    fn record<'a>(bytes: &'a [u8], cut: usize, origin: &'a Arc<Origin>) -> Record<'a> {
+        let (head, tail) = bytes.split_at(cut);
+        Record::new(Bytes::new(head, tail), Header::unchecked(Bytes::from(bytes).u64(0).unwrap()), origin)
+    }
+
+    /// A payload as a type, for every place of a wrap. Raw data begins 4 bytes after a multiple of 8, as in every ring.
+    #[test]
+    fn payloads_are_values_of_types_that_take_any_bytes() {
+        let origin = Arc::new(Origin::new(0, Layout::RAW, [(7, 0)].into_iter().collect()));
+        let bytes = written(sys::PERF_RECORD_SAMPLE, &[[12, 1], [2, 3]]);
+        for cut in 0..bytes.len() {
+            let record = record(&bytes, cut, &origin);
+            assert_eq!(record.payload_as::<[u32; 3]>(), Some([1, 2, 3]), "{cut}");
+            assert_eq!(record.payload_as::<u32>(), Some(1));
+            assert_eq!(record.payload_as::<[u32; 4]>(), None, "there are not as many bytes");
+            assert_eq!(record.payload_as::<()>(), Some(()));
+        }
+        let bytes = written(sys::PERF_RECORD_EXIT, &[[0; 2]; 4]);
+        assert_eq!(record(&bytes, 0, &origin).payload_as::<u32>(), None, "no payload");
+    }
+}

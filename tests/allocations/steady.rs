@@ -171,9 +171,9 @@ fn a_reader_of_ring_buffers_in_steady_state_allocates_nothing() {
     assert_eq!((0..20).map(|_| round()).sum::<u64>(), 0);
 }
 
-/// Typed records, and numbers and strings by name, also where records wrap. Only a string that wraps itself is put
+/// Payloads as a type, and numbers and strings by name, also where records wrap. Only a string that wraps itself is put
 /// together.
-#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
+#[cfg(feature = "zerocopy-0-8")]
 #[test]
 fn decoding_allocates_nothing() {
     let format = "name: x\nID: 1\nformat:\n\tfield:int number;\toffset:0;\tsize:4;\tsigned:1;\n\
@@ -198,7 +198,6 @@ fn decoding_allocates_nothing() {
             let wraps = |bytes: perfweave::Bytes<'_>| usize::from(!bytes.as_slices().1.is_empty());
             let name_wraps = wraps(name.bytes(&record).unwrap());
             let (allocated, _) = allocations(|| {
-                assert!(matches!(record.decode(), Ok(linux_perf_event_reader::EventRecord::Sample(_))));
                 assert_eq!((number.int(&record), words.ints(&record).unwrap().sum::<i64>()), (Some(-7), 3));
                 assert_eq!(name.text(&record).unwrap(), "name");
                 assert_eq!(record.payload_as::<[u32; 3]>().unwrap()[0] as i32, -7);

@@ -1,7 +1,6 @@
 //! Live records against the kernel's other sources: tracefs, `/proc` and its own text.
 
 use crate::reading;
-use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
 use perf_event_open_sys::bindings as sys;
 use perfweave::{Item, Order, Reader, Record, Rings, Tracefs};
 use perfweave_decode::Format;
@@ -278,8 +277,8 @@ fn bits(bits: &[u32]) -> u64 {
 /// pointer.
 const REGISTERS: [u64; 2] = if cfg!(target_arch = "aarch64") { [32, 31] } else { [8, 7] };
 
-/// Samples of a clock with every field that software events can have, next to an event with fewer fields. Accessors,
-/// fields and the typed record agree, and the fields fill the record to its last byte.
+/// Samples of a clock with every field that software events can have, next to an event with fewer fields. Accessors and
+/// fields agree, and the fields fill the record to its last byte.
 #[test]
 fn samples_of_time_say_where_they_were_taken() {
     let [ip, sp] = REGISTERS;
@@ -328,18 +327,18 @@ fn samples_of_time_say_where_they_were_taken() {
             std::hint::black_box(probe::probed(number));
         }
     });
-    let process = std::process::id() as i32;
+    let process = std::process::id();
     let (mut ours, mut of_sources) = (0, [0; 2]);
     threads::until("this program is sampled in its own code", || {
         records(&mut reader, |record| {
             assert_eq!(record.kind(), sys::PERF_RECORD_SAMPLE);
-            let Ok(EventRecord::Sample(sample)) = record.decode() else { panic!("{:?}", record.decode()) };
             of_sources[record.source().unwrap()] += 1;
-            agree(&record, &sample, cpu);
+            agree(&record, cpu);
             let last = record.field(last).unwrap();
             assert_eq!(end_of(&record, last), record.as_bytes().len(), "nothing is left");
-            if sample.pid == Some(process) && sample.cpu_mode == CpuMode::User {
-                check_own_code(&record, &sample);
+            let mode = u32::from(record.misc()) & sys::PERF_RECORD_MISC_CPUMODE_MASK;
+            if record.pid_tid().is_some_and(|(pid, _)| pid == process) && mode == sys::PERF_RECORD_MISC_USER {
+                check_own_code(&record);
                 ours += 1;
             }
         });
@@ -358,39 +357,57 @@ fn end_of(record: &Record<'_>, field: perfweave::Bytes<'_>) -> usize {
     behind(whole.0).or_else(|| Some(whole.0.len() + behind(whole.1)?)).unwrap()
 }
 
-fn agree(record: &Record<'_>, sample: &SampleRecord<'_>, cpu: u32) {
-    assert_eq!((sample.ip, sample.addr, sample.period), (record.ip(), record.addr(), record.period()));
-    assert_eq!((sample.timestamp, sample.id, sample.cpu), (record.time(), record.id(), Some(cpu)));
-    assert_eq!(sample.pid.zip(sample.tid), record.pid_tid().map(|(pid, tid)| (pid as i32, tid as i32)));
+fn agree(record: &Record<'_>, cpu: u32) {
+    let word = |bit: u32| record.field(bit).unwrap().u64(0);
+    assert_eq!([word(sys::PERF_SAMPLE_IP), word(sys::PERF_SAMPLE_ADDR)], [record.ip(), record.addr()]);
+    assert_eq!([word(sys::PERF_SAMPLE_PERIOD), word(sys::PERF_SAMPLE_TIME)], [record.period(), record.time()]);
+    assert_eq!(record.field(sys::PERF_SAMPLE_CPU).unwrap().u32(0), Some(cpu));
+    let halves = record.field(sys::PERF_SAMPLE_TID).unwrap();
+    assert_eq!(halves.u32(0).zip(halves.u32(4)), record.pid_tid());
     let chain: Vec<_> = record.callchain().unwrap().collect();
-    let typed = sample.callchain.unwrap();
-    assert_eq!((0..typed.len()).map(|at| typed.get(at).unwrap()).collect::<Vec<_>>(), chain);
+    let field = record.field(sys::PERF_SAMPLE_CALLCHAIN).unwrap();
+    assert_eq!((0..chain.len()).map(|at| field.u64(8 + 8 * at).unwrap()).collect::<Vec<_>>(), chain);
     // The first word of a call chain is a marker; an address belongs to a mapping.
     let markers = [sys::PERF_CONTEXT_KERNEL, sys::PERF_CONTEXT_USER];
     assert!(chain.first().is_none_or(|first| markers.contains(first)), "{chain:x?}");
     // Value, time and id.
     assert_eq!(record.field(sys::PERF_SAMPLE_READ).unwrap().u64(16), record.id());
     assert!(record.field(sys::PERF_SAMPLE_CGROUP).is_none_or(|group| group.u64(0).unwrap() > 0));
-    assert_eq!(sample.raw.map(|raw| raw.len()), record.payload().map(|payload| payload.len()));
+    let raw = record.field(sys::PERF_SAMPLE_RAW).map(|raw| raw.len() - 4);
+    assert_eq!(raw, record.payload().map(|payload| payload.len()));
 }
 
 /// A sample of this program's own code.
-fn check_own_code(record: &Record<'_>, sample: &SampleRecord<'_>) {
+fn check_own_code(record: &Record<'_>) {
+    // Behind a word with the kind of the registers: those that were asked for, by rising numbers.
+    let [user, interrupt] =
+        [sys::PERF_SAMPLE_REGS_USER, sys::PERF_SAMPLE_REGS_INTR].map(|bit| record.field(bit).unwrap());
     let [ip, sp] = REGISTERS;
-    let registers = sample.user_regs.as_ref().unwrap();
-    assert_eq!(registers.get(ip), record.ip(), "interrupted where it was sampled");
-    assert_eq!(sample.intr_regs.as_ref().unwrap().get(ip), record.ip());
-    assert_eq!(registers.get(0), None, "not asked for");
-    let (stack, used) = sample.user_stack.as_ref().unwrap();
-    assert!(stack.len() == 256 && used % 8 == 0 && *used <= 256 && registers.get(sp).unwrap() > 0, "{stack:?}, {used}");
-    let user: Vec<_> = record.callchain().unwrap().skip_while(|word| *word != sys::PERF_CONTEXT_USER).take(2).collect();
-    assert_eq!(user, [sys::PERF_CONTEXT_USER, record.ip().unwrap()]);
-    assert_eq!(sample.code_page_size.filter(|size| *size > 0).map(u64::count_ones).unwrap_or(1), 1);
+    let [ip_at, sp_at] = if ip < sp { [8, 16] } else { [16, 8] };
+    assert_eq!((user.len(), user.u64(ip_at)), (24, record.ip()), "interrupted where it was sampled");
+    assert_eq!((interrupt.len(), interrupt.u64(8)), (16, record.ip()));
+    // The stack between two words: how many bytes there are, and how many are valid.
+    let stack = record.field(sys::PERF_SAMPLE_STACK_USER).unwrap();
+    let used = stack.u64(stack.len() - 8).unwrap();
+    assert!(
+        stack.len() == 256 + 16 && used.is_multiple_of(8) && used <= 256 && user.u64(sp_at).unwrap() > 0,
+        "{stack:?}"
+    );
+    let chain: Vec<_> =
+        record.callchain().unwrap().skip_while(|word| *word != sys::PERF_CONTEXT_USER).take(2).collect();
+    assert_eq!(chain, [sys::PERF_CONTEXT_USER, record.ip().unwrap()]);
+    let page = record.field(sys::PERF_SAMPLE_CODE_PAGE_SIZE).and_then(|page| page.u64(0));
+    assert_eq!(page.filter(|size| *size > 0).map(u64::count_ones).unwrap_or(1), 1);
+}
+
+/// Whether a path that is filled up with zeros, and what all records have at their end, ends with a name.
+fn ends_with(path: &[u8], name: &[u8]) -> bool {
+    path.split(|byte| *byte == 0).next().is_some_and(|path| path.ends_with(name))
 }
 
 /// The kernel's records of a child: it is forked, maps its file, gets a name, is switched to and away from, and exits.
 #[test]
-fn a_childs_life_is_told_in_typed_records() {
+fn a_childs_life_is_told() {
     let mut attr = foreign::software(sys::PERF_COUNT_SW_DUMMY, 0);
     attr.set_comm(1);
     attr.set_comm_exec(1);
@@ -408,33 +425,36 @@ fn a_childs_life_is_told_in_typed_records() {
     threads::until("all of a child's life is told", || {
         let mut child = Command::new("/bin/true").spawn().unwrap();
         assert!(child.wait().unwrap().success());
-        let child = child.id() as i32;
+        let child = child.id();
         let mut life = Vec::new();
-        records(&mut reader, |record| match record.decode().unwrap() {
-            EventRecord::Fork(fork) if fork.pid == child => {
-                assert_eq!((fork.tid, fork.ppid), (child, std::process::id() as i32));
-                assert_eq!(i64::from(fork.ptid), this_thread());
-                life.push("fork");
+        records(&mut reader, |record| {
+            let (body, switched) = (record.body(), record.pid_tid() == Some((child, child)));
+            let half = |at| body.u32(at).unwrap();
+            let misc = |bit: u32| u32::from(record.misc()) & bit != 0;
+            let is_its = half(0) == child;
+            match record.kind() {
+                sys::PERF_RECORD_FORK if is_its => {
+                    assert_eq!([half(8), half(4)], [child, std::process::id()]);
+                    assert_eq!(i64::from(half(12)), this_thread());
+                    life.push("fork");
+                }
+                sys::PERF_RECORD_COMM if is_its && misc(sys::PERF_RECORD_MISC_COMM_EXEC) => {
+                    assert_eq!(body.get(8..13).unwrap(), b"true\0"[..]);
+                    life.push("comm");
+                }
+                // Numbers, addresses, the file's, rights, and its name, filled up with zeros.
+                sys::PERF_RECORD_MMAP2 if is_its && ends_with(&body.to_vec()[64..], name) => {
+                    assert_eq!(body.u64(40), Some(file.ino()));
+                    let length = body.u64(16).unwrap();
+                    assert!(length > 0 && length.is_multiple_of(4096), "{record:?}");
+                    life.push("map");
+                }
+                sys::PERF_RECORD_SWITCH_CPU_WIDE if switched => {
+                    life.push(if misc(sys::PERF_RECORD_MISC_SWITCH_OUT) { "out" } else { "in" });
+                }
+                sys::PERF_RECORD_EXIT if is_its => life.push("exit"),
+                _ => {}
             }
-            EventRecord::Comm(comm) if comm.pid == child && comm.is_execve => {
-                assert_eq!(&*comm.name.as_slice(), b"true");
-                life.push("comm");
-            }
-            EventRecord::Mmap2(map) if map.pid == child && map.path.as_slice().ends_with(name) => {
-                let Mmap2FileId::InodeAndVersion(id) = &map.file_id else { panic!("{map:?}") };
-                assert_eq!(id.inode, file.ino());
-                assert!(map.length > 0 && map.length.is_multiple_of(4096), "{map:?}");
-                life.push("map");
-            }
-            EventRecord::ContextSwitch(switch) if record.pid_tid() == Some((child as u32, child as u32)) => {
-                life.push(match switch {
-                    ContextSwitchRecord::In { prev_pid: Some(_), .. } => "in",
-                    ContextSwitchRecord::Out { next_pid: Some(_), .. } => "out",
-                    other => panic!("{other:?}"),
-                });
-            }
-            EventRecord::Exit(exit) if exit.pid == child => life.push("exit"),
-            _ => {}
         });
         let mut told = life.iter();
         // In this order, with any other records in between.

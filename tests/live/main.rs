@@ -4,7 +4,7 @@ mod apart;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod clocks;
-#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
+#[cfg(feature = "zerocopy-0-8")]
 mod decode;
 mod dropped;
 mod events;

@@ -2,7 +2,6 @@
 
 #[path = "../../fuzz/src/backward.rs"]
 mod backward;
-#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 #[path = "../../fuzz/src/decode.rs"]
 mod decode;
 #[path = "../../fuzz/src/epochs.rs"]
@@ -54,7 +53,6 @@ fn epochs_over_its_corpus() {
     replay("epochs", epochs::run);
 }
 
-#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 #[test]
 fn decode_over_its_corpus() {
     replay("decode", decode::run);
@@ -83,7 +81,6 @@ fn all_over_random_bytes() {
         backward::run(&bytes);
         epochs::run(&bytes);
         reservations::run(&bytes);
-        #[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
         decode::run(&bytes);
         recordings::run(&bytes);
     }

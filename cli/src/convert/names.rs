@@ -3,6 +3,7 @@
 use super::functions::{Files, Identity};
 use super::view::View;
 use crate::out::say;
+use crate::typed::typed;
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Record};
@@ -82,12 +83,12 @@ impl Names {
         let Some(record) = event.record().filter(|record| record.kind() != bindings::PERF_RECORD_SAMPLE) else {
             return;
         };
-        match record.decode() {
-            Ok(EventRecord::Mmap(map)) => {
+        match typed(&record) {
+            Some(EventRecord::Mmap(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
                 self.map(map.pid, [map.address, map.length, map.page_offset], &file, Identity::Unknown);
             }
-            Ok(EventRecord::Mmap2(map)) => {
+            Some(EventRecord::Mmap2(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
                 let identity = match map.file_id {
                     Mmap2FileId::BuildId(id) => Identity::BuildId(id),
@@ -95,8 +96,8 @@ impl Names {
                 };
                 self.map(map.pid, [map.address, map.length, map.page_offset], &file, identity);
             }
-            Ok(EventRecord::Comm(comm)) if comm.is_execve => drop(self.processes.remove(&comm.pid)),
-            Ok(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
+            Some(EventRecord::Comm(comm)) if comm.is_execve => drop(self.processes.remove(&comm.pid)),
+            Some(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
                 if let Some(maps) = self.processes.get(&fork.ppid).cloned() {
                     self.processes.insert(fork.pid, maps);
                 }

@@ -6,6 +6,7 @@ use crate::interrupt;
 use crate::kernel::Kernel;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::profile::compiled::Compiled;
+use crate::typed::typed;
 use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
@@ -139,7 +140,7 @@ impl View {
         match record.kind() {
             bindings::PERF_RECORD_COMM => {
                 // In a PID namespace, threads from outside are 0.
-                if let Ok(EventRecord::Comm(comm)) = record.decode()
+                if let Some(EventRecord::Comm(comm)) = typed(&record)
                     && comm.tid != 0
                 {
                     let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
@@ -148,14 +149,14 @@ impl View {
                 }
             }
             bindings::PERF_RECORD_MMAP => {
-                if let Ok(EventRecord::Mmap(map)) = record.decode()
+                if let Some(EventRecord::Mmap(map)) = typed(&record)
                     && map.pid == -1
                 {
                     self.kernel.learn(&lossy(&map.path.as_slice()), map.page_offset, &self.path);
                 }
             }
             bindings::PERF_RECORD_FORK => {
-                if let Ok(EventRecord::Fork(fork)) = record.decode()
+                if let Some(EventRecord::Fork(fork)) = typed(&record)
                     && fork.tid != 0
                 {
                     let (tid, parent) = (fork.tid.cast_unsigned(), fork.ptid.cast_unsigned());
@@ -306,24 +307,23 @@ impl View {
         if let Some(line) = self.format(record).and_then(|format| format.line_with(record, look)) {
             return line.trim_end().to_owned();
         }
-        match record.decode() {
-            Ok(EventRecord::Comm(comm)) => {
+        match typed(record) {
+            Some(EventRecord::Comm(comm)) => {
                 let exec = if comm.is_execve { " exec" } else { "" };
                 format!("{}/{} {}{exec}", comm.pid, comm.tid, lossy(&comm.name.as_slice()))
             }
-            Ok(EventRecord::Mmap(map)) => {
+            Some(EventRecord::Mmap(map)) => {
                 format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
             }
-            Ok(EventRecord::Mmap2(map)) => {
+            Some(EventRecord::Mmap2(map)) => {
                 format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
             }
-            Ok(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
-            Ok(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
+            Some(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
+            Some(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
             _ if matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE) => {
                 if is_switch_out(record) { "leaves the CPU" } else { "runs" }.to_owned()
             }
-            Ok(EventRecord::Sample(_)) => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
-            _ => String::new(),
+            _ => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::convert::functions::Identity;
 use crate::convert::names::{Frame, Mode, Names as Mapped, Place};
 use crate::convert::view::View;
 use crate::numbers::ENDED;
+use crate::typed::typed;
 use blazesym::Pid;
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
@@ -56,9 +57,11 @@ impl Names {
     pub fn take(&mut self, event: &Event<'_>, record: &Record<'_>) -> bool {
         self.mapped.learn(event);
         if matches!(record.kind(), bindings::PERF_RECORD_COMM | bindings::PERF_RECORD_FORK) {
-            match record.decode() {
-                Ok(EventRecord::Comm(comm)) if comm.is_execve => self.compiled.forget(comm.pid.cast_unsigned()),
-                Ok(EventRecord::Fork(fork)) if fork.pid != fork.ppid => self.compiled.forget(fork.pid.cast_unsigned()),
+            match typed(record) {
+                Some(EventRecord::Comm(comm)) if comm.is_execve => self.compiled.forget(comm.pid.cast_unsigned()),
+                Some(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
+                    self.compiled.forget(fork.pid.cast_unsigned())
+                }
                 _ => {}
             }
         }
