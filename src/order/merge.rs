@@ -695,8 +695,8 @@ impl Merge {
     /// on another CPU.
     pub(crate) fn raise_cap(&mut self) -> bool {
         self.stream.sync();
-        let mut all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
-        let raises = all.any(|(cpu_ring, index)| cpu_ring.origin.is_adopted && !index.is_in_one_piece(cpu_ring));
+        let (mut all, far) = (self.rings.cpu_rings.iter().zip(&self.stream.indexes), &self.stream.far);
+        let raises = all.any(|(cpu_ring, index)| cpu_ring.origin.is_adopted && !index.is_in_one_piece(cpu_ring, far));
         if raises {
             self.stream.frontier.set_cap();
         }
