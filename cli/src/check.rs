@@ -3,7 +3,6 @@
 use crate::descriptors;
 use crate::failure::{Outcome, in_parts};
 use crate::out::Out;
-use crate::words::own_words;
 use nix::sys::resource::{Resource, getrlimit};
 use perfweave::{Error, Fence, GracePeriods, Hold, Order, Rcu, Reader, Rings};
 use serde_json::json;
@@ -292,7 +291,7 @@ fn foreign_programs() -> (bool, Line) {
 fn fence_line(name: &'static str, fence: &Fence) -> Line {
     let mut advice = None;
     let mut line = Line::of(name, fence.open(), |periods| {
-        advice = periods.advice().map(own_words);
+        advice = periods.advice().map(str::to_owned);
         measured(periods)
     });
     line.cure = line.cure.or(advice);

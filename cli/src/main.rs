@@ -34,7 +34,6 @@ mod verify;
 mod waits;
 mod wakeups;
 mod why;
-mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Outcome};

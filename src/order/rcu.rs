@@ -54,11 +54,11 @@ impl Rcu {
         match (self, way) {
             (Self::AsAsked, "membarrier" | "map") => Some(
                 "for shorter ones, root can write 1 into /sys/kernel/rcu_expedited: then every grace period of the \
-                 machine is expedited, and interrupts every busy CPU; Fence::EXPEDITED expedites only its own, and \
+                 machine is expedited, and interrupts every busy CPU; an expedited fence expedites only its own, and \
                  takes CAP_SYS_ADMIN",
             ),
             (Self::Expedited, "expedited") => Some(
-                "Fence::Auto takes no privilege, mounts nothing, and is expedited too while /sys/kernel/rcu_expedited \
+                "the default fence takes no privilege, mounts nothing, and is expedited too while /sys/kernel/rcu_expedited \
                  is 1",
             ),
             (Self::Normal, "membarrier" | "map" | "expedited") => Some(
@@ -93,13 +93,13 @@ mod tests {
         let named = |rcu: Rcu| {
             ["membarrier", "map", "expedited", "epochs", "custom"].map(|way| {
                 let advice = rcu.advice(way).unwrap_or_default();
-                ["rcu_expedited", "rcu_normal", "Fence::Auto"].into_iter().find(|name| advice.contains(name))
+                ["rcu_expedited", "rcu_normal", "default fence"].into_iter().find(|name| advice.contains(name))
             })
         };
         let [expedited, normal] = [Some("rcu_expedited"), Some("rcu_normal")];
         assert_eq!(named(Rcu::AsAsked), [expedited, expedited, None, None, None]);
         assert_eq!(named(Rcu::Expedited), [None, None, expedited, None, None]);
-        assert!(Rcu::Expedited.advice("expedited").is_some_and(|advice| advice.contains("Fence::Auto")));
+        assert!(Rcu::Expedited.advice("expedited").is_some_and(|advice| advice.contains("default fence")));
         assert_eq!(named(Rcu::Normal), [normal, normal, normal, None, None]);
     }
 }
