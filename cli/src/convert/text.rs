@@ -1,6 +1,6 @@
 //! A line for each event, for people and for programs.
 
-use super::view::View;
+use super::view::{Shown, View};
 use super::{Out, Sink};
 use crate::numbers::OUTSIDE;
 use crate::out::line;
@@ -33,14 +33,16 @@ impl Sink for Text {
             None => "?".into(),
         };
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
-        let (name, words) = (view.name(&record), view.words(&record));
         let by = view.interrupt(&record).map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
         let place = match event.certainty() {
             Certainty::Proven => String::new(),
             Certainty::Assumed => " (order not proven)".into(),
             Certainty::Late => format!(" (late by {} ns)", event.late_by()),
         };
-        line(out, format_args!("{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}{place}"))
+        view.shown(&record).into_iter().try_for_each(|shown| {
+            let (name, words) = (view.name(&record, shown), view.words(&record, shown));
+            line(out, format_args!("{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}{place}"))
+        })
     }
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
@@ -53,14 +55,14 @@ pub struct Json(pub Out, pub Stamp);
 
 impl Sink for Json {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        let object = match event.item() {
-            Item::Record(record) => Some(object(event, &record, view, self.1)),
-            other => notice_json(&other, event.key().map(|key| self.1.number(key))),
+        let Self(out, stamp) = self;
+        let objects = match event.item() {
+            Item::Record(record) => {
+                view.shown(&record).into_iter().map(|shown| object(event, &record, shown, view, *stamp)).collect()
+            }
+            other => Vec::from_iter(notice_json(&other, event.key().map(|key| stamp.number(key)))),
         };
-        match object {
-            Some(object) => line(&mut self.0, format_args!("{object}")),
-            None => Ok(()),
-        }
+        objects.iter().try_for_each(|object| line(out, format_args!("{object}")))
     }
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
@@ -68,12 +70,12 @@ impl Sink for Json {
     }
 }
 
-fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> Value {
+fn object(event: &Event<'_>, record: &Record<'_>, shown: Shown, view: &View, stamp: Stamp) -> Value {
     let mut object = Map::new();
     let mut put = |name: &str, value: Value| drop(object.insert(name.into(), value));
     put("time", json!(event.key().map(|key| stamp.number(key))));
     put("cpu", json!(event.cpu()));
-    put("event", json!(view.name(record)));
+    put("event", json!(view.name(record, shown)));
     let tid = view.tid(record);
     put("tid", json!(tid.filter(|tid| *tid < OUTSIDE)));
     if let Some(pid) = tid.and_then(|tid| view.pid(tid)) {
@@ -93,7 +95,10 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     if let Some(chain) = record.callchain() {
         put("callchain", chain.map(|address| format!("{address:#x}")).collect());
     }
-    match view.format(record) {
+    if let Some(period) = shown.period {
+        put("period", json!(period));
+    }
+    match view.format(record).filter(|_| shown.is_own) {
         // The others of the first four are elsewhere in the object, or of no use to anybody.
         Some(format) => {
             // In a PID namespace the fields of this and other events name the thread by another number than `tid`.
@@ -106,7 +111,7 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
             let fields = format.fields().iter().filter(own);
             put("fields", fields.map(|field| pair(field, record)).collect::<Map<_, _>>().into())
         }
-        None => put("text", json!(view.words(record))),
+        None => put("text", json!(view.fields(record, shown))),
     }
     object.into()
 }

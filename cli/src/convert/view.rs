@@ -10,7 +10,7 @@ use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
 use perfweave_decode::{Field, Format};
-use perfweave_perf_data as perf_data;
+use perfweave_perf_data::{self as perf_data, Members};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
@@ -34,6 +34,9 @@ pub struct View {
     /// What runtimes compiled, if the maps of that are kept with the recording.
     pub compiled: Compiled,
     sources: Vec<Source>,
+    members: Members,
+    /// What the events of the last record's group have counted, by their sources.
+    counted: Option<Vec<(usize, u64)>>,
     numbers: Numbers,
     /// How often something was learned of the numbers.
     learned: usize,
@@ -45,6 +48,16 @@ pub struct View {
     names: HashMap<u32, String>,
     /// The process of each thread.
     processes: HashMap<u32, u32>,
+}
+
+/// What a record is shown as: itself, or a sample of a member of its group.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    source: Option<usize>,
+    /// How often the event has happened, or for how many nanoseconds, since its last sample.
+    pub period: Option<u64>,
+    /// Whether the record is of this event, so that what else it has is this event's too.
+    pub is_own: bool,
 }
 
 #[derive(Debug)]
@@ -118,6 +131,8 @@ impl View {
             kernel,
             compiled,
             sources,
+            members: Members::new(rings),
+            counted: None,
             numbers,
             learned,
             ended,
@@ -127,9 +142,10 @@ impl View {
         }
     }
 
-    /// Learns the names of threads that an event tells.
+    /// Learns the names of threads that an event tells, and what the events of a group have counted.
     pub fn learn(&mut self, event: &Event<'_>) {
         let Item::Record(record) = event.item() else { return };
+        self.counted = self.members.of(&record);
         self.learn_numbers(&record);
         if let Some((pid, tid)) = record.pid_tid()
             && record.kind() == bindings::PERF_RECORD_SAMPLE
@@ -248,9 +264,29 @@ impl View {
         }
     }
 
+    /// What the record that was learned last is shown as. As in perf, a group is a sample of each event that has
+    /// counted since.
+    pub fn shown(&self, record: &Record<'_>) -> Vec<Shown> {
+        let own = record.source();
+        match &self.counted {
+            None => {
+                let period = record.period().filter(|_| self.format(record).is_none());
+                vec![Shown { source: own, period, is_own: true }]
+            }
+            Some(counted) => {
+                let shown = |(source, period): &(usize, u64)| Shown {
+                    source: Some(*source),
+                    period: Some(*period),
+                    is_own: own == Some(*source),
+                };
+                counted.iter().map(shown).collect()
+            }
+        }
+    }
+
     /// The event's name; the kind of a record that is no sample.
-    pub fn name(&self, record: &Record<'_>) -> Cow<'_, str> {
-        let source = record.source().and_then(|at| self.sources.get(at));
+    pub fn name(&self, record: &Record<'_>, shown: Shown) -> Cow<'_, str> {
+        let source = shown.source.and_then(|at| self.sources.get(at));
         match source.filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) {
             Some(source) => Cow::Borrowed(&source.name),
             None => record.kind_name().map_or_else(|| Cow::Owned(format!("kind {}", record.kind())), Cow::Borrowed),
@@ -300,10 +336,21 @@ impl View {
         self.sources.get(record.source()?)?.format.as_ref().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
     }
 
+    /// What a line says of a record: its fields, and the period if that is not always 1.
+    pub fn words(&self, record: &Record<'_>, shown: Shown) -> String {
+        let words = self.fields(record, shown);
+        match shown.period {
+            Some(period) => format!("period={period} {words}"),
+            None => words,
+        }
+    }
+
     /// The record's fields in words.
-    pub fn words(&self, record: &Record<'_>) -> String {
+    pub fn fields(&self, record: &Record<'_>, shown: Shown) -> String {
         let look = |address| self.kernel.look(address);
-        if let Some(line) = self.format(record).and_then(|format| format.line_with(record, look)) {
+        if let Some(line) =
+            self.format(record).filter(|_| shown.is_own).and_then(|format| format.line_with(record, look))
+        {
             return line.trim_end().to_owned();
         }
         match record.decode() {

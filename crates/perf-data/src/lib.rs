@@ -80,6 +80,7 @@ mod error;
 mod file;
 mod lost;
 mod machine;
+mod members;
 mod metadata;
 mod names;
 mod noted;
@@ -98,6 +99,7 @@ mod writer;
 
 pub use build_id::build_ids;
 pub use error::Error;
+pub use members::Members;
 pub use names::Names;
 pub use open::{open, unfinished};
 pub use tracing::kernel_strings;

@@ -1,6 +1,6 @@
 //! From a file to rings: one pass over the file measures each ring, and a second one fills them.
 
-use crate::attrs::clock_id;
+use crate::attrs::{READ, clock_id};
 use crate::file::{Input, changed, directory, io, no_memory, too_large, unreadable};
 use crate::lost::Loss;
 use crate::metadata::{Described, Metadata, TRACING_DATA};
@@ -49,6 +49,7 @@ use std::path::{Path, PathBuf};
 /// | record | becomes |
 /// | --- | --- |
 /// | of the kernel (type < 64) | a record, a loss or damage, as from a live ring |
+/// | samples of groups (`perf record -e '{cycles,instructions}:S'`) | a record of the event that was sampled. [`Members`](crate::Members) has what the others have counted |
 /// | MMAP, COMM and others that perf synthesized at its start | a record. perf gives them the time 0, so they come first, in the file's order |
 /// | without time and CPU (`sample_id_all` = 0) | a record without key, after the record before it in the file |
 /// | LOST_SAMPLES with a time, of kernels that found samples lost in the processor's own buffer | a loss at its time |
@@ -367,6 +368,11 @@ impl Places {
 
     /// Makes the rings.
     fn build(&mut self, sorting: &Sorting, recording: &mut Recording) -> Result<(), Error> {
+        let has_counts = |place: &Place| sorting.groups[place.group].sample_type() & READ != 0;
+        if let Some(rings) = self.rings.iter_mut().find(|rings| has_counts(&rings.place)) {
+            // Samples have the counts of events that have no records: [`Rings::ids`] must have those too.
+            rings.ids.extend(sorting.ids());
+        }
         for PlaceRings { place, ids, parts, .. } in &mut self.rings {
             for part in parts {
                 let ids = ids.iter().map(|(id, event)| (*id, *event));
