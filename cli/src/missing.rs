@@ -10,6 +10,12 @@ pub fn without_place(lost: u64) -> Option<String> {
     (lost > 0).then(|| format!("{lost} records were lost of which the recording has the count, and not the place"))
 }
 
+/// What is said of AUX data in a recording, if there is any.
+pub fn undecoded(aux: u64) -> Option<String> {
+    (aux > 0)
+        .then(|| format!("{aux} bytes of AUX data (Intel PT, Arm CoreSight, SPE) are not decoded: `perf script` does"))
+}
+
 /// What is missing, in words, by the account of all CPUs together. `uncounted` says why losses are not all counted, if
 /// they are not, and what would help.
 pub fn of(total: &Account, uncounted: &str) -> String {

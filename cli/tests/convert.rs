@@ -86,6 +86,34 @@ fn a_group_is_a_sample_of_each_member_that_has_counted() {
     assert_eq!(words, expected);
 }
 
+/// Each command says it once, wherever it is in the recording.
+#[test]
+fn aux_data_is_said_not_to_be_decoded() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let recording = group(&[(10, &[(100, 11)]), (20, &[(180, 11)])]);
+    // AUXTRACE, with so many bytes behind it.
+    let aux = [&71u32.to_ne_bytes()[..], &[0, 0, 48, 0], &40u64.to_ne_bytes(), &[0; 32], &[0xff; 40]].concat();
+    for (recording, bytes) in [(recording.clone(), None), ([recording, aux.clone(), aux].concat(), Some(80))] {
+        fs::write(&file, recording).unwrap();
+        for command in [&["convert", "--text", &file][..], &["convert", "--html", &file], &["verify", &file]] {
+            let ran = perfweave(command).output().unwrap();
+            let said = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
+            let lines: Vec<_> = said.lines().filter(|line| line.contains("AUX")).collect();
+            match bytes {
+                None => assert!(lines.is_empty(), "{lines:?}"),
+                Some(bytes) => {
+                    let words = format!("{bytes} bytes of AUX data (Intel PT, Arm CoreSight, SPE) are not decoded");
+                    assert!(lines.len() == 1 && lines[0].contains(&words), "{command:?}: {lines:?}");
+                }
+            }
+        }
+        let verified: Value =
+            serde_json::from_slice(&perfweave(&["verify", "--json", &file]).output().unwrap().stdout).unwrap();
+        assert_eq!(verified["aux_bytes"], bytes.unwrap_or(0));
+    }
+}
+
 /// The same samples as perf, with the same periods.
 #[test]
 fn groups_have_the_members_that_perf_gives_them() {
