@@ -2,7 +2,7 @@
 //! the traces are made of it. Who ran and who waited is what the [account](crate::waits) says.
 
 use super::names::{Names, frames};
-use super::view::View;
+use super::view::{View, lossy};
 use crate::failure::Failure;
 use crate::numbers::ENDED;
 use crate::scheduler::Scheduler;
@@ -261,10 +261,10 @@ impl Painter {
 
     fn thread(&mut self, tid: u32, view: &View) {
         let thread = self.picture.threads.entry(tid).or_default();
-        if let Some(name) = view.comm(tid)
+        if let Some(name) = view.comm(tid).map(lossy)
             && thread.name != name
         {
-            name.clone_into(&mut thread.name);
+            thread.name = name.into_owned();
         }
         thread.pid = view.pid(tid).or(thread.pid);
     }

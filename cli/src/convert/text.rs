@@ -1,7 +1,8 @@
 //! A line for each event, for people and for programs.
 
-use super::view::{Shown, View};
+use super::view::{Shown, View, lossy};
 use super::{Out, Sink};
+use crate::exact::Exact;
 use crate::numbers::OUTSIDE;
 use crate::out::line;
 use crate::session::{notice, notice_json};
@@ -25,7 +26,7 @@ impl Sink for Text {
             };
         };
         let tid = view.tid(&record);
-        let comm = tid.and_then(|tid| view.comm(tid)).unwrap_or("?");
+        let comm = tid.and_then(|tid| view.comm(tid)).map_or("?".into(), lossy);
         let tid = match tid {
             // From outside of the recorder's PID namespace.
             Some(OUTSIDE..) => "-".into(),
@@ -71,7 +72,7 @@ impl Sink for Json {
 }
 
 fn object(event: &Event<'_>, record: &Record<'_>, shown: Shown, view: &View, stamp: Stamp) -> Value {
-    let mut object = Map::new();
+    let (mut object, mut exact) = (Map::new(), Exact::default());
     let mut put = |name: &str, value: Value| drop(object.insert(name.into(), value));
     put("time", json!(event.key().map(|key| stamp.number(key))));
     put("cpu", json!(event.cpu()));
@@ -82,7 +83,7 @@ fn object(event: &Event<'_>, record: &Record<'_>, shown: Shown, view: &View, sta
         put("pid", json!(pid));
     }
     if let Some(comm) = tid.and_then(|tid| view.comm(tid)) {
-        put("comm", json!(comm));
+        put("comm", exact.string(&["comm"], comm, false));
     }
     if let Some(interrupt) = view.interrupt(record) {
         put("interrupt", json!(interrupt));
@@ -109,18 +110,23 @@ fn object(event: &Event<'_>, record: &Record<'_>, shown: Shown, view: &View, sta
                 name => !name.starts_with("common_"),
             };
             let fields = format.fields().iter().filter(own);
-            put("fields", fields.map(|field| pair(field, record)).collect::<Map<_, _>>().into())
+            put("fields", fields.map(|field| pair(field, record, &mut exact)).collect::<Map<_, _>>().into())
         }
-        None => put("text", json!(view.fields(record, shown))),
+        None => put("text", exact.string(&["text"], &view.fields(record, shown), false)),
     }
+    exact.put(&mut object);
     object.into()
 }
 
-/// A field and its value: a text, a number, or numbers.
-pub fn pair(field: &Field, record: &Record<'_>) -> (String, Value) {
+/// A field and its value: a text, a number, or numbers. What texts do not say is noted for `fields` of an object.
+pub fn pair(field: &Field, record: &Record<'_>, exact: &mut Exact) -> (String, Value) {
     let number = |int: i64| if field.is_signed() { json!(int) } else { json!(int as u64) };
     let value = if field.is_text() {
-        json!(field.text(record))
+        let mut text = |bytes: &[u8]| {
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            exact.string(&["fields", field.name()], &bytes[..end], false)
+        };
+        json!(field.bytes(record).map(|bytes| text(&bytes.to_vec())))
     } else if field.is_array() {
         json!(field.ints(record).map(|ints| ints.map(number).collect::<Vec<_>>()))
     } else if field.is_signed() {

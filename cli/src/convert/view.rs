@@ -44,8 +44,8 @@ pub struct View {
     ended: Option<u32>,
     /// By CPU: the thread that has written the record of its end, and runs on.
     ending: HashMap<u32, u32>,
-    /// By thread.
-    names: HashMap<u32, String>,
+    /// By thread: any bytes.
+    names: HashMap<u32, Vec<u8>>,
     /// The process of each thread.
     processes: HashMap<u32, u32>,
 }
@@ -113,7 +113,7 @@ impl Source {
 impl View {
     pub fn new(rings: &Rings, path: &Path) -> Self {
         let sources = (0..rings.sources().len()).map(|index| Source::new(rings, index)).collect();
-        let (names, processes) = (HashMap::from([(0, "swapper".into())]), HashMap::from([(0, 0)]));
+        let (names, processes) = (HashMap::from([(0, b"swapper".to_vec())]), HashMap::from([(0, 0)]));
         let mut build_ids = HashMap::<_, Vec<_>>::new();
         for (path, id) in perf_data::build_ids(rings) {
             build_ids.entry(path).or_default().push(id);
@@ -158,8 +158,7 @@ impl View {
                 if let Ok(EventRecord::Comm(comm)) = record.decode()
                     && comm.tid != 0
                 {
-                    let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
-                    self.names.insert(comm.tid.cast_unsigned(), name);
+                    self.names.insert(comm.tid.cast_unsigned(), comm.name.as_slice().into_owned());
                     self.processes.insert(comm.tid.cast_unsigned(), comm.pid.cast_unsigned());
                 }
             }
@@ -248,10 +247,12 @@ impl View {
         let Some(sched) = record.source().and_then(|at| sources.get(at)?.sched.as_ref()) else { return };
         let mut learn = |task: &Task| {
             let Some(tid) = number(&task.pid, record).filter(|tid| *tid != 0) else { return };
-            let Some(name) = task.comm.as_ref().and_then(|comm| comm.text(record)) else { return };
+            let Some(name) = task.comm.as_ref().and_then(|comm| comm.bytes(record)) else { return };
+            let mut name = name.to_vec();
+            name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
             let tid = numbers.here(tid).unwrap_or(OUTSIDE | tid);
             if names.get(&tid).is_none_or(|known| *known != name) {
-                names.insert(tid, name.into_owned());
+                names.insert(tid, name);
             }
         };
         match sched {
@@ -318,9 +319,9 @@ impl View {
         self.processes.get(&tid).copied()
     }
 
-    /// The name of a thread, as of now.
-    pub fn comm(&self, tid: u32) -> Option<&str> {
-        self.names.get(&tid).map(String::as_str)
+    /// The name of a thread, as of now: any bytes.
+    pub fn comm(&self, tid: u32) -> Option<&[u8]> {
+        self.names.get(&tid).map(Vec::as_slice)
     }
 
     /// The thread that this record's thread wakes, by its number in the first namespace.
@@ -338,39 +339,41 @@ impl View {
 
     /// What a line says of a record: its fields, and the period if that is not always 1.
     pub fn words(&self, record: &Record<'_>, shown: Shown) -> String {
-        let words = self.fields(record, shown);
+        let words = lossy(&self.fields(record, shown)).into_owned();
         match shown.period {
             Some(period) => format!("period={period} {words}"),
             None => words,
         }
     }
 
-    /// The record's fields in words.
-    pub fn fields(&self, record: &Record<'_>, shown: Shown) -> String {
+    /// The record's fields in words, with the bytes that names and paths have.
+    pub fn fields(&self, record: &Record<'_>, shown: Shown) -> Vec<u8> {
         let look = |address| self.kernel.look(address);
         if let Some(line) =
             self.format(record).filter(|_| shown.is_own).and_then(|format| format.line_with(record, look))
         {
-            return line.trim_end().to_owned();
+            return line.trim_end().into();
         }
+        let with = |words: String, bytes: &[u8]| [words.as_bytes(), bytes].concat();
         match record.decode() {
             Ok(EventRecord::Comm(comm)) => {
                 let exec = if comm.is_execve { " exec" } else { "" };
-                format!("{}/{} {}{exec}", comm.pid, comm.tid, lossy(&comm.name.as_slice()))
+                let name = [&comm.name.as_slice(), exec.as_bytes()].concat();
+                with(format!("{}/{} ", comm.pid, comm.tid), &name)
             }
             Ok(EventRecord::Mmap(map)) => {
-                format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
+                with(format!("{} {:#x}+{:#x} ", map.pid, map.address, map.length), &map.path.as_slice())
             }
             Ok(EventRecord::Mmap2(map)) => {
-                format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
+                with(format!("{} {:#x}+{:#x} ", map.pid, map.address, map.length), &map.path.as_slice())
             }
-            Ok(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
-            Ok(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
+            Ok(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid).into(),
+            Ok(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid).into(),
             _ if matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE) => {
-                if is_switch_out(record) { "leaves the CPU" } else { "runs" }.to_owned()
+                if is_switch_out(record) { "leaves the CPU" } else { "runs" }.into()
             }
-            Ok(EventRecord::Sample(_)) => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
-            _ => String::new(),
+            Ok(EventRecord::Sample(_)) => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default().into(),
+            _ => Vec::new(),
         }
     }
 }
