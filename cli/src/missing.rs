@@ -26,8 +26,11 @@ pub fn of(total: &Account, uncounted: &str) -> String {
     let mut known = Vec::new();
     if lost > 0 || damaged > 0 {
         let least = if exact { "" } else { "at least " };
-        let after =
-            if unreported > 0 { format!(" ({unreported} of them after the last event)") } else { String::new() };
+        let after = if unreported > 0 {
+            format!(" ({unreported} of them after the last event of their ring)")
+        } else {
+            String::new()
+        };
         known.push(format!("{least}{lost} lost{after}, {damaged} damaged"));
     }
     if missing > 0 || unexplained > 0 {
@@ -43,5 +46,19 @@ pub fn of(total: &Account, uncounted: &str) -> String {
         (true, _) => format!("nothing is known to be missing, but {uncounted}"),
         (false, true) => known.join(", "),
         (false, false) => format!("{}; {uncounted}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+    use perfweave::Account;
+
+    /// A ring may have its last event long before that of the stream.
+    #[test]
+    fn losses_behind_a_last_event_are_those_of_a_ring() {
+        let mut total = Account::default();
+        (total.lost, total.unreported, total.exact) = (7, 3, true);
+        assert_eq!(of(&total, ""), "7 lost (3 of them after the last event of their ring), 0 damaged");
     }
 }
