@@ -6,7 +6,7 @@ mod command;
 mod cure;
 mod error;
 // The same of what is missing.
-#[expect(dead_code, reason = "archives have no losses without a place")]
+#[expect(dead_code, reason = "archives have no losses without a place, and no AUX data")]
 #[path = "../../cli/src/missing.rs"]
 pub(crate) mod missing;
 mod recorder;

@@ -161,6 +161,9 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     if let Some(unfinished) = perf_data::unfinished(&rings) {
         say(format_args!("perfweave: {unfinished}"));
     }
+    if let Some(undecoded) = missing::undecoded(perf_data::aux(&rings)) {
+        say(format_args!("perfweave: {undecoded}"));
+    }
     let view = View::new(&rings, path);
     Ok((view, Reader::new(rings, Order::new())?))
 }

@@ -6,6 +6,7 @@ mod child;
 mod convert;
 mod cure;
 mod descriptors;
+mod exact;
 mod failure;
 mod family;
 mod interrupt;

@@ -1,7 +1,7 @@
 //! Call chains, counted: the input of flame graphs.
 
 use super::names::{Names, frames};
-use super::view::View;
+use super::view::{View, lossy};
 use super::{Out, Sink};
 use crate::out::frame;
 use perf_event_open_sys::bindings;
@@ -34,7 +34,7 @@ impl Sink for Folded {
         }
         let tid = view.tid(&record);
         let pid = record.pid_tid().map(|(pid, _)| pid).or(tid);
-        let mut line = frame(tid.and_then(|tid| view.comm(tid)).unwrap_or("?"));
+        let mut line = frame(&tid.and_then(|tid| view.comm(tid)).map_or("?".into(), lossy));
         for caller in frames.into_iter().rev() {
             line.push(';');
             line.push_str(&frame(&self.names.counted(pid, caller, event.key(), view)));

@@ -2,7 +2,7 @@
 //! the traces are made of it. Who ran and who waited is what the [account](crate::waits) says.
 
 use super::names::{Names, frames};
-use super::view::View;
+use super::view::{View, lossy};
 use crate::failure::Failure;
 use crate::numbers::ENDED;
 use crate::scheduler::Scheduler;
@@ -221,8 +221,6 @@ impl Painter {
 
     fn record(&mut self, time: u64, event: &Event<'_>, record: &Record<'_>, view: &View) {
         let tid = view.tid(record);
-        let name = view.name(record);
-        let number = self.number(&name);
         let place = match event.certainty() {
             Certainty::Proven => Place::Proven,
             Certainty::Assumed => Place::Assumed,
@@ -233,16 +231,21 @@ impl Painter {
         let frames =
             if record.callchain().is_some() || view.format(record).is_none() { frames(record) } else { Vec::new() };
         let chain = frames.into_iter().rev().map(|frame| self.names.name(pid, frame, Some(time), view)).collect();
-        let cpu = event.cpu();
-        let (interrupt, text) = (view.interrupt(record), view.words(record));
-        self.picture.points.push(Point { time, cpu, tid, interrupt, event: number, text, place, chain });
+        // Of a group, one member alone has the chain: it was sampled once.
+        let mut chain = Some(chain);
+        let (cpu, interrupt, first) = (event.cpu(), view.interrupt(record), self.picture.points.len());
+        for shown in view.shown(record) {
+            let number = self.number(&view.name(record, shown));
+            let (text, chain) = (view.words(record, shown), chain.take().unwrap_or_default());
+            self.picture.points.push(Point { time, cpu, tid, interrupt, event: number, text, place, chain });
+        }
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
         self.has_switches |=
             matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE);
-        if let Some(woken) = view.wakes(record) {
-            self.wakings.entry(woken).or_default().push((time, self.picture.points.len() - 1));
+        if let Some(woken) = view.wakes(record).filter(|_| self.picture.points.len() > first) {
+            self.wakings.entry(woken).or_default().push((time, first));
         }
     }
 
@@ -258,10 +261,10 @@ impl Painter {
 
     fn thread(&mut self, tid: u32, view: &View) {
         let thread = self.picture.threads.entry(tid).or_default();
-        if let Some(name) = view.comm(tid)
+        if let Some(name) = view.comm(tid).map(lossy)
             && thread.name != name
         {
-            name.clone_into(&mut thread.name);
+            thread.name = name.into_owned();
         }
         thread.pid = view.pid(tid).or(thread.pid);
     }

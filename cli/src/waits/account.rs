@@ -230,6 +230,10 @@ impl Account {
             return;
         }
         self.runs_here(time, cpu, by);
+        // The idle thread does not wait. As a thread it would be one that was never seen to run.
+        if woken == 0 {
+            return;
+        }
         let woken = self.meet(time, woken);
         let by = match interrupt {
             Some(kind) => match self.sender(cpu).filter(|sender| kind == SOFT && *sender != woken) {
@@ -238,7 +242,8 @@ impl Account {
             },
             None => {
                 self.is_itself(time, cpu);
-                Waker::Thread(self.meet(time, by))
+                // An idle CPU that polls does without the interrupt that another CPU would send.
+                if by == 0 { Waker::Interrupt(None) } else { Waker::Thread(self.meet(time, by)) }
             }
         };
         let is_unseen = self.is_unseen();
@@ -354,14 +359,16 @@ impl Account {
 
     /// A new thread. The last one of this number may have ended unseen.
     pub fn forks(&mut self, time: u64, cpu: u32, thread: u32) {
-        if !self.fact(time, cpu) {
-            self.ends_unseen(time, thread, Cause::Late);
-            self.meet(self.newest, thread);
+        let is_in_turn = self.fact(time, cpu);
+        self.ends_unseen(time, thread, if is_in_turn { Cause::Unseen } else { Cause::Late });
+        // The idle thread of a CPU that comes online.
+        if thread == 0 {
             return;
         }
-        self.ends_unseen(time, thread, Cause::Unseen);
-        let who = self.meet(time, thread);
-        self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
+        let who = self.meet(if is_in_turn { time } else { self.newest }, thread);
+        if is_in_turn {
+            self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
+        }
     }
 
     /// A thread has written a record that says nothing else.

@@ -265,6 +265,23 @@ fn a_quota_holds_a_thread_back() {
     assert_eq!(taken_off, [(20, 60, false)]);
 }
 
+/// What an idle CPU does outside of its interrupts, another CPU has asked for: it is no thread that could have waited.
+#[test]
+fn the_idle_thread_is_nobody() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+    // Told without a sign of an interrupt, and of a CPU that comes online.
+    account.wakes(20, 0, THREAD, 0, None, (0, Some(0)));
+    account.wakes(20, 1, 0, 9, None, (9, Some(9)));
+    account.forks(20, 1, 0);
+    assert_eq!(account.who(0), None);
+    account.switches(30, 0, 0, Some((Why::Ready, 0)), THREAD);
+    let did = account.did(account.who(THREAD).unwrap(), 10, 30);
+    let blocked =
+        did.iter().find_map(|did| if let What::Blocked { end, .. } = &did.what { Some(end.clone()) } else { None });
+    assert_eq!(blocked, Some(Some(Waker::Interrupt(None))));
+}
+
 /// A thread sends a packet to this machine, and the soft interrupt that delivers it runs before it goes on: so it wakes
 /// who waits for that.
 #[test]
