@@ -91,7 +91,6 @@ fn settings(epochs: &bpf::Map) -> Result<Vec<Setting>> {
         ("nobody reads", By::Nobody),
         ("`drain`, every 100 ms", By::Drain),
         ("`none`", reader(Hold::None)),
-        ("`round`", reader(Hold::Round)),
         ("`lag=10ms`", reader(Hold::Lag(Duration::from_millis(10)))),
         ("`lag=1ms`", reader(Hold::Lag(Duration::from_millis(1)))),
         ("`dense`", reader(Hold::Dense { first: Some(0), fence: Fence::Membarrier })),

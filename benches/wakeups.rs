@@ -285,7 +285,7 @@ fn idle(stage: &Stage, time: Duration) -> Result<()> {
     println!("\nA reader in {time:?} of nothing.\n");
     println!("| hold rule | CPU time, ms | of a CPU, % | looks | sleeps |\n|{}", " --- |".repeat(5));
     let cpu_time = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::None] {
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
         let mut reader = Reader::new(stage.rings(&PLAIN)?, Order::new().hold(hold.clone()))?;
         let name = reader.fence().unwrap_or("");
         // No event is output meanwhile.

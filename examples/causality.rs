@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|expedited|epoch|reserved|isolated|programs|round|lag=1ms|none]
+causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|expedited|epoch|reserved|isolated|programs|lag=1ms|none]
           [--full copy|copy=MIB|release|discard] [--epochs rightly|unlooked|key-first|leave-first|generations|forget]
           [--keys inside|barrier|first|output] [--sleep US] [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--every US]
           [--spin US] [--json]
@@ -38,7 +38,7 @@ causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|exped
   --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the programs say
              when they are inside); reserved (of BPF ring buffers; every CPU is interrupted), isolated (the same, also where CPUs are kept
              free of other work), programs (the same, with a barrier in the
-             programs instead); round, lag=…, none
+             programs instead); lag=…, none
   --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody reads them)
   --keys     where programs draw keys of BPF ring buffers: inside the reservation, there behind a barrier, before the reservation, before
              bpf_ringbuf_output() [barrier with --hold programs, else inside]
@@ -436,7 +436,6 @@ fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
             Hold::Fence(Fence::Reserved(Barrier::Interrupts { every, isolated: true }))
         }
         "programs" => Hold::Fence(Fence::Reserved(Barrier::Programs)),
-        "round" => Hold::Round,
         "none" => Hold::None,
         other => Hold::Lag(parse_lag(other).ok_or_else(|| format!("no hold rule {other}"))?),
     }))

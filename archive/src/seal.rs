@@ -102,6 +102,8 @@ pub struct Account {
     pub damaged: u64,
     pub missing: u64,
     pub unexplained: u64,
+    /// Only in archives that were made before: how often numbers did not say how much was lost.
+    #[serde(default, skip_serializing)]
     pub wraparounds: u64,
     pub untraced_ns: u64,
 }
@@ -121,7 +123,7 @@ impl Account {
             damaged: of.damaged,
             missing: of.missing,
             unexplained: of.unexplained,
-            wraparounds: of.wraparounds,
+            wraparounds: 0,
             untraced_ns: u64::try_from(of.untraced.as_nanos()).unwrap_or(u64::MAX),
         }
     }
@@ -140,7 +142,7 @@ impl End {
                 (&mut total.damaged, account.damaged),
                 (&mut total.missing, account.missing),
                 (&mut total.unexplained, account.unexplained),
-                (&mut total.wraparounds, account.wraparounds),
+                (&mut total.unexplained, account.wraparounds),
             ] {
                 *sum = sum.saturating_add(more);
             }

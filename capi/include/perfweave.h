@@ -136,7 +136,6 @@ enum pw_hold {
   /*
    Wait for a second look at all rings, as perf(1) does. Events can be late.
    */
-  PW_HOLD_ROUND = 6,
   /*
    Do not wait. Events can be late.
    */
@@ -321,9 +320,9 @@ struct pw_opts {
    */
   int failures_fd;
   /*
-   Bits of each CPU's own counter in the payload: 32, 64, or 0 for none. Missing numbers are then gaps.
+   1: each CPU counts in 64 bits, and its number is at numbers_offset of the payload. Missing numbers are then gaps.
    */
-  uint32_t numbers_bits;
+  uint32_t has_numbers;
   /*
    Where in the payload that counter is, in bytes.
    */
@@ -383,7 +382,7 @@ struct pw_stats {
    */
   uint64_t lost;
   /*
-   Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still
+   Missing numbers, if opts.has_numbers or PW_HOLD_DENSE is set; also those that records in flight may still
    bring.
    */
   uint64_t missing;

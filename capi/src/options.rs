@@ -41,7 +41,6 @@ pub enum pw_hold {
     /// Wait for lag_ns. A guess: events can be late.
     PW_HOLD_LAG = 5,
     /// Wait for a second look at all rings, as perf(1) does. Events can be late.
-    PW_HOLD_ROUND = 6,
     /// Do not wait. Events can be late.
     PW_HOLD_NONE = 7,
 }
@@ -83,8 +82,8 @@ pub struct pw_opts {
     /// The map in which programs count refused reservations: a BPF_MAP_TYPE_PERCPU_ARRAY of 8 bytes. The kernel does
     /// not count them.
     pub failures_fd: c_int,
-    /// Bits of each CPU's own counter in the payload: 32, 64, or 0 for none. Missing numbers are then gaps.
-    pub numbers_bits: u32,
+    /// 1: each CPU counts in 64 bits, and its number is at numbers_offset of the payload. Missing numbers are then gaps.
+    pub has_numbers: u32,
     /// Where in the payload that counter is, in bytes.
     pub numbers_offset: usize,
     /// enum pw_full.
@@ -111,7 +110,7 @@ impl pw_opts {
         epochs_fd: 0,
         count_failures: 0,
         failures_fd: 0,
-        numbers_bits: 0,
+        has_numbers: 0,
         numbers_offset: 0,
         when_full: 0,
         wakeup_events: 0,
@@ -129,7 +128,7 @@ impl pw_opts {
         offset_of!(Self, epochs_fd),
         offset_of!(Self, count_failures),
         offset_of!(Self, failures_fd),
-        offset_of!(Self, numbers_bits),
+        offset_of!(Self, has_numbers),
         offset_of!(Self, numbers_offset),
         offset_of!(Self, when_full),
         offset_of!(Self, wakeup_events),
@@ -185,11 +184,10 @@ impl pw_opts {
             other => return Err(Failure::invalid(format!("opts->key is {other}, which is no enum pw_key"))),
         };
         let mut order = Order::new().key(key).hold(self.hold()?);
-        order = match self.numbers_bits {
+        order = match self.has_numbers {
             0 => order,
-            32 => order.numbers(Sequence::u32(self.numbers_offset)),
-            64 => order.numbers(Sequence::u64(self.numbers_offset)),
-            other => return Err(Failure::invalid(format!("opts->numbers_bits is {other}, not 0, 32 or 64"))),
+            1 => order.numbers(Sequence::u64(self.numbers_offset)),
+            other => return Err(Failure::invalid(format!("opts->has_numbers is {other}, not 0 or 1"))),
         };
         order = match (self.when_full, self.most_memory) {
             (0, 0) => order,
@@ -211,7 +209,6 @@ impl pw_opts {
             3 => Hold::epochs(descriptor(self.epochs_fd, "opts->epochs_fd")?)?,
             4 => Hold::Dense { first: None, fence: Fence::Auto },
             5 => Hold::Lag(Duration::from_nanos(self.lag_ns)),
-            6 => Hold::Round,
             7 => Hold::None,
             other => return Err(Failure::invalid(format!("opts->hold is {other}, which is no enum pw_hold"))),
         })

@@ -22,7 +22,7 @@ pub struct pw_stats {
     pub early: u64,
     /// Records that the kernel dropped, as far as events have told.
     pub lost: u64,
-    /// Missing numbers, if opts.numbers_bits or PW_HOLD_DENSE is set; also those that records in flight may still
+    /// Missing numbers, if opts.has_numbers or PW_HOLD_DENSE is set; also those that records in flight may still
     /// bring.
     pub missing: u64,
     /// Damage events.

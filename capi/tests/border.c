@@ -65,7 +65,7 @@ static void wrong_arguments(void)
 	for (unsigned int wrong = 0; wrong < 5; wrong++) {
 		PW_OPTS(bad);
 
-		*(wrong == 0 ? &bad.hold : wrong == 1 ? &bad.key : wrong == 2 ? &bad.when_full : wrong == 3 ? &bad.numbers_bits : &bad.hold) = wrong == 4 ? PW_HOLD_EPOCHS : 99;
+		*(wrong == 0 ? &bad.hold : wrong == 1 ? &bad.key : wrong == 2 ? &bad.when_full : wrong == 3 ? &bad.has_numbers : &bad.hold) = wrong == 4 ? PW_HOLD_EPOCHS : 99;
 		bad.epochs_fd = -1;
 		refused(pw_buffer__new(map("events"), 0, NULL, NULL, NULL, &bad), wrong == 4 ? EBADF : EINVAL, "opts->");
 	}

@@ -92,7 +92,7 @@ static struct pw_buffer *open_any(struct input *input, struct state *state)
 	opts.lag_ns %= 1000000000;
 	opts.epochs_fd = fds[(unsigned int)opts.epochs_fd % 8];
 	opts.failures_fd = fds[(unsigned int)opts.failures_fd % 8];
-	opts.numbers_bits &= how & 2 ? 96 : 0;
+	opts.has_numbers &= how & 2 ? 3 : 0;
 	opts.notice_cb = how & 4 ? on_notice : NULL;
 	if (how & 8) {
 		struct pw_ring_buffer *ring = pw_ring_buffer__new(fd, on_ring, state, how & 16 ? &opts : NULL);

@@ -189,9 +189,8 @@ static void holds(void)
 	PW_OPTS(epochs, .hold = PW_HOLD_EPOCHS, .epochs_fd = map("epochs"), .notice_cb = on_notice);
 	PW_OPTS(dense, .hold = PW_HOLD_DENSE, .key = PW_KEY_PAYLOAD, .key_offset = 8, .notice_cb = on_notice);
 	PW_OPTS(lag, .hold = PW_HOLD_LAG, .lag_ns = 50000000, .notice_cb = on_notice);
-	PW_OPTS(round, .hold = PW_HOLD_ROUND, .notice_cb = on_notice);
 	PW_OPTS(nothing, .hold = PW_HOLD_NONE, .wakeup_events = 1, .latency_ns = 1000000, .notice_cb = on_notice);
-	struct pw_opts *all[] = { &epochs, &dense, &lag, &round, &nothing };
+	struct pw_opts *all[] = { &epochs, &dense, &lag, &nothing };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		struct seen seen = {};
@@ -216,7 +215,7 @@ static void count(void *ctx, int cpu, void *data, __u32 size)
 static void losses_gaps_damage(void)
 {
 	static struct seen seen;
-	PW_OPTS(opts, .notice_cb = on_notice, .numbers_bits = 32, .numbers_offset = 16);
+	PW_OPTS(opts, .notice_cb = on_notice, .has_numbers = 1, .numbers_offset = 16);
 	struct pw_buffer *buffer = pw_buffer__new(map("events"), 4096 * 4, count, on_lost, &seen, &opts);
 	struct pw_account all;
 

@@ -36,7 +36,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, __u64);
 } own SEC(".maps");
 
 // What is too large for a record's header.
@@ -81,7 +81,8 @@ static __always_inline void write(void *ctx, struct control *how, struct number 
 SEC("raw_tp/sys_enter")
 int on_enter(struct bpf_raw_tracepoint_args *ctx)
 {
-	__u32 zero = 0, *count;
+	__u32 zero = 0;
+	__u64 *count;
 	struct control *how = bpf_map_lookup_elem(&control, &zero);
 	struct number number = {};
 	perfweave_word *word;

@@ -27,8 +27,9 @@ struct control {
 struct number {
 	__u64 time;
 	__u64 number;
-	__u32 own;
+	__u64 own;
 	__u32 cpu;
+	__u32 unused;
 };
 
 #endif

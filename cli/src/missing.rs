@@ -22,7 +22,7 @@ pub fn of(total: &Account, uncounted: &str) -> String {
     if total.is_complete() {
         return "nothing is missing".into();
     }
-    let Account { lost, unreported, exact, missing, unexplained, wraparounds, damaged, untraced, .. } = *total;
+    let Account { lost, unreported, exact, missing, unexplained, damaged, untraced, .. } = *total;
     let mut known = Vec::new();
     if lost > 0 || damaged > 0 {
         let least = if exact { "" } else { "at least " };
@@ -35,9 +35,6 @@ pub fn of(total: &Account, uncounted: &str) -> String {
     }
     if missing > 0 || unexplained > 0 {
         known.push(format!("{missing} numbers missing, {unexplained} of them without a known loss"));
-    }
-    if wraparounds > 0 {
-        known.push("so many lost at once that numbers do not say how many".into());
     }
     if !untraced.is_zero() {
         known.push(format!("CPUs were online and not traced for up to {:.3} s", untraced.as_secs_f64()));

@@ -29,11 +29,11 @@ pub struct Args {
     /// not found
     #[arg(long, value_name = "HASH", value_parser = hash)]
     expect: Option<[u8; 32]>,
-    /// Each CPU's programs count: its number is at this offset of a record's payload and has 64 bits, or 32 with
-    /// OFFSET:32. Says how many are missing, and compares that with the gaps that the recorder was told of, if it had
-    /// the numbers (as a program with this crate may)
-    #[arg(long, value_name = "OFFSET[:32]", value_parser = numbers)]
-    numbers: Option<(usize, u32)>,
+    /// Each CPU's programs count: its number, of 64 bits, is at this offset of a record's payload. Says how many are
+    /// missing, and compares that with the gaps that the recorder was told of, if it had the numbers (as a program with
+    /// this crate may)
+    #[arg(long, value_name = "OFFSET")]
+    numbers: Option<usize>,
     /// Print one JSON object
     #[arg(short, long)]
     json: bool,
@@ -46,12 +46,6 @@ Examples:
   perfweave verify perf.data --expect 3f5e...        It is the file that was recorded then
   perfweave record -o - -- make | perfweave verify -
 Exit status: 0 if all holds, 1 if something does not, or if nothing vouches for the recording.";
-
-fn numbers(text: &str) -> Result<(usize, u32), String> {
-    let (offset, bits) = text.split_once(':').unwrap_or((text, "64"));
-    let bits = bits.parse().ok().filter(|bits| [32, 64].contains(bits));
-    offset.parse().ok().zip(bits).ok_or_else(|| "an offset in bytes is expected, such as 8 or 8:32".into())
-}
 
 /// 64 hexadecimal digits.
 fn hash(text: &str) -> Result<[u8; 32], String> {
@@ -75,10 +69,7 @@ pub fn hex(hash: &[u8; 32]) -> String {
 pub fn run(args: &Args) -> Outcome {
     let verdict = match args.numbers {
         None => convert::read(&args.file, verify),
-        Some((offset, bits)) => {
-            let numbers = if bits == 32 { Sequence::u32(offset) } else { Sequence::u64(offset) };
-            convert::read(&args.file, |path| verify_numbered(path, &numbers))
-        }
+        Some(offset) => convert::read(&args.file, |path| verify_numbered(path, &Sequence::u64(offset))),
     }?;
     let is_expected = args.expect.is_none() || verdict.hash == args.expect;
     let mut out = Out::new();
@@ -221,10 +212,9 @@ fn object(args: &Args, verdict: &Verdict, is_expected: bool) -> Value {
         let mut object = json!({ "cpu": found.cpu, "records": found.records, "lost": found.lost, "back": found.back, "missing": found.missing,
             "from": found.times.map(|[from, _]| from), "until": found.times.map(|[_, until]| until) });
         if let Some(account) = found.account {
-            let Account { yielded, held, lost, missing, exact, damaged, unexplained, wraparounds, untraced, .. } =
-                account;
+            let Account { yielded, held, lost, missing, exact, damaged, unexplained, untraced, .. } = account;
             object["ledger"] = json!({ "yielded": yielded, "held": held, "lost": lost, "missing": missing, "exact": exact,
-                "damaged": damaged, "unexplained": unexplained, "wraparounds": wraparounds, "untraced_ns": untraced.as_nanos() as u64,
+                "damaged": damaged, "unexplained": unexplained, "untraced_ns": untraced.as_nanos() as u64,
                 "balanced": account.is_balanced(), "complete": account.is_complete() });
         }
         object

@@ -1,4 +1,4 @@
-// Events of a pinned BPF_MAP_TYPE_PERF_EVENT_ARRAY in order: order MAP. Each CPU's have a 32-bit number at byte 16. Ends on Ctrl-C.
+// Events of a pinned BPF_MAP_TYPE_PERF_EVENT_ARRAY in order: order MAP. Each CPU's have a number of 64 bits at byte 16. Ends on Ctrl-C.
 package main
 
 // #cgo pkg-config: perfweave libbpf
@@ -12,7 +12,7 @@ import "os/signal"
 import "syscall"
 
 func main() {
-	opts, event := C.struct_pw_opts{sz: C.sizeof_struct_pw_opts, numbers_bits: 32, numbers_offset: 16}, C.struct_pw_event{}
+	opts, event := C.struct_pw_opts{sz: C.sizeof_struct_pw_opts, has_numbers: 1, numbers_offset: 16}, C.struct_pw_event{}
 	buffer, err := C.pw_buffer__new(C.bpf_obj_get(C.CString(os.Args[1])), 262144, nil, nil, nil, &opts)
 	if buffer == nil {
 		log.Fatal(err)

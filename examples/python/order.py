@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Events of a pinned BPF_MAP_TYPE_PERF_EVENT_ARRAY in order: order.py MAP [OFFSET of a 32-bit counter of each CPU]. Ends on Ctrl-C.
+"""Events of a pinned BPF_MAP_TYPE_PERF_EVENT_ARRAY in order: order.py MAP [OFFSET of a 64-bit counter of each CPU]. Ends on Ctrl-C.
 Needs the package cffi, which reads the installed header, and no compiler."""
 import os, re, subprocess, sys
 from cffi import FFI
@@ -9,7 +9,7 @@ folder = subprocess.check_output(["pkg-config", "--variable=includedir", "perfwe
 # Declarations alone: no lines of the preprocessor, and nothing for C++.
 c.cdef(re.sub(r'(?m)^#ifdef __cplusplus$[\s\S]*?^#endif.*$|^#.*$', "", open(folder + "/perfweave.h").read()) + "int bpf_obj_get(const char *path);")
 pw, bpf = c.dlopen("libperfweave.so.0.1"), c.dlopen("libbpf.so.1")
-opts = {"sz": c.sizeof("struct pw_opts"), **({"numbers_bits": 32, "numbers_offset": int(sys.argv[2])} if len(sys.argv) > 2 else {})}
+opts = {"sz": c.sizeof("struct pw_opts"), **({"has_numbers": 1, "numbers_offset": int(sys.argv[2])} if len(sys.argv) > 2 else {})}
 buffer = pw.pw_buffer__new(bpf.bpf_obj_get(os.fsencode(sys.argv[1])), 262144, c.NULL, c.NULL, c.NULL, c.new("struct pw_opts *", opts))
 if not buffer:
     sys.exit(c.string(pw.pw_last_error()).decode())

@@ -43,10 +43,6 @@ pub struct Account {
     /// damage, or numbers drawn and not written. If records without numbers share the ring, their losses explain
     /// missing numbers too.
     pub unexplained: u64,
-    /// How often so many records were lost that a counter of this width may have wrapped around without being noticed.
-    /// The crate then does not know how many numbers are missing
-    /// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
-    pub wraparounds: u64,
     /// Numbers that break their sequence ([`AnomalyKind`](crate::AnomalyKind)), also those that were not reported
     /// because they came in a row.
     pub anomalies: u64,
@@ -77,7 +73,7 @@ impl Account {
     /// Whether every missing number is explained, no damage occurred, and the CPU was traced all the time. Records that
     /// the kernel dropped count as explained. [`Account::is_complete`] says whether there were any.
     pub fn is_balanced(&self) -> bool {
-        self.unexplained == 0 && self.damaged == 0 && self.wraparounds == 0 && self.untraced.is_zero()
+        self.unexplained == 0 && self.damaged == 0 && self.untraced.is_zero()
     }
 
     /// Whether it is certain that everything written was yielded or is held: all losses are counted
@@ -114,7 +110,6 @@ impl Default for Account {
             damaged: 0,
             missing: 0,
             unexplained: 0,
-            wraparounds: 0,
             anomalies: 0,
             late: 0,
             max_late: 0,
@@ -139,7 +134,6 @@ impl AddAssign<&Self> for Account {
             (&mut self.damaged, other.damaged),
             (&mut self.missing, other.missing),
             (&mut self.unexplained, other.unexplained),
-            (&mut self.wraparounds, other.wraparounds),
             (&mut self.anomalies, other.anomalies),
             (&mut self.late, other.late),
             (&mut self.early, other.early),
@@ -160,7 +154,7 @@ impl fmt::Display for Account {
             Some(cpu) => write!(f, "CPU {cpu}: ")?,
             None => f.write_str("all: ")?,
         }
-        let Self { yielded, held, lost, unreported, damaged, missing, unexplained, wraparounds, .. } = self;
+        let Self { yielded, held, lost, unreported, damaged, missing, unexplained, .. } = self;
         let about = if self.exact { "" } else { "at least " };
         write!(f, "{about}{} written: {yielded} yielded, {held} held", self.written())?;
         if self.misses_nothing_known() {
@@ -175,11 +169,7 @@ impl fmt::Display for Account {
         }
         f.write_str("; INCOMPLETE, and NOT ACCOUNTED FOR: ")?;
         let mut separator = "";
-        for (count, what) in [
-            (unexplained, "missing numbers that no loss explains"),
-            (damaged, "damaged stretches"),
-            (wraparounds, "times that so much was lost that the numbers do not say how much"),
-        ] {
+        for (count, what) in [(unexplained, "missing numbers that no loss explains"), (damaged, "damaged stretches")] {
             if *count > 0 {
                 write!(f, "{separator}{count} {what}")?;
                 separator = ", ";

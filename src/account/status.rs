@@ -126,7 +126,7 @@ mod tests {
 
     fn account(cpu: u32, each: u64) -> Account {
         let (yielded, held, lost, unreported) = (100 * each, 3 * each, 4 * each, 5 * each);
-        let (damaged, missing, unexplained, wraparounds) = (6 * each, 7 * each, 8 * each, 9 * each);
+        let (damaged, missing, unexplained) = (6 * each, 7 * each, 8 * each);
         let (size, most_used, anomalies, late, early) = (10 * each, 11 * each, 12 * each, 13 * each, 14 * each);
         let (repaired, copied, untraced) = (15 * each, 16 * each, Duration::from_secs(each));
         Account {
@@ -141,7 +141,6 @@ mod tests {
             damaged,
             missing,
             unexplained,
-            wraparounds,
             anomalies,
             late,
             max_late: cpu.into(),
@@ -242,11 +241,8 @@ mod tests {
         assert_eq!(at(|account| account.missing = 1), (true, false, missing));
         let damaged = format!("{begin}{lost}{wrong}1 damaged stretches");
         assert_eq!(at(|account| account.damaged = 1), (false, false, damaged));
-        let several = format!(
-            "{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 times that so much was lost that the \
-             numbers do not say how much"
-        );
-        assert_eq!(at(|account| (account.unexplained, account.wraparounds) = (2, 3)), (false, false, several));
+        let several = format!("{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 damaged stretches");
+        assert_eq!(at(|account| (account.unexplained, account.damaged) = (2, 3)), (false, false, several));
         let untraced = format!("{begin}{lost}{wrong}1.5s in which nothing of an online CPU was traced");
         assert_eq!(at(|account| account.untraced = Duration::from_millis(1500)), (false, false, untraced));
         let explained = Account { unexplained: 3, ..good };

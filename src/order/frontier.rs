@@ -5,7 +5,7 @@ mod tests;
 
 use crate::order::certainty::Certainty;
 use crate::order::hold::Hold;
-use crate::order::rules::{Awaits, Look, Rule};
+use crate::order::rules::{Look, Rule};
 use std::time::Duration;
 
 /// The largest key that may be yielded now, and how it moves. A refresh of all rings moves it, by the rule.
@@ -28,9 +28,8 @@ use std::time::Duration;
 /// A clock reading less the lag may be above everything that was seen.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    rule: Box<dyn Rule>,
     /// What releases the keys above the frontier, and the certainty of those below [`Frontier::end`].
-    pub(super) awaits: Awaits,
+    pub(super) rule: Rule,
     pub(super) certainty: Certainty,
     /// The frontier: the largest key that the rule releases.
     pub(super) key: Option<u64>,
@@ -53,11 +52,11 @@ pub(crate) struct Frontier {
 
 impl Frontier {
     pub(crate) fn new(hold: &Hold) -> Self {
-        let (rule, awaits) = (hold.rule(), hold.awaits());
-        let certainty = if awaits.is_proof() { Certainty::Proven } else { Certainty::Assumed };
+        let rule = hold.rule();
+        let certainty = if rule.is_proof() { Certainty::Proven } else { Certainty::Assumed };
         let (key, released, cap, seen) = Default::default();
         let (found, found_before, proving, proven) = Default::default();
-        Self { rule, awaits, certainty, key, released, cap, seen, found, found_before, proving, proven }
+        Self { rule, certainty, key, released, cap, seen, found, found_before, proving, proven }
     }
 
     /// The frontier of rings that hold all there will ever be. Nothing is in flight, so one refresh proves everything.
@@ -75,10 +74,9 @@ impl Frontier {
     /// clock reading taken before the first head was loaded.
     pub(crate) fn refreshed(&mut self, largest: Option<u64>, now: u64) {
         self.refreshed_in_part(largest);
-        let before = self.seen;
-        self.seen = before.max(largest);
+        self.seen = self.seen.max(largest);
         // A proof counts from the first refresh after its end: that one loaded the heads after it.
-        let key = self.rule.frontier(&Look { before, seen: self.seen, proven: self.proven.take(), now });
+        let key = self.rule.frontier(&Look { seen: self.seen, proven: self.proven.take(), now });
         self.advance(key);
     }
 
@@ -160,7 +158,7 @@ impl Frontier {
     /// Records that a proof is about to begin. It will prove the keys seen so far. False if it would prove nothing new,
     /// if another one is under way, or if the rule needs none.
     pub(crate) fn begin_proof(&mut self) -> bool {
-        let useful = self.awaits.is_proof() && self.proving.is_none() && self.seen > self.key.max(self.proven);
+        let useful = self.rule.is_proof() && self.proving.is_none() && self.seen > self.key.max(self.proven);
         if useful {
             self.proving = self.seen;
         }
@@ -182,13 +180,13 @@ impl Frontier {
 
     /// How long, from a clock reading on, until a key may leave. `None` if time alone does not release it.
     pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
-        match self.awaits {
-            Awaits::Time(lag) => {
+        match self.rule {
+            Rule::Time(lag) => {
                 Some((Duration::from_nanos(key).saturating_add(lag)).saturating_sub(Duration::from_nanos(now)))
             }
             // Another refresh is enough, unless the key is from the future.
-            Awaits::Refresh | Awaits::Nothing => (Some(key) <= self.seen).then_some(Duration::ZERO),
-            Awaits::Proof | Awaits::Number { .. } => None,
+            Rule::Nothing => (Some(key) <= self.seen).then_some(Duration::ZERO),
+            Rule::Proof | Rule::Number { .. } => None,
         }
     }
 }

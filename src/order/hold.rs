@@ -1,10 +1,10 @@
-//! The choice of a hold rule. What each does is in rules/.
+//! The choice of a hold rule. What each does is in rules.rs.
 
 use crate::error::Error;
 use crate::order::barrier::Barrier;
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fence;
-use crate::order::rules::{Awaits, Dense, Lag, Proven, Round, Rule, Unheld};
+use crate::order::rules::Rule;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use std::time::Duration;
 /// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest refresh of all heads; with [`Epochs`], seen before all programs that were inside have left; with [`Fence::Reserved`], seen before everything reserved since was committed | proven |
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence and then becomes a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
-/// | `Round` | k ≤ the largest key seen one complete refresh earlier | assumed |
 /// | `None` | k is the smallest visible key | assumed |
 ///
 /// The fence rule needs no clock in user space. A writer draws its key inside an RCU read-side section and publishes
@@ -44,8 +43,6 @@ pub enum Hold {
     },
     /// Wait a guessed time, on the rings' clock. All other readers that order events do this.
     Lag(Duration),
-    /// Wait for a second refresh: the rule of perf(1).
-    Round,
     /// Do not wait.
     None,
 }
@@ -67,26 +64,20 @@ impl Hold {
     }
 
     /// The rule itself.
-    pub(crate) fn rule(&self) -> Box<dyn Rule> {
+    pub(crate) fn rule(&self) -> Rule {
         match self {
-            Self::Fence(_) => Box::new(Proven),
-            Self::Dense { first, .. } => Box::new(Dense(*first)),
-            Self::Lag(lag) => Box::new(Lag(*lag)),
-            Self::Round => Box::new(Round),
-            Self::None => Box::new(Unheld),
+            Self::Fence(_) => Rule::Proof,
+            Self::Dense { first, .. } => Rule::Number { first: *first },
+            Self::Lag(lag) => Rule::Time(*lag),
+            Self::None => Rule::Nothing,
         }
-    }
-
-    /// What releases a held event.
-    pub(crate) fn awaits(&self) -> Awaits {
-        self.rule().awaits()
     }
 
     /// The fence that proves that nothing smaller is in flight, if the rule has one.
     pub(crate) fn fence(&self) -> Option<&Fence> {
         match self {
             Self::Fence(fence) | Self::Dense { fence, .. } => Some(fence),
-            Self::Lag(_) | Self::Round | Self::None => None,
+            Self::Lag(_) | Self::None => None,
         }
     }
 }
@@ -106,7 +97,6 @@ impl fmt::Display for Hold {
             Self::Dense { .. } => f.write_str("dense"),
             // As `Duration` writes it, but in ASCII.
             Self::Lag(lag) => write!(f, "lag={}", format!("{lag:?}").replace('µ', "u")),
-            Self::Round => f.write_str("round"),
             Self::None => f.write_str("none"),
         }
     }

@@ -144,8 +144,6 @@ pub(crate) struct Index {
     lost_head: bool,
     /// Losses that events have reported beyond LOST records, because the kernel counts them.
     reported_ahead: u64,
-    /// Losses that LOST records have reported since the last record with a number.
-    skipped: u64,
     /// Whether, since the kernel was last asked, the ring was so full at a refresh that records may have been dropped.
     pub(crate) suspect: bool,
     /// The position up to which the ring was written when its head was marked.
@@ -194,7 +192,6 @@ impl Index {
             done: tail,
             lost_head: false,
             reported_ahead: 0,
-            skipped: 0,
             suspect: false,
             marked: tail,
             sighted: tail,
@@ -402,8 +399,8 @@ impl Index {
     /// long for a place.
     #[inline]
     fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
-        let (cpu, lost) = (record.cpu(), std::mem::take(&mut self.skipped));
-        match self.numbers.as_mut()?.take(cpu, number, lost)? {
+        let cpu = record.cpu();
+        match self.numbers.as_mut()?.take(cpu, number)? {
             Said::Well => None,
             Said::Hole(hole) => Some(Note::Hole { cpu, len, hole, after: self.before }),
             Said::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, len, kind, expected, found: number }),
@@ -424,7 +421,6 @@ impl Index {
         if let Err(fault) = losses.take(record, count) {
             return self.skip_corrupt(fault, end, far);
         }
-        self.skipped = self.skipped.saturating_add(count);
         self.lost = Some(Waiting { position: self.cursor, size, id, count });
         self.cursor = end;
     }

@@ -256,7 +256,7 @@ impl Keys {
     /// New sequences of the numbers of each CPU that writes into a ring with this layout, if records have such numbers.
     pub(crate) fn new_numbers(&self, layout: &Layout) -> Option<CpuNumbers> {
         let numbers = self.numbers.as_ref()?;
-        Some(CpuNumbers::new(numbers.bits(), numbers.first(), layout.cpu().is_some()))
+        Some(CpuNumbers::new(numbers.first(), layout.cpu().is_some()))
     }
 
     /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own

@@ -14,14 +14,13 @@ use crate::order::index::{Far, Index, Indexing, memory_of, shrink};
 use crate::order::key::{Key, Keys};
 use crate::order::place::{RINGS, Tag};
 use crate::order::queue::{BLOCK, SLOTS};
-use crate::order::rules::Awaits;
+use crate::order::rules::Rule;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
-use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::CpuNumbers;
 use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
@@ -150,11 +149,11 @@ impl Merge {
         }
         // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
-        let awaits = order.hold.awaits();
+        let rule = order.hold.rule();
         // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another
         // machine.
-        let times = !complete && (matches!(order.key, Key::Time) || matches!(awaits, Awaits::Time(_)));
-        let dense = if let Awaits::Number { first } = awaits { Some(first) } else { None };
+        let times = !complete && (matches!(order.key, Key::Time) || matches!(rule, Rule::Time(_)));
+        let dense = if let Rule::Number { first } = rule { Some(first) } else { None };
         let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense.flatten());
         if in_doubt {
@@ -302,7 +301,7 @@ impl Merge {
         if !self.whole {
             return None;
         }
-        if !self.stream.frontier.awaits.is_proof() {
+        if !self.stream.frontier.rule.is_proof() {
             return Some(now);
         }
         let since = *self.sighting.get_or_insert_with(|| {
@@ -443,8 +442,8 @@ impl Merge {
     }
 
     /// What releases held events. Nothing need be awaited in a recording.
-    pub(crate) fn awaits(&self) -> Awaits {
-        self.stream.frontier.awaits
+    pub(crate) fn rule(&self) -> Rule {
+        self.stream.frontier.rule
     }
 
     /// Whether a proof or a report waits for programs to commit what they have reserved.
@@ -706,7 +705,7 @@ impl Merge {
     /// Releases what a report still waits for, as early, if the rule is one that proves.
     pub(crate) fn release_before_report(&mut self) {
         self.stream.sync();
-        if self.stream.frontier.awaits.is_proof() && !self.stream.frontier.release_to_cap() {
+        if self.stream.frontier.rule.is_proof() && !self.stream.frontier.release_to_cap() {
             // Only the last refresh found the rest. The next one shows what was in flight meanwhile.
             self.stream.rushed = true;
         }
@@ -1055,7 +1054,6 @@ impl Merge {
             missing,
             // The last loss may have been drawn before the last record: by a writer that was interrupted.
             unexplained: missing.saturating_sub(lost),
-            wraparounds: numbers.anomalies[AnomalyKind::Wraparound as usize],
             anomalies: numbers.anomalies.iter().sum(),
             late: counts.late,
             max_late: counts.max_late,

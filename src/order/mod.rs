@@ -11,7 +11,7 @@
 //! | step | file | what it does |
 //! | --- | --- | --- |
 //! | index | index.rs | walks over the new records of a ring and appends a place for each to the ring's queue (queue.rs). One out of order is shifted in, or goes into a heap |
-//! | frontier | frontier.rs | moves the key up to which events may leave, by the hold rule (rules/) |
+//! | frontier | frontier.rs | moves the key up to which events may leave, by the hold rule (rules.rs) |
 //! | merge | array.rs | merges the queues up to the frontier into an array of places, a block at a time |
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |

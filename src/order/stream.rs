@@ -481,7 +481,7 @@ impl Stream {
                 let numbers = index.numbers.as_ref()?;
                 let gap = numbers.of(cpu)?.gap(&hole)?;
                 // The frontier's own key proves nothing of numbers that were drawn at the same time.
-                let proven = !self.frontier.awaits.is_proof()
+                let proven = !self.frontier.rule.is_proof()
                     || Some(place.key) < self.frontier.key
                     || numbers.are_proven_before(index.position(place));
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves

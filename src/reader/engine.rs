@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::proof::{Proof, Proves};
-use crate::order::rules::Awaits;
+use crate::order::rules::Rule;
 use crate::order::{self, Order};
 use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
@@ -47,8 +47,6 @@ pub(crate) struct Engine {
     due: Option<Instant>,
     /// The wait for programs to commit what they have reserved.
     awaited: Awaited,
-    /// Under a rule that awaits a refresh: whether another refresh follows the last one at once.
-    again: bool,
     /// Fences that fail.
     failures: Repeats,
     /// Reports of programs that do not leave.
@@ -118,7 +116,7 @@ impl Engine {
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let hold = order.hold.clone();
         let complete = rings.are_complete();
-        if matches!(hold.awaits(), Awaits::Time(_)) && !complete && rings.clock().now().is_none() {
+        if matches!(hold.rule(), Rule::Time(_)) && !complete && rings.clock().now().is_none() {
             let message = "the lag rule cannot read the perf clock: open the rings with another";
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
@@ -146,7 +144,6 @@ impl Engine {
             pace,
             due: None,
             awaited: Awaited::default(),
-            again: false,
             failures: Repeats::default(),
             stuck: Repeats::default(),
             check_cpus,
@@ -270,7 +267,7 @@ impl Engine {
         let now = Instant::now();
         // While a fence is under way, nothing else releases events under its rule. The fence's end wakes the reader,
         // and so do rings that fill up.
-        let fencing = self.merge.awaits() == Awaits::Proof
+        let fencing = self.merge.rule() == Rule::Proof
             && self.proof.as_deref().is_some_and(Proves::is_under_way)
             && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
@@ -291,11 +288,8 @@ impl Engine {
 
     /// How long until the hold rule releases held events, or until something can be done for that.
     fn pause_of_rule(&self, now: Instant) -> Duration {
-        match (self.merge.awaits(), &self.proof) {
-            (Awaits::Time(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
-            // One more refresh is enough, and it disturbs no other program. But events that come meanwhile must not
-            // keep the reader awake.
-            (Awaits::Refresh, _) if self.again || self.report.is_some() => Duration::ZERO,
+        match (self.merge.rule(), &self.proof) {
+            (Rule::Time(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.
                 let gathers = if self.may_prove(now) { Some(Duration::ZERO) } else { self.pace.until_proof(now) };
@@ -518,9 +512,9 @@ impl Engine {
         if !self.may_prove(now) {
             return;
         }
-        let begun = match (self.merge.awaits(), &mut self.proof) {
+        let begun = match (self.merge.rule(), &mut self.proof) {
             // All events seen are due together, after the lag.
-            (Awaits::Time(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
+            (Rule::Time(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
                 // At least `FLOOR`: a short lag would wake the reader again and again for few events.
                 self.due = now.checked_add(FLOOR.max(lag));
                 true
@@ -640,8 +634,6 @@ impl Engine {
         let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
         self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh(self.now());
-        // One more refresh releases the events of this one. A third one follows only if the second finds many events.
-        self.again = if self.again { found >= WORTH_A_REFRESH } else { found > 0 };
         let now = Instant::now();
         self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);
@@ -658,7 +650,7 @@ impl Engine {
 
     /// A reading of the keys' clock, if the rule needs one.
     fn now(&self) -> u64 {
-        let needs_clock = matches!(self.merge.awaits(), Awaits::Time(_));
+        let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
         // `new` has refused the rule on a clock that cannot be read.
         if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }

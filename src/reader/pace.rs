@@ -12,7 +12,7 @@
 
 use crate::order::fence::Fence;
 use crate::order::hold::Hold;
-use crate::order::rules::Awaits;
+use crate::order::rules::Rule;
 use std::time::{Duration, Instant};
 
 /// Enough new events to justify a refresh between ticks: some twenty times as many as it causes.
@@ -77,13 +77,13 @@ impl Pace {
 
     /// `latency` is the longest tick.
     pub(crate) fn new(hold: &Hold, latency: Duration, now: Instant) -> Self {
-        let (awaits, fence) = (hold.awaits(), hold.fence());
+        let (rule, fence) = (hold.rule(), hold.fence());
         let worth_a_proof = fence.map_or(WORTH_A_REFRESH, |fence| if fence.is_cheap() { 1 } else { WORTH_A_FENCE });
-        let (worth_a_refresh, useful) = match (awaits, fence) {
+        let (worth_a_refresh, useful) = match (rule, fence) {
             // Only proofs release events, so a number that does not justify a proof does not justify a refresh.
-            (Awaits::Proof, Some(Fence::Expedited { every })) => (worth_a_proof, *every),
-            (Awaits::Proof, _) => (WORTH_A_REFRESH.max(worth_a_proof), SHORTEST),
-            (Awaits::Time(lag), _) => (WORTH_A_REFRESH, lag),
+            (Rule::Proof, Some(Fence::Expedited { every })) => (worth_a_proof, *every),
+            (Rule::Proof, _) => (WORTH_A_REFRESH.max(worth_a_proof), SHORTEST),
+            (Rule::Time(lag), _) => (WORTH_A_REFRESH, lag),
             _ => (WORTH_A_REFRESH, SHORTEST),
         };
         let are_dear = worth_a_proof > 1;
@@ -308,7 +308,6 @@ mod tests {
             (Hold::Lag(millis(10)), (millis(10), 0.0)),
             (Hold::Lag(millis(1)), (millis(1), 0.0)),
             (Hold::Lag(Duration::from_micros(50)), (FLOOR, 0.0)),
-            (Hold::Round, (Duration::ZERO, 0.0)),
             (Hold::None, (Duration::ZERO, 0.0)),
         ]
     }

@@ -6,22 +6,16 @@
 pub enum AnomalyKind {
     /// The number came before, at most 64 numbers ago.
     Duplicate,
-    /// Counting started again: the number is 0, 1, or the first number ever seen there.
-    Reset,
-    /// The number is smaller than disorder can explain. Counting goes on from there.
-    Backward,
-    /// The number is larger than losses can explain. Counting goes on from there.
-    Forward,
     /// The number was declared missing, and came after all: the program did not write it in the run in which it drew
     /// it.
     Late,
-    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing
-    /// numbers is unknown, and counting starts again. See [`Sequence`](crate::Sequence).
-    Wraparound,
+    /// The number is smaller than disorder can explain, or larger than losses can: the counter was set to another
+    /// number, or there are two. The numbers of a CPU go on from there.
+    Jump,
 }
 
 /// How many kinds of anomalies there are.
-pub(crate) const KINDS: usize = 6;
+pub(crate) const KINDS: usize = 3;
 
 /// How many correct numbers in a row must come before an anomaly of the same kind is reported again.
 const QUIET: u32 = 16;
@@ -66,15 +60,15 @@ mod tests {
             quiet.reported(kind);
             may
         };
-        assert!(reports(0, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Backward));
-        assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Backward));
+        assert!(reports(0, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Jump));
+        assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Jump));
         assert!(!reports(QUIET - 1, AnomalyKind::Duplicate));
-        assert!(reports(QUIET, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Backward), "a new run");
-        assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Backward));
+        assert!(reports(QUIET, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Jump), "a new run");
+        assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Jump));
         // In a row.
         (1..QUIET).for_each(|_| quiet.well(true));
         quiet.well(false);
         quiet.well(true);
-        assert!(!quiet.may_report(AnomalyKind::Backward));
+        assert!(!quiet.may_report(AnomalyKind::Jump));
     }
 }

@@ -13,26 +13,11 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 /// fence proves that a missing number will not come. A counter of the whole machine is a key: see
 /// [`Hold::Dense`](crate::Hold::Dense).
 ///
-/// # Counters that wrap
-///
-/// A counter has 32 to 64 bits. A narrower one could wrap while one program is delayed between drawing a number and
-/// writing it.
-///
-/// A counter may wrap around, as long as the crate can tell one round from the next. For that, **less than 7/16 of its
-/// range may be lost at once**. With 32 bits that is 1.8 billion records.
-///
-/// The crate notices if more records are lost. The stream then reports it once
-/// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). No gaps are reported for the records counted
-/// meanwhile, the ledger is not balanced, and counting starts again. Losses that the kernel does not count
-/// ([`Status`](crate::Status)) are not noticed. A counter of 64 bits does not wrap.
+/// A counter has 64 bits. A narrower one that wraps around [jumps](crate::AnomalyKind::Jump) each time.
 pub struct Sequence {
     at: At,
-    bits: u32,
     first: Option<u64>,
 }
-
-/// The narrowest counter. No program is delayed for two billion records. It may be delayed for 2^16.
-const NARROWEST: u32 = 32;
 
 enum At {
     /// Of the raw payload, in bytes.
@@ -41,31 +26,14 @@ enum At {
 }
 
 impl Sequence {
-    fn payload(offset: usize, bits: u32) -> Self {
-        Self { at: At::Payload(offset), bits, first: None }
-    }
-
-    /// Four bytes at this offset of the raw payload, in native byte order. The offset need not be aligned.
-    pub fn u32(offset: usize) -> Self {
-        Self::payload(offset, 32)
-    }
-
     /// Eight bytes at this offset of the raw payload, in native byte order. The offset need not be aligned.
     pub fn u64(offset: usize) -> Self {
-        Self::payload(offset, 64)
+        Self { at: At::Payload(offset), first: None }
     }
 
-    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not
-    /// panic. Records without a number are not checked.
-    ///
-    /// # Panics
-    /// Unless `bits` is 32 to 64.
-    pub fn with(bits: u32, extract: impl Fn(&Record<'_>) -> Option<u64> + Send + 'static) -> Self {
-        assert!(
-            (NARROWEST..=64).contains(&bits),
-            "a counter of {bits} bits: 32 to 64 can be told from themselves one round earlier"
-        );
-        Self { at: At::Extract(Box::new(extract)), bits, first: None }
+    /// The number that a function finds. The function must not panic. Records without a number are not checked.
+    pub fn with(extract: impl Fn(&Record<'_>) -> Option<u64> + Send + 'static) -> Self {
+        Self { at: At::Extract(Box::new(extract)), first: None }
     }
 
     /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting
@@ -79,20 +47,9 @@ impl Sequence {
     #[inline]
     pub fn of(&self, record: &Record<'_>) -> Option<u64> {
         match &self.at {
-            At::Payload(offset) => {
-                let payload = record.payload()?;
-                match self.bits {
-                    32 => payload.u32(*offset).map(u64::from),
-                    _ => payload.u64(*offset),
-                }
-            }
+            At::Payload(offset) => record.payload()?.u64(*offset),
             At::Extract(extract) => extract(record),
         }
-    }
-
-    /// How many bits the counter has.
-    pub fn bits(&self) -> u32 {
-        self.bits
     }
 
     /// The first number, if it was set ([`Sequence::starting_at`]).
@@ -107,21 +64,6 @@ impl fmt::Debug for Sequence {
         if let At::Payload(offset) = &self.at {
             debug.field("offset", offset);
         }
-        debug.field("bits", &self.bits).finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::Sequence;
-
-    /// While a program is delayed between drawing a number and writing it, a narrower counter wraps. Then its number
-    /// counts as one of another round, and a proven gap names a number that was yielded. (Seen with 8, 10 and 16 bits.)
-    #[test]
-    fn a_counter_of_less_than_32_bits_is_refused() {
-        let takes = |bits| std::panic::catch_unwind(|| Sequence::with(bits, |_| None)).is_ok();
-        for bits in 0..=66 {
-            assert_eq!(takes(bits), (32..=64).contains(&bits), "{bits} bits");
-        }
+        debug.finish_non_exhaustive()
     }
 }

@@ -6,16 +6,22 @@ mod tests;
 use super::anomaly::{AnomalyKind, KINDS};
 use super::ranges::Ranges;
 use super::tracker::{Step, Tracker};
-use super::wrap::{MIDDLE, Unwrap};
+
+/// The place of the first number: far from both ends.
+const MIDDLE: u64 = 1 << 63;
+
+/// How far a number may exceed all before it. So many records are not lost between two.
+const MOST_AHEAD: u64 = 1 << 32;
+
+/// Counting does not start again beyond this, too near to the end of all places. To get there, 2^30 numbers must each
+/// exceed the one before by as much as is allowed.
+const CEILING: u64 = 3 << 62;
 
 /// How far counting moves up when it starts again, so that earlier numbers never recur.
 const APART: u64 = 1 << 20;
 
 /// How many holes fit into the tree's first node, which is kept.
 const FIRST_NODE: usize = 4;
-
-/// How far a number may be from the position that losses predict: interrupts write numbers around it.
-const NEAR: u64 = 8;
 
 /// More CPUs than any kernel has (`CONFIG_NR_CPUS`): a record that names a larger one has no number.
 const MOST_CPUS: usize = 8192;
@@ -26,7 +32,6 @@ pub(crate) struct CpuNumbers {
     /// By CPU, if the ring is shared. Otherwise one.
     cpus: Vec<Numbers>,
     is_shared: bool,
-    bits: u32,
     first: Option<u64>,
     /// The positions before which records were seen when a proof began: the last that began, the last that ended, and
     /// the one that a refresh of all rings has followed.
@@ -36,10 +41,10 @@ pub(crate) struct CpuNumbers {
 }
 
 impl CpuNumbers {
-    /// Counters of `bits` bits, and their first number, if it is known.
-    pub(crate) fn new(bits: u32, first: Option<u64>, is_shared: bool) -> Self {
-        let cpus = if is_shared { Vec::new() } else { vec![Numbers::new(bits, first)] };
-        Self { cpus, is_shared, bits, first, began_at: 0, ended_at: 0, proven_at: 0 }
+    /// Counters whose first number is `first`, if it is known.
+    pub(crate) fn new(first: Option<u64>, is_shared: bool) -> Self {
+        let cpus = if is_shared { Vec::new() } else { vec![Numbers::new(first)] };
+        Self { cpus, is_shared, first, began_at: 0, ended_at: 0, proven_at: 0 }
     }
 
     /// A proof begins, and everything before a position was seen.
@@ -78,22 +83,21 @@ impl CpuNumbers {
         self.cpus.get_mut(at)
     }
 
-    /// Takes the number of a CPU's record. `lost` is the sum of the LOST records since the ring's last number. `None`
-    /// if there is no such CPU.
+    /// Takes the number of a CPU's record. `None` if there is no such CPU.
     #[inline]
-    pub(crate) fn take(&mut self, cpu: u32, number: u64, lost: u64) -> Option<Said> {
+    pub(crate) fn take(&mut self, cpu: u32, number: u64) -> Option<Said> {
         let at = self.at(cpu);
         if at >= self.cpus.len() {
             self.begin(at)?;
         }
-        self.cpus.get_mut(at).map(|numbers| numbers.take(number, lost))
+        self.cpus.get_mut(at).map(|numbers| numbers.take(number))
     }
 
     /// The first number of a CPU of a shared ring.
     #[cold]
     fn begin(&mut self, cpu: usize) -> Option<()> {
-        let (bits, first) = (self.bits, self.first);
-        (cpu < MOST_CPUS).then(|| self.cpus.resize_with(cpu + 1, || Numbers::new(bits, first)))
+        let first = self.first;
+        (cpu < MOST_CPUS).then(|| self.cpus.resize_with(cpu + 1, || Numbers::new(first)))
     }
 
     /// The counts of all of them.
@@ -125,11 +129,15 @@ impl CpuNumbers {
 /// writing. So a number that is too large leaves a hole, and later records may fill it. If a hole is still there when
 /// the record that showed it is yielded, it is a gap: under the fence rule no record can fill it any more. Any number
 /// takes a time that grows with the logarithm of the open holes, and adds at most one range to them.
+///
+/// A counter that starts again writes the same numbers again. So numbers are kept as places: what was written and an
+/// offset, which moves places beyond all earlier ones when counting starts again.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    unwrap: Unwrap,
+    /// The place of a number less the number as it was written.
+    offset: u64,
     tracker: Tracker,
-    /// The number that came last.
+    /// The place of the number that came last.
     last: u64,
     /// The first number, as it was written.
     first: u64,
@@ -142,13 +150,13 @@ pub(crate) struct Numbers {
     counts: NumberCounts,
 }
 
-/// Numbers that a record showed to be missing, extended to 64 bits. Some may have come since.
+/// The places of numbers that a record showed to be missing. Some may have come since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hole {
     first: u64,
     last: u64,
-    /// The anchor with which they are wrapped.
-    anchor: u64,
+    /// Their offset from the numbers as they would have been written.
+    offset: u64,
 }
 
 impl Hole {
@@ -178,16 +186,15 @@ pub(crate) enum Said {
 }
 
 impl Numbers {
-    /// The numbers of a counter of `bits` bits, and the first number, if it is known.
-    fn new(bits: u32, first: Option<u64>) -> Self {
-        let unwrap = Unwrap::new(bits, first);
+    /// The numbers of a counter whose first number is `first`, if it is known.
+    fn new(first: Option<u64>) -> Self {
+        let known = first.unwrap_or_default();
         Self {
-            // `MIDDLE` stands for the first number.
+            offset: MIDDLE.wrapping_sub(known),
             tracker: Tracker::new(first.map(|_| MIDDLE)),
             // None came before the first.
             last: 0,
-            first: unwrap.wrap(MIDDLE),
-            unwrap,
+            first: known,
             // Not bounded here: the index counts this memory before it takes a number.
             holes: Ranges::new(usize::MAX),
             open: 0,
@@ -196,19 +203,10 @@ impl Numbers {
         }
     }
 
-    /// Takes the number of a record. `lost` is the sum of the LOST records since the last number.
+    /// Takes the number of a record.
     #[inline]
-    fn take(&mut self, written: u64, lost: u64) -> Said {
-        // After so many losses the candidate nearest to the largest number may be one of another round.
-        let number = if lost >= self.unwrap.reach() && self.tracker.next().is_some() {
-            self.unwrap_far(written, lost).ok_or(AnomalyKind::Wraparound)
-        } else {
-            self.unwrap.unwrap(written).ok_or(AnomalyKind::Forward)
-        };
-        let number = match number {
-            Ok(number) => number,
-            Err(kind) => return self.begin_anew(written, kind),
-        };
+    fn take(&mut self, written: u64) -> Said {
+        let number = written.wrapping_add(self.offset);
         let last = std::mem::replace(&mut self.last, number);
         match self.tracker.step(number) {
             Step::Next => {
@@ -217,23 +215,17 @@ impl Numbers {
             }
             Step::Behind => self.take_behind(number, last),
             Step::First => {
-                self.first = self.unwrap.wrap(number);
-                self.tracker.pass(number);
+                (self.offset, self.first, self.last) = (MIDDLE.wrapping_sub(written), written, MIDDLE);
+                self.tracker.pass(MIDDLE);
                 Said::Well
             }
+            // Not remembered: one wild number must not become the largest.
+            Step::Ahead(next) if number - next >= MOST_AHEAD => self.begin_anew(written),
             Step::Ahead(next) => {
                 self.tracker.pass(number);
                 self.hole(next, number - 1)
             }
         }
-    }
-
-    /// A number after so many losses that the counter may have wrapped. If it is where all the losses together lead,
-    /// they are the missing numbers.
-    #[cold]
-    fn unwrap_far(&mut self, written: u64, lost: u64) -> Option<u64> {
-        let next = self.tracker.next().unwrap_or(MIDDLE);
-        self.unwrap.unwrap_near(written, next.saturating_add(lost), NEAR)
     }
 
     #[cold]
@@ -250,14 +242,13 @@ impl Numbers {
             self.tracker.begin_before(number);
             return if number + 1 == begin { Said::Well } else { self.hole(number + 1, begin - 1) };
         }
-        let written = self.unwrap.wrap(number);
         // The number before once more is no jump, however far behind it is.
         let kind = match number == last {
             true => AnomalyKind::Duplicate,
-            false => self.tracker.anomaly(number, written <= 1 || written == self.first),
+            false => self.tracker.anomaly(number),
         };
-        if matches!(kind, AnomalyKind::Reset | AnomalyKind::Backward) {
-            return self.begin_anew(written, kind);
+        if kind == AnomalyKind::Jump {
+            return self.begin_anew(self.written_at(number));
         }
         self.counts.missing -= u64::from(self.tracker.found(number));
         self.report(kind)
@@ -267,32 +258,34 @@ impl Numbers {
     fn hole(&mut self, first: u64, last: u64) -> Said {
         self.holes.add(first, last);
         self.open = self.open.saturating_add(last - first + 1);
-        Said::Hole(Hole { first, last, anchor: self.unwrap.anchor() })
+        Said::Hole(Hole { first, last, offset: self.offset })
     }
 
     /// Counting goes on from a number, as it was written, that is not the next. Numbers missing before stay missing.
     #[cold]
-    fn begin_anew(&mut self, written: u64, kind: AnomalyKind) -> Said {
+    fn begin_anew(&mut self, written: u64) -> Said {
         // First: what was expected is a number of the count so far.
-        let said = self.report(kind);
-        let ahead = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
-        if !self.unwrap.shift(written, ahead) {
-            // Near the end of all numbers. Missing numbers are no longer reported, but counted.
+        let said = self.report(AnomalyKind::Jump);
+        let mut place = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
+        if place > CEILING {
+            // Back to the middle, where places come again. Missing numbers are no longer reported, but counted.
+            place = MIDDLE;
             self.counts.missing = self.counts.missing.saturating_add(std::mem::take(&mut self.open));
             self.holes.clear();
             self.tracker.forget_gaps();
         }
-        self.last = self.unwrap.unwrapped();
-        self.tracker.restart(self.last);
-        // After a leap no smaller number is in flight.
-        self.began = matches!(kind, AnomalyKind::Reset | AnomalyKind::Wraparound);
+        (self.offset, self.last) = (place.wrapping_sub(written), place);
+        self.tracker.restart(place);
+        // A counter that starts again may be interrupted, as at the beginning. After a leap no smaller number is in
+        // flight.
+        self.began = written <= 1 || written == self.first;
         said
     }
 
     /// Counts an anomaly, and reports it unless one was reported recently.
     fn report(&mut self, kind: AnomalyKind) -> Said {
         self.counts.anomalies[kind as usize] += 1;
-        let expected = self.unwrap.wrap(self.tracker.next().unwrap_or(MIDDLE));
+        let expected = self.written_at(self.tracker.next().unwrap_or(MIDDLE));
         let may = self.tracker.may_report(kind);
         self.tracker.reported(kind);
         if may { Said::Anomaly(kind, expected) } else { Said::Well }
@@ -306,8 +299,12 @@ impl Numbers {
 
     /// The first and the last number of a hole as programs would have written them.
     pub(crate) fn written(&self, hole: &Hole) -> (u64, u64) {
-        let written = |number| self.unwrap.wrap_from(hole.anchor, number);
-        (written(hole.first), written(hole.last))
+        (hole.first.wrapping_sub(hole.offset), hole.last.wrapping_sub(hole.offset))
+    }
+
+    /// The number of a place, as a program would have written it.
+    fn written_at(&self, place: u64) -> u64 {
+        place.wrapping_sub(self.offset)
     }
 
     /// Declares the numbers of a gap: they are no longer a hole.

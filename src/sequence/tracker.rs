@@ -122,22 +122,20 @@ impl Tracker {
         self.next.is_some_and(|next| next.saturating_sub(number) <= RECENT)
     }
 
-    /// The anomaly of a number smaller than the next. `starts`: whether counters start with it.
-    pub(crate) fn anomaly(&self, number: u64, starts: bool) -> AnomalyKind {
+    /// The anomaly of a number smaller than the next.
+    pub(crate) fn anomaly(&self, number: u64) -> AnomalyKind {
         let ours = number >= self.begin;
         match () {
             // Before recent ones: a number that was declared missing has not come before.
             () if ours && self.gaps.has(number) => AnomalyKind::Late,
             () if ours && self.is_recent(number) => AnomalyKind::Duplicate,
-            () if starts => AnomalyKind::Reset,
-            () => AnomalyKind::Backward,
+            () => AnomalyKind::Jump,
         }
     }
 
-    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported. Such numbers have
-    /// 64 bits, as the program wrote them.
+    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported.
     pub(crate) fn to_report(&self, number: u64) -> Option<AnomalyKind> {
-        let kind = self.anomaly(number, number <= 1 || number == self.begin);
+        let kind = self.anomaly(number);
         (!self.is_before_first(number) && self.may_report(kind)).then_some(kind)
     }
 
@@ -223,11 +221,11 @@ mod tests {
         let mut sequence = Tracker::in_doubt(Some(1000), 1 << 20);
         (1000..1100).for_each(|number| sequence.pass(number));
         assert_eq!(sequence.to_report(1100 - RECENT), Some(AnomalyKind::Duplicate));
-        assert_eq!(sequence.to_report(1099 - RECENT), Some(AnomalyKind::Backward));
-        assert_eq!(sequence.to_report(1000), Some(AnomalyKind::Reset), "the first number");
+        assert_eq!(sequence.to_report(1099 - RECENT), Some(AnomalyKind::Jump));
         assert_eq!(
-            [0, 1, 2, 900].map(|number| sequence.to_report(number)),
-            [AnomalyKind::Reset, AnomalyKind::Reset, AnomalyKind::Backward, AnomalyKind::Backward].map(Some)
+            [0, 1, 900, 1000].map(|number| sequence.to_report(number)),
+            [Some(AnomalyKind::Jump); 4],
+            "the first number too"
         );
         // Both kinds of gaps are known again, and each number once.
         sequence.declare(1100, 1104, false);

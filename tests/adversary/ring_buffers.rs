@@ -361,7 +361,6 @@ fn keys_drawn_before_the_reservation_are_late_and_so_are_all_without_a_proof() {
         (Way::KeyFirst, RESERVED, Certainty::Proven),
         (Way::Output, RESERVED, Certainty::Proven),
         (Way::Inside, Hold::None, Certainty::Assumed),
-        (Way::Inside, Hold::Round, Certainty::Assumed),
     ];
     for (way, hold, certainty) in cases {
         let said = format!("{way:?}, {hold}");

@@ -43,7 +43,7 @@ fn a_merge_in_steady_state_allocates_nothing() {
     let cpus = [0, 1, 2, 7];
     // Large enough to hold a round, and so small that several rounds overflow it and records are lost.
     for bytes in [64 << 10, 4 << 10] {
-        for hold in [Hold::FENCE, Hold::None, Hold::Round] {
+        for hold in [Hold::FENCE, Hold::None] {
             let kernel = sim::Kernel::with(&cpus, bytes, perfweave::Layout::new(4 | 1024, true, 0));
             let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold.clone())).unwrap();
             let mut time = 1;

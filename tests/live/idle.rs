@@ -15,7 +15,7 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
     let Some(counter) = kernel("load a BPF program", bpf::count_syscalls(&count, None, None)) else { return };
     let Some(_counting) = kernel("attach to sys_enter", counter.attach_raw_tracepoint("sys_enter")) else { return };
     let calls = || count.lookup_u64(0, 0).unwrap();
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Round] {
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         // Once after some events, so that the fence thread has run.

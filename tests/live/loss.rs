@@ -428,21 +428,19 @@ fn what_finds_no_slot_is_unexplained() {
 }
 
 /// A counter for the whole machine: no wait, a gap for a missing number, and the right kind for each anomaly. The same
-/// with a CPU's own numbers, which wrap.
+/// with a CPU's own numbers.
 #[test]
-fn counters_wrap_and_what_breaks_them_is_told_apart() {
+fn what_breaks_a_counter_is_told_apart() {
     let Some((events, program)) = echo() else { return };
     let cpus = load::online();
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
-    let max = u64::from(u32::MAX);
     let machine = || {
-        let hold = Hold::Dense { first: Some(max - 2), fence: Fence::Auto };
+        let hold = Hold::Dense { first: Some(1000), fence: Fence::Auto };
         Order::new().key(Key::Payload(0)).hold(hold)
     };
-    let own = || Order::new().numbers(Sequence::u32(0));
+    let own = || Order::new().numbers(Sequence::u64(0));
     for by_cpu in [false, true] {
-        let over = if by_cpu { 0 } else { max + 1 };
-        let numbers = [max - 2, max - 1, max, over, over + 2, over + 2, over + 3, max - 500];
+        let numbers = [1000, 1001, 1002, 1004, 1004, 1005, 500];
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let mut reader = Reader::new(rings, if by_cpu { own() } else { machine() }).unwrap();
         let handle = reader.handle();
@@ -466,10 +464,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
                 }
             }
         }
-        let [zero, one, two, three] = [0, 1, 2, 3].map(|n| over + n);
-        let expected = format!(
-            "4294967293 4294967294 4294967295 {zero} gap {one}-{one} {two} Duplicate {two} {three} Backward 4294966795"
-        );
+        let expected = "1000 1001 1002 gap 1003-1003 1004 Duplicate 1004 1005 Jump 500";
         assert_eq!(told.join(" "), expected, "by CPU: {by_cpu}");
     }
 }

@@ -133,14 +133,13 @@ fn a_reader_sleeps_while_a_fence_is_under_way() {
 #[test]
 fn a_report_waits_for_no_tick() {
     let hour = Duration::from_secs(3600);
-    for at in 0..4 {
+    for at in 0..3 {
         let kernel = sim::Kernel::new(&[0]);
         let (fence, _) = counted();
         let lag = Hold::Lag(Duration::from_millis(1));
         let (hold, rings) = match at {
             0 => (Hold::Fence(fence), kernel.rings()),
             1 => (lag, kernel.rings().on_clock(perfweave::Clock::Monotonic)),
-            2 => (Hold::Round, kernel.rings()),
             _ => (Hold::None, kernel.rings()),
         };
         // The lag rule needs present times, the others any.
@@ -171,17 +170,6 @@ fn a_report_waits_for_no_tick() {
     }
 }
 
-/// The round rule's second refresh comes at once, and is the only one.
-#[test]
-fn a_second_look_is_one_look() {
-    let kernel = sim::Kernel::new(&[0]);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
-    kernel.emit(0, 1, b"");
-    assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
-    let status = reader.status();
-    assert_eq!((status.refreshes, status.sleeps), (2, 0));
-}
-
 /// The rings of the scheduler's tracepoints on all CPUs: a reader of them sees each of its own wake-ups.
 fn scheduler() -> Option<Rings> {
     kernel("find tracefs", Rings::tracefs())?;
@@ -189,10 +177,10 @@ fn scheduler() -> Option<Rings> {
     kernel("open rings", options.bytes(8 << 20).open())
 }
 
-fn rules() -> [Hold; 7] {
+fn rules() -> [Hold; 6] {
     let lag = |micros| Hold::Lag(Duration::from_micros(micros));
     let expedited = Hold::Fence(Fence::EXPEDITED);
-    [Hold::FENCE, expedited, lag(10_000), lag(1000), lag(50), Hold::Round, Hold::None]
+    [Hold::FENCE, expedited, lag(10_000), lag(1000), lag(50), Hold::None]
 }
 
 /// Checks that a reader slept and began fences no more often than allowed for the time and for the number of events.
@@ -302,7 +290,7 @@ fn a_small_ring_does_not_feed_itself() {
 #[test]
 fn a_reader_in_a_flood_rests() {
     const RECORDS: u64 = 100_000;
-    for hold in [Hold::None, Hold::Round] {
+    for hold in [Hold::None] {
         let Some((events, program)) = echo() else { return };
         let rings = Rings::options().bpf_output(&events).bytes(1 << 20).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();

@@ -238,12 +238,9 @@ fn a_wake_up_that_would_never_come_is_named() {
 /// The time until the smallest key may be yielded, under each rule.
 #[test]
 fn what_a_merge_waits_for() {
-    for (hold, seen, waits) in [
-        (Hold::None, true, Some(Duration::ZERO)),
-        (Hold::Round, true, Some(Duration::ZERO)),
-        (Hold::FENCE, true, None),
-        (Hold::None, false, None),
-    ] {
+    for (hold, seen, waits) in
+        [(Hold::None, true, Some(Duration::ZERO)), (Hold::FENCE, true, None), (Hold::None, false, None)]
+    {
         let kernel = sim::Kernel::new(&[0]);
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap();
         if seen {
@@ -324,7 +321,7 @@ fn everything_shows_itself() {
     for (key, shown) in [(Key::Time, "Time"), (Key::Payload(8), "Payload(8)"), (Key::with(|_| None), "Fn")] {
         shows(shown, format!("{key:?}"));
     }
-    shows("Sequence {", format!("{:?} {:?}", Sequence::u32(4), Sequence::with(37, |_| None)));
+    shows("Sequence {", format!("{:?} {:?}", Sequence::u64(4), Sequence::with(|_| None)));
     let Some((events, _)) = echo() else { return };
     assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
     shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));

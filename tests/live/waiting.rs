@@ -16,9 +16,7 @@ fn open(hold: Hold) -> Option<(Reader, Program)> {
 
 #[test]
 fn a_blocked_reader_finds_an_event() {
-    for hold in
-        [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Round, Hold::Lag(Duration::from_millis(1))]
-    {
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Lag(Duration::from_millis(1))] {
         let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         let sleeper = threads::own();
         let writer = std::thread::spawn(move || {
@@ -86,7 +84,7 @@ fn a_filling_ring_wakes_the_reader() {
 /// One CPU writes and the others do not: no event waits for them, and no event stays held when all are silent.
 #[test]
 fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::Lag(Duration::from_millis(5))] {
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Lag(Duration::from_millis(5))] {
         let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         for cpu in load::online() {
             for n in 0..5 {
@@ -103,7 +101,6 @@ fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
             match hold {
                 // One that begins after all events are seen; another may have been under way.
                 Hold::Fence(_) => assert!((1..=2).contains(&fences), "{fences} fences"),
-                Hold::Round => assert_eq!(looks, 2),
                 // Before the lag ends, and once more after it.
                 _ => assert!((1..=4).contains(&looks), "{looks} refreshes"),
             }

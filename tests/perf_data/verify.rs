@@ -112,21 +112,20 @@ fn sealed(account: &Account) -> Account {
     let mut kept = Account::default();
     (kept.cpu, kept.yielded, kept.held, kept.lost) = (account.cpu, account.yielded, account.held, account.lost);
     (kept.exact, kept.missing, kept.unexplained) = (account.exact, account.missing, account.unexplained);
-    (kept.damaged, kept.wraparounds, kept.untraced) = (account.damaged, account.wraparounds, account.untraced);
+    (kept.damaged, kept.untraced) = (account.damaged, account.untraced);
     kept
 }
 
 /// Whatever the ledger has, the recording says: damage, a CPU that was not traced, numbers of the whole machine.
 #[test]
 fn what_is_missing_by_the_ledger_is_missing_by_the_recording() {
-    let changes: [fn(&mut Account); 8] = [
+    let changes: [fn(&mut Account); 7] = [
         |_| {},
         |account| account.exact = false,
         |account| account.lost += 1,
         |account| account.missing = 2,
         |account| account.unexplained = 3,
         |account| account.damaged = 4,
-        |account| account.wraparounds = 5,
         |account| account.untraced = Duration::from_nanos(6),
     ];
     for change in changes {
@@ -221,15 +220,15 @@ fn what_is_late_is_counted_by_both() {
 #[test]
 fn missing_numbers_are_counted_by_both() {
     let machine = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024 | 1 << 16, true, 0));
-    for number in 0..200u32 {
-        let cpu = number % 2;
+    for number in 0..200u64 {
+        let cpu = number as u32 % 2;
         let is_there = ![7, 8, 40, 41, 42, 120, 121, 199].contains(&(number / 2)) || number == 199;
         if is_there {
-            // Narrow counters wrap around.
-            assert!(machine.emit(cpu, u64::from(number) + 10, &(number / 2).wrapping_sub(50).to_ne_bytes()));
+            // Over the end of 64 bits.
+            assert!(machine.emit(cpu, number + 10, &(number / 2).wrapping_sub(50).to_ne_bytes()));
         }
     }
-    let numbers = || Sequence::u32(0);
+    let numbers = || Sequence::u64(0);
     let order = Order::new().hold(machine.hold()).numbers(numbers());
     let reader = Reader::new(machine.rings(), order).unwrap();
     reader.handle().flush().unwrap();
@@ -242,7 +241,7 @@ fn missing_numbers_are_counted_by_both() {
     assert_eq!((found.found.missing, found.claims.unwrap().missing), (10, 10));
     assert_eq!(found.cpus.iter().map(|found| found.missing).collect::<Vec<_>>(), [5, 5]);
     // Others than the stream had are not those that it told.
-    let other = Sequence::with(64, |record| record.time().map(|time| 2 * time));
+    let other = Sequence::with(|record| record.time().map(|time| 2 * time));
     assert_eq!(kinds(&verify_numbered(&file.0, &other).unwrap()), [DoubtKind::Counts]);
 }
 
@@ -267,7 +266,7 @@ fn numbers_that_the_recorder_did_not_have_are_counted_and_not_compared() {
     assert!(found.holds() && !found.claims.unwrap().numbers, "{:?}", found.doubts);
     assert_eq!((found.found.missing, found.claims.unwrap().missing), (6, 0));
     // Who had some was told of no gap because there was none, and the ledger says that.
-    let file = recorded(Order::new().numbers(Sequence::with(64, |_| None)));
+    let file = recorded(Order::new().numbers(Sequence::with(|_| None)));
     let found = verify(&file.0).unwrap();
     assert!(found.holds() && found.claims.unwrap().numbers, "{:?}", found.doubts);
     assert_eq!(kinds(&verify_numbered(&file.0, &numbers()).unwrap()), [DoubtKind::Counts]);

@@ -29,7 +29,6 @@ enum Step {
 struct Schedule {
     cpus: Vec<u32>,
     ring: usize,
-    bits: u32,
     /// How many numbers before the end of its range a counter begins.
     before_end: u8,
     full: WhenFull,
@@ -66,7 +65,6 @@ impl Arbitrary for Schedule {
         Self {
             cpus,
             ring: *g.choose(&[256, 512, 1024, 4096]).expect("a choice"),
-            bits: *g.choose(&[32, 64]).expect("a choice"),
             before_end: u8::arbitrary(g) % 40,
             full: *g.choose(&full).expect("a choice"),
             mark: *g.choose(&[0, 30, 50, 75, 80]).expect("a choice"),
@@ -119,8 +117,7 @@ enum Counted {
 struct Run<'a> {
     schedule: &'a Schedule,
     counted: Counted,
-    /// Bits of the numbers, and the first.
-    bits: u32,
+    /// The first number.
     first: u64,
     kernel: sim::Kernel,
     merge: Merge,
@@ -142,24 +139,16 @@ struct Run<'a> {
     weakened: bool,
 }
 
-fn max(bits: u32) -> u64 {
-    u64::MAX >> (64 - bits)
-}
-
 impl<'a> Run<'a> {
     fn new(schedule: &'a Schedule, counted: Counted) -> Self {
         let kernel = small(&schedule.cpus, schedule.ring);
-        let (bits, first) = match counted {
-            Counted::ByCpu => (schedule.bits, max(schedule.bits) - u64::from(schedule.before_end)),
-            Counted::ByMachine => (64, u64::from(schedule.before_end)),
-        };
-        let sequence = match bits {
-            32 => Sequence::u32(16),
-            _ => Sequence::u64(16),
+        let first = match counted {
+            Counted::ByCpu => u64::MAX - u64::from(schedule.before_end),
+            Counted::ByMachine => schedule.before_end.into(),
         };
         let order = Order::new().when_full(schedule.full).fill_mark(schedule.mark);
         let order = match counted {
-            Counted::ByCpu => order.numbers(sequence.starting_at(first)),
+            Counted::ByCpu => order.numbers(Sequence::u64(16).starting_at(first)),
             Counted::ByMachine => {
                 let hold = Hold::Dense { first: Some(first), fence: perfweave::Fence::Auto };
                 order.key(Key::Payload(16)).hold(hold)
@@ -169,7 +158,6 @@ impl<'a> Run<'a> {
         Self {
             schedule,
             counted,
-            bits,
             first,
             kernel,
             merge,
@@ -195,7 +183,7 @@ impl<'a> Run<'a> {
 
     /// A number of a counter as it is written.
     fn wrapped(&self, index: u64) -> u64 {
-        self.first.wrapping_add(index) & max(self.bits)
+        self.first.wrapping_add(index)
     }
 
     fn cpu(&self, n: u8) -> u32 {
@@ -278,10 +266,7 @@ impl<'a> Run<'a> {
         let id = writer.id;
         let number = self.wrapped(self.numbers[id].index);
         let mut payload = [(id as u64).to_ne_bytes(), self.numbers[id].time.to_ne_bytes()].concat();
-        match self.bits {
-            32 => payload.extend((number as u32).to_ne_bytes()),
-            _ => payload.extend(number.to_ne_bytes()),
-        }
+        payload.extend(number.to_ne_bytes());
         payload.extend(std::iter::repeat_n(id as u8, usize::from(len)));
         let written = self.kernel.write(cpu, &payload);
         self.numbers[id].fate = match (written, self.detached) {
@@ -322,7 +307,7 @@ impl<'a> Run<'a> {
                 );
                 assert_eq!((record.cpu(), record.time()), (number.cpu, Some(number.time)));
                 assert_eq!(payload.u64(8), Some(number.time), "its own bytes");
-                let fill = payload.skip(16 + self.bits as usize / 8).expect("more");
+                let fill = payload.skip(24).expect("more");
                 let len = fill.len().saturating_sub(7);
                 assert!(fill.iter().take(len).all(|byte| byte == id as u8), "its own bytes");
                 number.yielded = true;
@@ -347,7 +332,7 @@ impl<'a> Run<'a> {
             Item::Gap(gap) => {
                 let counter = gap.cpu.unwrap_or(0);
                 assert_eq!(gap.cpu.is_some(), self.counted == Counted::ByCpu);
-                // The nearest number with these bits that is not reported yet.
+                // The nearest number that is not reported yet.
                 let ids = self.by_counter[&counter].clone();
                 let first = (0..ids.len() as u64).rev().find(|index| {
                     let number = &self.numbers[ids[*index as usize]];

@@ -12,7 +12,6 @@ mod litmus;
 mod loss;
 mod merge_cases;
 mod merge_matches_sort;
-mod narrow_counters;
 #[path = "../../fuzz/src/raw_bytes.rs"]
 mod raw_bytes;
 mod reader;

@@ -521,7 +521,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     let times = |from: u64, to: u64| from..to;
-    for hold in [Hold::FENCE, Hold::None, Hold::Round] {
+    for hold in [Hold::FENCE, Hold::None] {
         // In the first ring, in the last, after a displacement too far for shifting, after a loss.
         for (bomb_at, back) in [(1105, 70), (1500, 70), (2000, 70), (2069, 70), (4000, 70), (5000, 70), (4000, 1)] {
             let kernel = sim::Kernel::new(&[0, 1, 2]);
@@ -706,15 +706,13 @@ fn what_is_held_knows_how_long_it_waits() {
     assert_eq!(all(&mut merge), ["first"]);
     assert_eq!(merge.wait(1050), Some(Duration::from_nanos(50)));
 
-    // Under the round rule another refresh releases it, under the fence rule only a fence.
-    for (hold, wait) in [(Hold::Round, Some(Duration::ZERO)), (Hold::FENCE, None)] {
-        let kernel = sim::Kernel::new(&[0]);
-        let mut merge = self::merge(&kernel, hold);
-        kernel.emit(0, 10, b"held");
-        merge.refresh(0);
-        assert!(merge.next().is_none());
-        assert_eq!(merge.wait(0), wait);
-    }
+    // Under the fence rule only a fence releases it.
+    let kernel = sim::Kernel::new(&[0]);
+    let mut merge = self::merge(&kernel, Hold::FENCE);
+    kernel.emit(0, 10, b"held");
+    merge.refresh(0);
+    assert!(merge.next().is_none());
+    assert_eq!(merge.wait(0), None);
 }
 
 /// A fence that failed proves nothing, and the merge wants another.

@@ -273,7 +273,7 @@ fn however_events_are_taken_they_are_the_same() {
         _ => merge.batch().for_each(|event| taken.push(in_short(&event))),
     };
     let fulls = [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 16 << 10 }];
-    let holds = [Hold::FENCE, Hold::Round, Hold::None, Hold::Lag(Duration::from_nanos(70))];
+    let holds = [Hold::FENCE, Hold::None, Hold::Lag(Duration::from_nanos(70))];
     for (full, hold) in fulls.into_iter().flat_map(|full| holds.iter().map(move |hold| (full, hold))) {
         let key: fn() -> Key = if matches!(hold, Hold::Lag(_)) { || Key::Time } else { || Key::Payload(0) };
         let courses = [0, 1, 2].map(|way| {

@@ -90,8 +90,8 @@ pub(crate) enum Rows {
     Exact = 1,
     /// The same, and losses may be more.
     AtLeast = 2,
-    /// The rest of an account, if there is any: damage, unexplained missing numbers, wraparounds, nanoseconds without
-    /// tracing.
+    /// The rest of an account, if there is any: damage, unexplained missing numbers, 0, nanoseconds without tracing.
+    /// Instead of 0, earlier recordings have how often a counter may have wrapped around unnoticed.
     Rest = 3,
 }
 
@@ -107,12 +107,12 @@ impl Row {
     /// An account as rows. That of the whole machine is one of [`NOBODY`], and has rows only if there is something to
     /// say.
     pub(crate) fn of(account: &Account) -> impl Iterator<Item = Self> {
-        let Account { yielded, held, lost, missing, exact, damaged, unexplained, wraparounds, untraced, .. } = *account;
+        let Account { yielded, held, lost, missing, exact, damaged, unexplained, untraced, .. } = *account;
         let untraced = u64::try_from(untraced.as_nanos()).unwrap_or(u64::MAX);
         let of = if exact { Rows::Exact } else { Rows::AtLeast };
         let cpu = account.cpu.unwrap_or(NOBODY);
         let counts = Self { cpu, of, values: [yielded, held, lost, missing] };
-        let rest = Self { cpu, of: Rows::Rest, values: [damaged, unexplained, wraparounds, untraced] };
+        let rest = Self { cpu, of: Rows::Rest, values: [damaged, unexplained, 0, untraced] };
         let is_needed = |row: &Self| row.values != [0; 4];
         [Some(counts).filter(|row| account.cpu.is_some() || is_needed(row)), Some(rest).filter(is_needed)]
             .into_iter()
@@ -131,7 +131,8 @@ impl Row {
             }
             Rows::Rest => {
                 let [damaged, unexplained, wraparounds, untraced] = self.values;
-                (account.damaged, account.unexplained, account.wraparounds) = (damaged, unexplained, wraparounds);
+                // So much was lost that numbers did not say how much: that was not explained either.
+                (account.damaged, account.unexplained) = (damaged, unexplained.saturating_add(wraparounds));
                 account.untraced = Duration::from_nanos(untraced);
             }
         }

@@ -36,18 +36,6 @@ fn a_failed_fence_proves_nothing() {
 }
 
 #[test]
-fn round_proves_what_was_seen_one_look_earlier() {
-    let mut frontier = Frontier::new(&Hold::Round);
-    frontier.refreshed(Some(10), 0);
-    assert!(!frontier.admits(1));
-    frontier.refreshed(Some(30), 0);
-    assert!(frontier.admits(10) && !frontier.admits(11));
-    frontier.refreshed(None, 0);
-    assert!(frontier.admits(30));
-    assert!(!frontier.begin_proof());
-}
-
-#[test]
 fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.set_cap();
@@ -116,7 +104,6 @@ fn none_admits_what_is_seen() {
 #[derive(Clone, Default)]
 struct Said {
     seen: Vec<u64>,
-    before: Vec<u64>,
     pending: Option<Vec<u64>>,
     ended: Vec<u64>,
     proven: Vec<u64>,
@@ -126,7 +113,6 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
     for key in 0..=4 {
         let out: &[u64] = match hold {
             Hold::Fence(_) => &said.proven,
-            Hold::Round => &said.before,
             _ => &said.seen,
         };
         let due = out.iter().any(|seen| key <= *seen);
@@ -146,7 +132,6 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
     for largest in [None, Some(1), Some(2), Some(3)] {
         next("look", &|frontier, said| {
             frontier.refreshed(largest, 0);
-            said.before = said.seen.clone();
             said.seen.extend(largest);
             said.proven.append(&mut said.ended);
         });
@@ -179,7 +164,7 @@ fn copy(of: &Frontier, hold: &Hold) -> Frontier {
 /// refresh. All such keys leave. Under the other rules, seen keys leave.
 #[test]
 fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
-    for hold in [Hold::FENCE, Hold::Round, Hold::None] {
+    for hold in [Hold::FENCE, Hold::None] {
         follow(&Frontier::new(&hold), &Said::default(), &hold, 5, &[]);
     }
 }

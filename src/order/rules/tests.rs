@@ -14,11 +14,11 @@ const LAG: Duration = Duration::from_nanos(50);
 /// All rules, and all kinds of proofs.
 fn all(kernel: &Kernel) -> Vec<Hold> {
     let proofs = [Fence::Auto, Fence::Epochs(kernel.epochs()), Fence::Reserved(Barrier::Programs)];
-    let others = [Hold::Dense { first: None, fence: Fence::Auto }, Hold::Lag(LAG), Hold::Round, Hold::None];
+    let others = [Hold::Dense { first: None, fence: Fence::Auto }, Hold::Lag(LAG), Hold::None];
     let all: Vec<_> = proofs.map(Hold::Fence).into_iter().chain(others).collect();
     for hold in &all {
         match hold {
-            Hold::Fence(_) | Hold::Dense { .. } | Hold::Lag(_) | Hold::Round | Hold::None => {}
+            Hold::Fence(_) | Hold::Dense { .. } | Hold::Lag(_) | Hold::None => {}
         }
     }
     all
@@ -34,9 +34,9 @@ fn the_guide_has_a_row_for_each() {
         let begin = format!("| `{}", name.split('=').next().unwrap_or_default());
         let at = rows.iter().position(|row| row.to_lowercase().starts_with(&begin));
         let row = rows.remove(at.unwrap_or_else(|| panic!("{hold} has no row")));
-        assert_eq!(row.ends_with(" proven |"), hold.awaits().is_proof(), "{hold}");
+        assert_eq!(row.ends_with(" proven |"), hold.rule().is_proof(), "{hold}");
         assert_eq!(
-            hold.awaits().is_proof(),
+            hold.rule().is_proof(),
             hold.fence().is_some(),
             "{hold} needs a fence if it awaits one, and only then"
         );
@@ -66,12 +66,12 @@ fn none_moves_back_or_past_what_was_seen_or_calls_proven_what_was_not() {
                 }
             }
             let key = frontier.key;
-            let bound = if hold.awaits().is_proof() { proven } else { frontier.seen.max(now.checked_sub(1)) };
+            let bound = if hold.rule().is_proof() { proven } else { frontier.seen.max(now.checked_sub(1)) };
             assert!(before <= key && key <= bound, "{hold}: {before:?}, {key:?}, {bound:?}");
             before = key;
         }
         assert!(before > Some(1_000), "{hold} gets on");
-        let certainty = if hold.awaits().is_proof() { Certainty::Proven } else { Certainty::Assumed };
+        let certainty = if hold.rule().is_proof() { Certainty::Proven } else { Certainty::Assumed };
         assert_eq!(frontier.certainty(0), certainty, "{hold}");
     }
 }
@@ -83,10 +83,10 @@ fn each_releases_everything_once_what_it_awaits_has_come() {
     for hold in all(&kernel) {
         let mut frontier = Frontier::new(&hold);
         frontier.refreshed(Some(100), 100);
-        assert_eq!(frontier.admits(100), hold.awaits() == Awaits::Nothing, "{hold}");
-        assert_eq!(frontier.begin_proof() && frontier.end_proof(), hold.awaits().is_proof(), "{hold}");
+        assert_eq!(frontier.admits(100), hold.rule() == Rule::Nothing, "{hold}");
+        assert_eq!(frontier.begin_proof() && frontier.end_proof(), hold.rule().is_proof(), "{hold}");
         let wait = frontier.wait(100, 100);
-        assert_eq!(wait.is_none(), hold.awaits().is_proof(), "{hold}");
+        assert_eq!(wait.is_none(), hold.rule().is_proof(), "{hold}");
         frontier.refreshed(None, 100 + wait.unwrap_or_default().as_nanos() as u64);
         assert!(frontier.admits(100), "{hold}");
     }

@@ -66,16 +66,6 @@ fn a_deadline_within_a_tick_is_waited_for() {
     assert_eq!((engine.turn().unwrap(), engine.ended), (Turn::Ended, Some(Ended::Deadline)));
 }
 
-/// One more refresh releases what the round rule holds.
-#[test]
-fn a_round_is_over_at_once() {
-    let kernel = sim::Kernel::new(&[0]);
-    let mut engine = idle(kernel.rings(), Hold::Round);
-    kernel.emit(0, 1, b"");
-    assert_eq!(sleep(&mut engine), Duration::ZERO);
-    assert_eq!(engine.turn().unwrap(), Turn::Ready);
-}
-
 /// A ring that fills up justifies a fence, no matter how long the tick is.
 #[test]
 fn more_than_half_a_ring_is_worth_a_fence() {
@@ -111,9 +101,8 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     // Held records stay in their ring.
     let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
-    (0..found - held).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    (0..found).for_each(|time| assert!(kernel.emit(0, time, b"")));
     reader.engine.turn().unwrap();
-    (found - held..found).for_each(|time| assert!(kernel.emit(0, time, b"")));
     for time in 0..found - held {
         assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(time));
     }
@@ -131,11 +120,11 @@ fn who_has_taken_much_rests_before_the_next_look() {
     for (hold, found, held, rests) in [
         (Hold::None, much, 0, true),
         (Hold::None, much - 1, 0, false),
-        (Hold::Round, much, 1, true),
-        (Hold::Round, 2 * much, much - 1, true),
-        (Hold::Round, 2 * much, much, false),
-        (Hold::Round, 8 * much, 2 * much - 1, true),
-        (Hold::Round, 8 * much, 2 * much, false),
+        (Hold::None, much, 1, true),
+        (Hold::None, 2 * much, much - 1, true),
+        (Hold::None, 2 * much, much, false),
+        (Hold::None, 8 * much, 2 * much - 1, true),
+        (Hold::None, 8 * much, 2 * much, false),
     ] {
         let (_kernel, mut reader) = with_found(hold, found, held);
         let rest = reader.engine.rest();
@@ -175,7 +164,7 @@ fn nobody_rests_who_is_waited_for() {
     // reader.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let mut reader =
-        Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
+        Reader::new(kernel.rings(), Order::new().hold(Hold::None).when_full(crate::WhenFull::Discard)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     reader.engine.refresh();
     assert!(reader.engine.since_sleep >= WORTH_A_REFRESH);
@@ -519,7 +508,7 @@ fn rings_are_looked_at_while_much_is_taken() {
 /// A reader does its periodic work also if rings fill up all the time and it never runs dry.
 #[test]
 fn a_deadline_is_reported_in_a_flood_that_never_ends() {
-    for hold in [Hold::None, Hold::Round, Hold::Lag(Duration::ZERO), Hold::Fence(Fence::custom(|| Ok(())))] {
+    for hold in [Hold::None, Hold::Lag(Duration::ZERO), Hold::Fence(Fence::custom(|| Ok(())))] {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let rings = kernel.rings().on_clock(Clock::Monotonic);
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();

@@ -13,12 +13,12 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(bits: u32, first: Option<u64>) -> Self {
-        Self { numbers: Numbers::new(bits, first), shown: BTreeMap::new() }
+    fn new(first: Option<u64>) -> Self {
+        Self { numbers: Numbers::new(first), shown: BTreeMap::new() }
     }
 
     fn take(&mut self, number: u64, position: u64) -> Said {
-        let said = self.numbers.take(number, 0);
+        let said = self.numbers.take(number);
         if let Said::Hole(hole) = said {
             self.shown.insert(position, hole);
         }
@@ -40,8 +40,8 @@ impl Ring {
 }
 
 /// The reports about numbers, given in the order of the ring: first anomalies as they come, then gaps.
-fn reported(bits: u32, written: &[u64]) -> Vec<String> {
-    let mut ring = Ring::new(bits, None);
+fn reported(written: &[u64]) -> Vec<String> {
+    let mut ring = Ring::new(None);
     let mut reported = Vec::new();
     for (position, number) in (0..).zip(written) {
         if let Said::Anomaly(kind, expected) = ring.take(*number, position) {
@@ -60,66 +60,60 @@ fn reported(bits: u32, written: &[u64]) -> Vec<String> {
 
 #[test]
 fn holes_that_fill_are_no_gaps() {
-    assert_eq!(reported(64, &[5, 6, 7]), [""; 0]);
-    assert_eq!(reported(64, &[5, 7, 6, 8]), [""; 0]);
-    assert_eq!(reported(64, &[5, 9, 7, 6, 8, 10]), [""; 0]);
-    assert_eq!(reported(64, &[5, 9, 7, 10]), ["6-6 (1)", "8-8 (1)"]);
-    assert_eq!(reported(64, &[5, 9, 12]), ["6-8 (3)", "10-11 (2)"]);
-    assert_eq!(reported(8, &[254, 1, 255, 3]), ["0-0 (1)", "2-2 (1)"]);
-    assert_eq!(reported(8, &[250, 5]), ["251-4 (10)"]);
-    assert_eq!(reported(64, &[u64::MAX - 1, 1]), ["18446744073709551615-0 (2)"]);
+    assert_eq!(reported(&[5, 6, 7]), [""; 0]);
+    assert_eq!(reported(&[5, 7, 6, 8]), [""; 0]);
+    assert_eq!(reported(&[5, 9, 7, 6, 8, 10]), [""; 0]);
+    assert_eq!(reported(&[5, 9, 7, 10]), ["6-6 (1)", "8-8 (1)"]);
+    assert_eq!(reported(&[5, 9, 12]), ["6-8 (3)", "10-11 (2)"]);
+    assert_eq!(reported(&[u64::MAX - 1, 1, u64::MAX, 3]), ["0-0 (1)", "2-2 (1)"]);
+    assert_eq!(reported(&[u64::MAX - 1, 1]), ["18446744073709551615-0 (2)"]);
 }
 
 #[test]
 fn what_breaks_a_sequence_is_told_apart() {
-    assert_eq!(reported(32, &[5, 6, 6, 7]), ["6 Duplicate for 7"]);
-    assert_eq!(reported(32, &[5, 6, 7, 5, 8]), ["5 Duplicate for 8"]);
-    assert_eq!(reported(32, &[500, 501, 0, 1, 2]), ["0 Reset for 502"]);
-    assert_eq!(reported(32, &[500, 700, 701, 500, 501]), ["500 Reset for 702", "501-699 (199)"]);
-    assert_eq!(reported(32, &[500, 501, 400, 401, 403]), ["400 Backward for 502", "402-402 (1)"]);
+    assert_eq!(reported(&[5, 6, 6, 7]), ["6 Duplicate for 7"]);
+    assert_eq!(reported(&[5, 6, 7, 5, 8]), ["5 Duplicate for 8"]);
+    assert_eq!(reported(&[500, 501, 0, 1, 2]), ["0 Jump for 502"]);
+    assert_eq!(reported(&[500, 700, 701, 500, 501]), ["500 Jump for 702", "501-699 (199)"]);
+    assert_eq!(reported(&[500, 501, 400, 401, 403]), ["400 Jump for 502", "402-402 (1)"]);
     // Numbers are missing, and counting restarts before they are reported.
-    assert_eq!(reported(32, &[500, 503, 0, 2]), ["0 Reset for 504", "501-502 (2)", "1-1 (1)"]);
+    assert_eq!(reported(&[500, 503, 0, 2]), ["0 Jump for 504", "501-502 (2)", "1-1 (1)"]);
     // Further ahead than losses explain, and back.
-    assert_eq!(
-        reported(64, &[5, 6, 1 << 50, 7, 8]),
-        ["1125899906842624 Forward for 7", "7 Backward for 1125899906842625"]
-    );
+    assert_eq!(reported(&[5, 6, 1 << 50, 7, 8]), ["1125899906842624 Jump for 7"]);
 }
 
 /// After a restart, earlier numbers fill no hole, and their holes are never filled.
 #[test]
 fn numbers_of_before_are_not_met_again() {
     let far_back = 0u64.wrapping_sub(APART + 1000);
-    assert_eq!(
-        reported(64, &[500, 2_000_000, 0, 1, far_back]),
-        ["0 Reset for 2000001".into(), format!("{far_back} Backward for 2"), "501-1999999 (1999499)".into()]
-    );
+    assert_eq!(reported(&[500, 2_000_000, 0, 1, far_back]), ["0 Jump for 2000001", "501-1999999 (1999499)"]);
 }
 
-/// At the end of all numbers counting restarts, and missing numbers are still counted.
+/// At the end of all places counting restarts, and missing numbers are still counted.
 #[test]
-fn counting_goes_on_at_the_end_of_all_numbers() {
-    let mut numbers = Numbers::new(64, None);
-    assert_eq!(numbers.take(7, 0), Said::Well);
-    // As after 2^30 numbers that were each as far ahead as allowed.
-    let near = u64::MAX / 4 * 3 - 10;
-    assert!(numbers.unwrap.shift(1000, near) || numbers.unwrap.shift(1000, near - (1 << 33)));
-    numbers.tracker.restart(numbers.unwrap.unwrapped());
-    assert!(matches!(numbers.take(1003, 0), Said::Hole(_)));
-    let mut number = 1003u64;
-    for _ in 2..20 {
-        number += 1 << 31;
-        numbers.take(number, 0);
-    }
-    assert!(numbers.counts.anomalies[AnomalyKind::Forward as usize] > 0, "{:?}", numbers.counts);
-    let missing = numbers.counts.missing + numbers.open;
-    assert!(missing >= 2 && numbers.take(number + 1, 0) == Said::Well);
+fn counting_goes_on_at_the_end_of_all_places() {
+    let mut numbers = Numbers::new(None);
+    assert_eq!(numbers.take(7), Said::Well);
+    // As after many numbers that were each as far ahead as allowed.
+    let (near, number) = (u64::MAX - 10, 1000);
+    numbers.offset = near - number;
+    numbers.tracker.restart(near);
+    assert!(matches!(numbers.take(number + 3), Said::Hole(_)));
+    assert_eq!(numbers.take(number + 20), Said::Anomaly(AnomalyKind::Jump, number + 4));
+    assert_eq!((numbers.counts.missing, numbers.open, numbers.last), (2, 0, MIDDLE));
+    assert_eq!(numbers.take(number + 21), Said::Well);
+    // The very last place.
+    numbers.offset = u64::MAX - number;
+    numbers.tracker.restart(u64::MAX - 1);
+    assert_eq!(numbers.take(number), Said::Well);
+    assert_eq!(numbers.take(number + 1), Said::Well, "a jump that is not reported so soon after");
+    assert_eq!((numbers.counts.anomalies[AnomalyKind::Jump as usize], numbers.last), (2, MIDDLE));
 }
 
 /// There, missing numbers count as missing and are not reported again.
 #[test]
 fn nothing_is_kept_over_the_end_of_all_numbers() {
-    let mut ring = Ring::new(64, None);
+    let mut ring = Ring::new(None);
     for (position, number) in (0..).zip([500, 503, 510, 506, 490]) {
         ring.take(number, position);
     }
@@ -127,35 +121,35 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
     let Ring { mut numbers, .. } = ring;
     assert!(numbers.tracker.found(MIDDLE + 2) && numbers.holes.len() > 1);
     assert_eq!((numbers.open, numbers.counts.missing), (5 + 9, 2));
-    numbers.tracker.restart(u64::MAX - APART);
-    numbers.begin_anew(501, AnomalyKind::Backward);
+    numbers.tracker.restart(CEILING - APART);
+    numbers.begin_anew(501);
     assert_eq!((numbers.holes.len(), numbers.open, numbers.counts.missing), (0, 0, 2 + 5 + 9));
     assert!(!numbers.tracker.found(MIDDLE + 1));
-    assert_eq!(numbers.take(502, 0), Said::Well);
+    assert_eq!(numbers.take(502), Said::Well);
 }
 
 #[test]
 fn what_comes_out_of_order_breaks_nothing() {
     // Interrupts while the first was being written, also after a reset.
-    assert_eq!(reported(64, &[1, 0, 2, 3]), [""; 0]);
-    assert_eq!(reported(64, &[6, 5, 7]), [""; 0]);
-    assert_eq!(reported(64, &[500, 501, 1, 0, 2, 3]), ["1 Reset for 502"]);
-    assert_eq!(reported(64, &[9, 5, 10]), ["6-8 (3)"]);
+    assert_eq!(reported(&[1, 0, 2, 3]), [""; 0]);
+    assert_eq!(reported(&[6, 5, 7]), [""; 0]);
+    assert_eq!(reported(&[500, 501, 1, 0, 2, 3]), ["1 Jump for 502"]);
+    assert_eq!(reported(&[9, 5, 10]), ["6-8 (3)"]);
     // Any number that came before, not long ago.
-    assert_eq!(reported(64, &[0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
-    assert_eq!(reported(8, &[254, 255, 0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
+    assert_eq!(reported(&[0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
+    assert_eq!(reported(&[u64::MAX - 1, u64::MAX, 0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
 }
 
 /// Each written twice, for ever.
 #[test]
 fn what_breaks_all_the_time_is_reported_once() {
     let written: Vec<u64> = (0..20_000).map(|number| number / 2).collect();
-    assert_eq!(reported(64, &written).len(), 1);
+    assert_eq!(reported(&written).len(), 1);
 }
 
 #[test]
 fn a_number_that_comes_after_its_gap_was_declared_is_found() {
-    let mut ring = Ring::new(64, None);
+    let mut ring = Ring::new(None);
     assert_eq!(ring.take(1, 0), Said::Well);
     assert!(matches!(ring.take(4, 1), Said::Hole(_)));
     ring.declare(1);
@@ -169,16 +163,15 @@ fn a_number_that_comes_after_its_gap_was_declared_is_found() {
 #[test]
 fn what_runs_backwards_for_ever_is_reported_once() {
     let written: Vec<u64> = (0..100_000).rev().collect();
-    // Backward, and a reset in the end.
-    assert_eq!(reported(64, &written).len(), 2);
+    assert_eq!(reported(&written).len(), 1);
     let same = [7; 100_000];
-    assert_eq!(reported(8, &same), ["7 Duplicate for 8"]);
+    assert_eq!(reported(&same), ["7 Duplicate for 8"]);
 }
 
 quickcheck! {
     /// For any bytes nothing panics, and each number is reported at most once.
-    fn any_numbers(bits: u8, written: Vec<u64>) -> bool {
-        let mut ring = Ring::new(u32::from(bits % 63) + 2, None);
+    fn any_numbers(written: Vec<u64>) -> bool {
+        let mut ring = Ring::new(None);
         let mut reported = 0;
         for (position, number) in (0..).zip(&written) {
             reported += u64::from(matches!(ring.take(*number, position), Said::Anomaly(..)));
@@ -195,12 +188,14 @@ quickcheck! {
     /// For any order within reach, the first number included, with some numbers left out: exactly these are reported as
     /// missing, each once, no matter when the reports are taken.
     fn what_is_left_out_is_missing(delays: Vec<u8>, left_out: Vec<u8>, first: u8) -> bool {
+        // Half of them go over the end of 64 bits.
+        let first = u64::from(first).wrapping_sub(128);
         let mut order: Vec<u64> = (0..200).collect();
         order.sort_by_key(|number| number + u64::from(delays.get(*number as usize).copied().unwrap_or(0) % 16));
         order.retain(|number| !left_out.contains(&(*number as u8)));
-        let mut ring = Ring::new(8, None);
+        let mut ring = Ring::new(None);
         for (position, number) in (0..).zip(&order) {
-            if matches!(ring.take(number.wrapping_add(u64::from(first)), position), Said::Anomaly(..)) {
+            if matches!(ring.take(number.wrapping_add(first), position), Said::Anomaly(..)) {
                 return false;
             }
         }
@@ -208,7 +203,7 @@ quickcheck! {
         let mut reported = Vec::new();
         for position in 0..order.len() as u64 {
             while let Some((from, _, count)) = ring.gap(position) {
-                reported.extend((0..count).map(|n| (from + n).wrapping_sub(u64::from(first)) & 0xff));
+                reported.extend((0..count).map(|n| from.wrapping_add(n).wrapping_sub(first)));
                 ring.declare(position);
             }
         }
@@ -289,7 +284,7 @@ impl Sets {
             self.begin = self.counting + written;
             (self.last, self.next) = (self.begin, Some(self.begin + 1));
             self.began = is_reset;
-            if is_reset { AnomalyKind::Reset } else { AnomalyKind::Backward }
+            AnomalyKind::Jump
         };
         let may = self.quiet.may_report(kind);
         self.quiet.reported(kind);
@@ -335,7 +330,7 @@ impl From<Said> for Is {
 fn numbers_are_what_sets_say() {
     for course in 0..200u64 {
         let first = [None, Some(0), Some(300)][course as usize % 3];
-        let (mut ring, mut said) = (Ring::new(64, first), Sets::new(first));
+        let (mut ring, mut said) = (Ring::new(first), Sets::new(first));
         let mut state = course + 1;
         let mut random = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -371,28 +366,17 @@ fn numbers_are_what_sets_say() {
     }
 }
 
-/// After a leap no earlier number is awaited; after a possible wraparound, some may be.
+/// After a leap no earlier number is awaited. The furthest number that is no leap leaves a hole.
 #[test]
 fn what_may_come_behind_a_number_that_counting_begins_with() {
-    assert_eq!(
-        reported(64, &[5, 6, 1 << 50, (1 << 50) - 1]),
-        ["1125899906842624 Forward for 7", "1125899906842623 Backward for 1125899906842625"]
-    );
-    // 112 is the limit of an eighth bit: one less is a hole, and for 112 the losses decide.
-    let mut numbers = Numbers::new(8, None);
-    let reach = numbers.unwrap.reach();
-    numbers.take(0, 0);
-    assert!(matches!(numbers.take(reach as u8 as u64, reach - 1), Said::Hole(_)));
-    let mut numbers = Numbers::new(8, Some(0));
-    numbers.take(0, 0);
-    assert_eq!(numbers.take(0, reach), Said::Anomaly(AnomalyKind::Wraparound, 1));
-    assert_eq!(numbers.take(255, 0), Said::Well);
-    for (off, near) in [(0, true), (8, true), (9, false), (-8, true), (-9, false)] {
-        let mut numbers = Numbers::new(8, None);
-        numbers.take(0, 0);
-        let number = (1 + 200 + off) as u64;
-        let said = numbers.take(number, 200);
-        assert_eq!(matches!(said, Said::Hole(_)), near, "{off}: {said:?}");
-        assert_eq!(numbers.open, if near { number - 1 } else { 0 });
+    let leap = 1 << 50;
+    let mut numbers = Numbers::new(None);
+    [5, 6, leap, leap - 1].into_iter().for_each(|number| _ = numbers.take(number));
+    assert_eq!(numbers.counts.anomalies[AnomalyKind::Jump as usize], 2);
+    for (number, is_hole) in [(MOST_AHEAD + 5, true), (MOST_AHEAD + 6, false)] {
+        let mut numbers = Numbers::new(None);
+        numbers.take(5);
+        assert_eq!(matches!(numbers.take(number), Said::Hole(_)), is_hole, "{number}");
+        assert_eq!(numbers.open, if is_hole { MOST_AHEAD - 1 } else { 0 });
     }
 }

@@ -89,7 +89,6 @@ impl Plan {
             0..=4 => Hold::Fence(fence),
             5 | 6 => Hold::Dense { first: Some(0), fence },
             7 => Hold::Lag(Duration::from_micros(lag)),
-            8 => Hold::Round,
             _ => Hold::None,
         };
         let key = match hold {
@@ -145,7 +144,7 @@ impl Plan {
                 Hold::Fence(Fence::Reserved(barrier))
             }
             Hold::Dense { fence, .. } => Hold::Fence(fence),
-            Hold::Lag(_) => Hold::Round,
+            Hold::Lag(_) => Hold::None,
             other => other,
         };
         // Two rings of a CPU share its numbers.

@@ -100,12 +100,11 @@ const SELDOM: Hold = Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: SO
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
-pub const READERS: [Reader; 46] = [
+pub const READERS: [Reader; 45] = [
     always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
     always(EXPEDITED_NAME, |map, start| perfweave::next(map, start, EXPEDITED, None)),
-    always("perfweave `round`", |map, start| perfweave::next(map, start, Hold::Round, None)),
     always(NONE, |map, start| perfweave::next(map, start, Hold::None, None)),
     entered(always(EPOCH, |map, start| perfweave::next(map, start, start.epochs()?, None))),
     always("perfweave `fence` (membarrier), key in the payload, callback in C", |map, start| {

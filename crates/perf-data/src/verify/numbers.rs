@@ -72,19 +72,16 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// What the first number of a CPU is extended to: far from both ends.
+/// The place of a CPU's first number: far from both ends.
 const MIDDLE: u64 = 1 << 63;
 /// How far a number may exceed all before it. So many records are not lost between two.
-const MOST_AHEAD: i64 = 1 << 32;
-/// Numbers beyond this are too near to the end of 64 bits.
-const CEILING: u64 = 3 << 62;
+const MOST_AHEAD: u64 = 1 << 32;
 
-/// The numbers of a CPU, extended to 64 bits, so that those of a counter that wraps around go on rising.
+/// The numbers of a CPU. Also over the end of 64 bits they go on rising, as places.
 #[derive(Debug)]
 struct Counter {
-    bits: u32,
-    /// The number that `MIDDLE` stands for.
-    anchor: Option<u64>,
+    /// The number whose place is `MIDDLE`.
+    first: Option<u64>,
     smallest: u64,
     largest: u64,
     count: u64,
@@ -92,33 +89,28 @@ struct Counter {
 
 impl Counter {
     fn new(sequence: &Sequence) -> Self {
-        let (bits, anchor) = (sequence.bits(), sequence.first());
+        let first = sequence.first();
         // Where the first number is known, those before the first that is seen are missing too.
-        let smallest = anchor.map_or(u64::MAX, |_| MIDDLE);
-        Self { bits, anchor, smallest, largest: MIDDLE, count: 0 }
+        let smallest = first.map_or(u64::MAX, |_| MIDDLE);
+        Self { first, smallest, largest: MIDDLE, count: 0 }
     }
 
     fn add(&mut self, number: u64) {
-        let anchor = *self.anchor.get_or_insert(number);
-        // By how much it exceeds the largest: shifted up, so that the sign bit is that of an i64.
-        // No underflow: `largest` begins at `MIDDLE`, and only grows.
-        let largest = anchor.wrapping_add(self.largest - MIDDLE);
-        let up = 64 - self.bits;
-        let distance = (number.wrapping_sub(largest) << up).cast_signed() >> up;
-        let extended = self.largest.saturating_add_signed(distance);
-        if distance > MOST_AHEAD || extended > CEILING {
+        let first = *self.first.get_or_insert(number);
+        let place = MIDDLE.wrapping_add(number.wrapping_sub(first));
+        if place > self.largest.saturating_add(MOST_AHEAD) {
             return;
         }
-        self.smallest = self.smallest.min(extended);
-        self.largest = self.largest.max(extended);
+        self.smallest = self.smallest.min(place);
+        self.largest = self.largest.max(place);
         self.count += 1;
     }
 
     fn missing(&self) -> u64 {
-        // None was near enough to be told from one of another round.
+        // None was near enough.
         let Some(span) = self.largest.checked_sub(self.smallest) else { return 0 };
-        // No overflow: nothing is beyond `CEILING`. A number that came twice counts twice.
-        (span + 1).saturating_sub(self.count)
+        // A number that came twice counts twice.
+        span.saturating_add(1).saturating_sub(self.count)
     }
 }
 
@@ -128,22 +120,20 @@ mod tests {
     use perfweave::Sequence;
 
     #[test]
-    fn missing_numbers_are_counted_also_where_the_counter_wraps() {
+    fn missing_numbers_are_counted() {
         let missing = |sequence: Sequence, numbers: &[u64]| {
             let mut counter = Counter::new(&sequence);
             numbers.iter().for_each(|number| counter.add(*number));
             counter.missing()
         };
-        let narrow = || Sequence::u32(0);
-        assert_eq!(missing(narrow(), &[]), 0);
-        assert_eq!(missing(narrow(), &[7]), 0);
-        assert_eq!(missing(narrow(), &[7, 9, 8, 5]), 1);
-        assert_eq!(missing(narrow(), &[u64::from(u32::MAX) - 1, 1]), 2);
-        assert_eq!(missing(narrow().starting_at(0), &[3]), 3);
-        // Higher bits are ignored.
-        assert_eq!(missing(narrow(), &[1 << 32 | 4, 6]), 1);
+        let numbers = || Sequence::u64(0);
+        assert_eq!(missing(numbers(), &[]), 0);
+        assert_eq!(missing(numbers(), &[7]), 0);
+        assert_eq!(missing(numbers(), &[7, 9, 8, 5]), 1);
+        assert_eq!(missing(numbers(), &[u64::MAX - 1, 1]), 2);
+        assert_eq!(missing(numbers().starting_at(0), &[3]), 3);
         // No number of so many.
-        assert_eq!(missing(Sequence::u64(0), &[1, 1 << 40, 2]), 0);
-        assert_eq!(missing(Sequence::u64(0), &[1 << 40, 1, 3]), (1 << 40) - 3);
+        assert_eq!(missing(numbers(), &[1, 1 << 40, 2]), 0);
+        assert_eq!(missing(numbers(), &[1 << 40, 1, 3]), (1 << 40) - 3);
     }
 }
