@@ -40,8 +40,9 @@ impl Names {
                 let name =
                     (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0).collect::<Vec<_>>();
                 // In a PID namespace threads from outside are 0.
-                let tid = body.u32(4).filter(|tid| *tid != 0);
-                tid.map(|tid| self.insert(tid, &name));
+                if let Some(tid @ 1..) = body.u32(4) {
+                    self.insert(tid, &name);
+                }
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }: the new thread has its parent's name.
             bindings::PERF_RECORD_FORK => {

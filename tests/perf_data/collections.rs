@@ -84,7 +84,8 @@ fn difference(mut ours: Vec<Sample>, mut perfs: Vec<Sample>) -> Option<String> {
             *event = name.to_owned();
         }
     }
-    (ours.sort(), perfs.sort());
+    ours.sort();
+    perfs.sort();
     let counts = format!("{} samples, perf has {}", ours.len(), perfs.len());
     let at = ours.iter().zip(&perfs).position(|(ours, perfs)| ours != perfs);
     let at = at.or_else(|| (ours.len() != perfs.len()).then(|| ours.len().min(perfs.len())))?;

@@ -2,7 +2,7 @@
 
 use crate::attrs::{Attr, READ};
 use perf_event_open_sys::bindings as sys;
-use perfweave::{Layout, Record, Rings};
+use perfweave::{Record, Rings};
 use std::collections::HashMap;
 
 /// What the members of a group have counted, as perf shows it.
@@ -39,59 +39,28 @@ impl Members {
     /// once, in the order of times.
     pub fn of(&mut self, record: &Record<'_>) -> Option<Vec<(usize, u64)>> {
         let counts = record.field(READ)?;
-        let format = Format::of(record.layout());
-        let tid = record.pid_tid().map(|(_, tid)| tid);
+        let has = |bit: u32| usize::from(record.layout().read_format() & u64::from(bit) != 0);
+        let [is_group, has_id] = [sys::PERF_FORMAT_GROUP, sys::PERF_FORMAT_ID].map(|bit| has(bit) == 1);
+        let times = 8 * (has(sys::PERF_FORMAT_TOTAL_TIME_ENABLED) + has(sys::PERF_FORMAT_TOTAL_TIME_RUNNING));
+        // "Reading results" in perf_event_open(2): a group's times come before all counts, those of one event behind
+        // its count.
+        let (first, each, id) = match is_group {
+            true => (8 + times, 8 * (1 + has(sys::PERF_FORMAT_ID) + has(sys::PERF_FORMAT_LOST)), 8),
+            false => (0, counts.len().max(8), 8 + times),
+        };
+        let tid = record.pid_tid().map_or(0, |(_, tid)| tid);
         let mut counted = Vec::new();
-        for at in format.members(counts.len()) {
-            let (Some(count), Some(id)) = (counts.u64(at), format.id(record, |id| counts.u64(at + id))) else {
-                continue;
-            };
+        for at in (first..counts.len()).step_by(each) {
+            let id = if has_id { counts.u64(at + id) } else { record.id().filter(|_| !is_group) };
+            let (Some(count), Some(id)) = (counts.u64(at), id) else { continue };
             // perf too shows none of an id that it does not know.
             let Some((source, by_thread)) = self.events.get(&id).copied().or(self.only) else { continue };
-            let last = self.last.entry((id, tid.filter(|_| by_thread).unwrap_or(0))).or_default();
+            let last = self.last.entry((id, if by_thread { tid } else { 0 })).or_default();
             let since = count.wrapping_sub(std::mem::replace(last, count));
             if since > 0 {
                 counted.push((source, since));
             }
         }
         Some(counted)
-    }
-}
-
-/// How counts lie in a sample: "Reading results" in perf_event_open(2).
-struct Format {
-    is_group: bool,
-    /// Where the first count lies, and bytes from one to the next.
-    first: usize,
-    each: usize,
-    /// Where the id lies behind a count.
-    id: Option<usize>,
-}
-
-impl Format {
-    fn of(layout: &Layout) -> Self {
-        let has = |bit: u32| layout.read_format() & u64::from(bit) != 0;
-        let words = |bits: &[u32]| 8 * bits.iter().filter(|bit| has(**bit)).count();
-        let times = words(&[sys::PERF_FORMAT_TOTAL_TIME_ENABLED, sys::PERF_FORMAT_TOTAL_TIME_RUNNING]);
-        let is_group = has(sys::PERF_FORMAT_GROUP);
-        let each = 8 + words(&[sys::PERF_FORMAT_ID, sys::PERF_FORMAT_LOST]);
-        // A group's times come before all counts, that of one event has them behind its count.
-        let (first, id) = if is_group { (8 + times, 8) } else { (0, 8 + times) };
-        Self { is_group, first, each, id: has(sys::PERF_FORMAT_ID).then_some(id) }
-    }
-
-    /// Where each count lies, of a field with this many bytes. The field has room for all that it says it has.
-    fn members(&self, len: usize) -> impl Iterator<Item = usize> + use<> {
-        let all = if self.is_group { len.saturating_sub(self.first) / self.each } else { 1 };
-        let (first, each) = (self.first, self.each);
-        (0..all).map(move |at| first + each * at)
-    }
-
-    /// The id of a count. One event's is that of the sample.
-    fn id(&self, record: &Record<'_>, at: impl FnOnce(usize) -> Option<u64>) -> Option<u64> {
-        match self.id {
-            Some(id) => at(id),
-            None => record.id().filter(|_| !self.is_group),
-        }
     }
 }

@@ -180,10 +180,8 @@ impl<'a> Check<'a> {
             aux: 0,
         };
         check.reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
-        if parts.is_pipe {
-            // The first block of a pipe has these bytes too (`Writer::seal_with`).
-            check.skip(PIPE_HEADER)?;
-        }
+        // The first block of a pipe has these bytes too (`Writer::seal_with`).
+        check.skip(if parts.is_pipe { PIPE_HEADER } else { 0 })?;
         check.records()?;
         check.finish(of_file, &parts, data.start)
     }
