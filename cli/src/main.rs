@@ -19,6 +19,7 @@ mod numbers;
 mod offcpu;
 mod out;
 mod output;
+mod packed;
 mod printable;
 mod profile;
 mod read;
