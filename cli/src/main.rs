@@ -20,6 +20,7 @@ mod numbers;
 mod offcpu;
 mod out;
 mod output;
+mod packed;
 mod printable;
 mod profile;
 mod read;

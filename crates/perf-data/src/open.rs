@@ -69,8 +69,9 @@ use std::path::{Path, PathBuf};
 ///
 /// # Memory
 ///
-/// All records are in memory until the rings are dropped. The length of a ring is a power of two, so the rings take one
-/// to two times the length of the file's records. Each ring takes some 16 KiB more. If that exceeds the available
+/// All records are in memory until they are read: what a reader has yielded goes back to the system, a MiB of a ring at
+/// a time. The length of a ring is a power of two, so the rings take one to two times the length of the file's records
+/// of address space, and once their length of memory. Each ring takes some 16 KiB more. If that exceeds the available
 /// memory, the error is [`ErrorKind::Limit`]. Available is the least of `MemAvailable` of `/proc/meminfo` and what
 /// `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's control groups leave. A CPU with more than 1 GiB
 /// of records has several rings, and its own numbers ([`Order::numbers`](perfweave::Order::numbers)) start again in
