@@ -61,11 +61,11 @@ impl Key {
 pub(crate) struct Keys {
     key: Key,
     /// The clock that the keys come from, if it is known and can be read.
-    clock: Option<Latest>,
+    clock: Option<Clock>,
     /// The last reading of that clock.
     now: u64,
-    /// No proof holds for keys up to here: their clock was set back meanwhile, or differs between CPUs.
-    unsure_until: Option<u64>,
+    /// Whether proofs hold for keys: unless their clock may differ between CPUs.
+    are_sure: bool,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
     /// The furthest that a key may exceed all others.
@@ -96,106 +96,12 @@ const NEAR: u64 = 1 << 20;
 /// held until its time must not hold its ring up for longer than a grace period takes.
 const SLACK: u64 = 1_000_000;
 
-/// The latest time that a clock can have shown.
-#[derive(Debug)]
-struct Latest {
-    clock: Clock,
-    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and
-    /// the rings still hold records from before that.
-    ahead: u64,
-    /// How far it is ahead since it was last set, as narrowly as that is known.
-    offset: Option<Offset>,
-}
-
-/// How far a clock is ahead of the time since boot, in nanoseconds: at least, and at most.
-#[derive(Debug, Clone, Copy)]
-struct Offset {
-    least: i64,
-    most: i64,
-}
-
-/// A clock that was set back by less than this is not noticed: the clocks of two CPUs differ by less.
-const STEP: i64 = 1000;
-
-/// How often a clock is read at most to know its offset to within a [`STEP`]. Where reading takes longer than that, no
-/// number helps.
-const TRIES: u32 = 4;
-
-impl Offset {
-    /// From a reading of the clock between two of the time since boot.
-    fn of([before, clock, after]: [u64; 3]) -> Self {
-        // Negative if the clock is behind the time since boot. The later of the two readings gives the least.
-        Self { least: clock.wrapping_sub(after).cast_signed(), most: clock.wrapping_sub(before).cast_signed() }
-    }
-
-    /// Takes a later reading. If the clock was set back since, gives how far it was ahead before that, at most.
-    fn follow(&mut self, now: Self) -> Option<i64> {
-        if now.most < self.least - STEP || now.least > self.most {
-            let before = std::mem::replace(self, now);
-            // A clock that was set forward shows no time twice.
-            return (now.most < before.least).then_some(before.most);
-        }
-        // `least` never falls here. So several sets, each too small to be noticed, add up until they are.
-        *self = Self { least: self.least.max(now.least), most: self.most.min(now.most).max(self.least) };
-        None
-    }
-}
-
-impl Latest {
-    fn of(clock: Clock) -> Option<Self> {
-        clock.now()?;
-        let mut latest = Self { clock, ahead: 0, offset: None };
-        latest.read();
-        latest.set_back();
-        Some(latest)
-    }
-
-    /// If somebody has set the clock back since the last call: the largest time that it can have shown before.
-    fn set_back(&mut self) -> Option<u64> {
-        let clock = self.clock;
-        let read = || Some([Clock::Boottime.now()?, clock.now()?, Clock::Boottime.now()?]);
-        if clock.can_be_set() { self.compare(read) } else { None }
-    }
-
-    /// [`Latest::set_back`], with readings of the clock between two of the time since boot.
-    fn compare(&mut self, mut read: impl FnMut() -> Option<[u64; 3]>) -> Option<u64> {
-        let width = |[before, _, after]: [u64; 3]| after.saturating_sub(before);
-        let mut readings = read()?;
-        // A thread that is kept from running between two readings learns little, and a set hides in what it does not
-        // know.
-        for _ in 1..TRIES {
-            if width(readings) <= STEP as u64 {
-                break;
-            }
-            let again = read()?;
-            if width(again) < width(readings) {
-                readings = again;
-            }
-        }
-        let now = Offset::of(readings);
-        let before = self.offset.get_or_insert(now).follow(now)?;
-        // It was set before the last reading. Until then it was ahead by no more than `before`.
-        Some(readings[2].saturating_add_signed(before))
-    }
-
-    fn read(&mut self) -> u64 {
-        if !self.clock.can_be_set() {
-            return self.clock.now().unwrap_or(u64::MAX);
-        }
-        let since_boot = Clock::Boottime.now().unwrap_or(0);
-        // After the time since boot, so that `ahead` is not too small.
-        let now = self.clock.now().unwrap_or(u64::MAX);
-        self.ahead = self.ahead.max(now.saturating_sub(since_boot));
-        since_boot.saturating_add(self.ahead)
-    }
-}
-
 impl Keys {
     /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are. `first`: the
     /// first key, if it is known.
     pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
-        let clock = clock.and_then(Latest::of);
-        Self { key, clock, now: 0, unsure_until: None, largest: first, leap: LEAP, leapt: (0, 0), numbers }
+        let clock = clock.filter(|clock| clock.now().is_some());
+        Self { key, clock, now: 0, are_sure: true, largest: first, leap: LEAP, leapt: (0, 0), numbers }
     }
 
     /// The keys are numbers of which each is one more than the last.
@@ -203,38 +109,15 @@ impl Keys {
         self.leap = LEAP_OF_NUMBERS;
     }
 
-    /// Notices that somebody has set the clock back. Call it after the heads were loaded: a record that was stamped
-    /// after the set and lies before a head does not leave unnoticed.
-    ///
-    /// Keys that the clock showed before the set come again, so no proof holds for them until the clock has passed
-    /// them.
-    pub(crate) fn notice_set_back(&mut self, largest: Option<u64>) {
-        if let Some(shown) = self.clock.as_mut().and_then(Latest::set_back) {
-            // The clock has shown the keys that were found.
-            self.unsure_until = self.unsure_until.max(Some(shown)).max(largest);
-        }
-    }
-
     /// No proof holds for any key: the CPUs need not agree on their clock.
     pub(crate) fn distrust(&mut self) {
-        self.unsure_until = Some(u64::MAX);
+        self.are_sure = false;
     }
 
-    /// The largest time that the clock can have shown before it was set back, if it was.
-    pub(crate) fn shown(&self) -> Option<u64> {
-        self.unsure_until.filter(|_| self.clock.is_some())
-    }
-
-    /// Whether this key is reliable.
+    /// Whether proofs hold for keys.
     #[inline]
-    pub(crate) fn is_sure(&self, key: u64) -> bool {
-        self.unsure_until.is_none_or(|until| key > until)
-    }
-
-    /// Whether all keys are reliable.
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn are_sure(&self) -> bool {
-        self.unsure_until.is_none()
+        self.are_sure
     }
 
     /// The largest key that is not in the future.
@@ -351,7 +234,7 @@ impl Keys {
     }
 
     fn read_clock(&mut self) {
-        self.now = self.clock.as_mut().map_or(u64::MAX, Latest::read);
+        self.now = self.clock.and_then(Clock::now).unwrap_or(u64::MAX);
     }
 }
 
@@ -402,29 +285,13 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP, TRIES};
+    use super::{Key, Keys, LEAP, SLACK};
     use crate::record::clock::Clock;
     use crate::record::{Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
     use perf_event_open_sys::bindings;
     use std::collections::BTreeMap;
     use std::sync::Arc;
-
-    /// Readings narrow what is known of an offset, so that a smaller set is noticed. The very step is none.
-    #[test]
-    fn an_offset_is_known_as_narrowly_as_readings_say() {
-        let known = |offset: Offset| (offset.least, offset.most);
-        let mut offset = Offset { least: 0, most: 20 * STEP };
-        assert_eq!(offset.follow(Offset { least: 5 * STEP, most: 6 * STEP }), None);
-        assert_eq!(known(offset), (5 * STEP, 6 * STEP));
-        assert_eq!(offset.follow(Offset { least: 6 * STEP, most: 7 * STEP }), None, "no step yet");
-        assert_eq!(known(offset), (6 * STEP, 6 * STEP));
-        assert_eq!(offset.follow(Offset { least: 4 * STEP, most: 5 * STEP }), None, "the very step");
-        assert_eq!(offset.follow(Offset { least: 4 * STEP, most: 5 * STEP - 1 }), Some(6 * STEP), "set back");
-        assert_eq!(known(offset), (4 * STEP, 5 * STEP - 1));
-        assert_eq!(offset.follow(Offset { least: 5 * STEP, most: 6 * STEP }), None, "set forward");
-        assert_eq!(known(offset), (5 * STEP, 6 * STEP));
-    }
 
     /// By the way of the plainest records or by the general one: the same records are whole, and have the same keys.
     #[test]
@@ -488,8 +355,7 @@ mod tests {
 
     #[test]
     fn a_time_that_has_not_come_yet_is_a_fault() {
-        let _kept = perfweave_support::lock::keep(perfweave_support::lock::CLOCK);
-        for clock in [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai] {
+        for clock in [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime] {
             let mut keys = Keys::new(Key::Time, Some(clock), None, None);
             let now = clock.now().unwrap();
             assert_eq!(keys.check(now), Ok(now));
@@ -515,86 +381,5 @@ mod tests {
         let until = keys.until_now(Some(future)).unwrap();
         assert!(until < future && until <= Clock::Monotonic.now().unwrap());
         assert!(keys.until_now(Some(future)).unwrap() >= until, "time goes on");
-    }
-
-    /// A clock that is read between two readings of another is ahead of it by something in between, and that tells
-    /// whether it was set.
-    #[test]
-    fn a_clock_that_is_set_back_is_noticed_and_no_other() {
-        let ahead =
-            |ahead: i64, at: u64, wide: u64| Offset::of([at, at.saturating_add_signed(ahead) + wide / 2, at + wide]);
-        let mut offset = ahead(5_000_000, 100, 40);
-        // Readings that take long say little, and are no sets. Nor are those of clocks that differ a little.
-        for (at, wide) in [(200, 40), (300, 1_000_000_000), (2_000_000_000, 20)] {
-            assert_eq!(offset.follow(ahead(5_000_000, at, wide)), None);
-        }
-        assert_eq!(offset.follow(ahead(5_000_000 - STEP / 2, 3_000_000_000, 20)), None);
-        let forward = ahead(9_000_000, 4_000_000_000, 40);
-        assert_eq!(offset.follow(forward), None, "set forward, it shows no time twice");
-        let before = offset.follow(ahead(4_000_000, 5_000_000_000, 40)).expect("set back");
-        assert!((9_000_000..=9_000_020).contains(&before), "{before}");
-        assert_eq!(offset.follow(ahead(4_000_000, 6_000_000_000, 40)), None, "once");
-        // Behind the time since boot.
-        assert!(offset.follow(ahead(-4_000_000, 7_000_000_000, 40)).is_some());
-        assert_eq!(offset.follow(ahead(-4_000_000, 8_000_000_000, 40)), None);
-    }
-
-    /// What the clock showed before it was set back is in doubt, and nothing later.
-    #[test]
-    fn no_proof_holds_until_a_clock_that_was_set_back_has_passed_what_it_showed() {
-        let mut keys = Keys::new(Key::Time, Some(Clock::Realtime), None, None);
-        keys.notice_set_back(Some(5));
-        assert!(keys.are_sure() && keys.is_sure(5));
-        // As if it had been an hour ahead.
-        let hour = 3_600_000_000_000;
-        let latest = keys.clock.as_mut().unwrap();
-        let Offset { least, most } = latest.offset.unwrap();
-        latest.offset = Some(Offset { least: least + hour, most: most + hour });
-        let now = Clock::Realtime.now().unwrap();
-        keys.notice_set_back(None);
-        let hour = hour as u64;
-        assert!(!keys.are_sure() && !keys.is_sure(now + hour) && keys.is_sure(now + 2 * hour));
-        // A key that was found counts as shown.
-        let latest = keys.clock.as_mut().unwrap();
-        latest.offset = Some(Offset { least: least + 10_000_000, most: most + 10_000_000 });
-        keys.notice_set_back(Some(now + 3 * hour));
-        assert!(!keys.is_sure(now + 3 * hour));
-        // Nobody can set this one.
-        let mut keys = Keys::new(Key::Time, Some(Clock::Boottime), None, None);
-        keys.clock.as_mut().unwrap().offset = Some(Offset { least: i64::MAX - STEP, most: i64::MAX });
-        keys.notice_set_back(None);
-        assert!(keys.are_sure());
-    }
-
-    /// A thread that does not run between two readings looks again: a set does not hide in that time.
-    #[test]
-    fn a_set_does_not_hide_in_a_long_reading() {
-        let ahead = |ahead: u64, at: u64, wide: u64| [at, at + wide + ahead, at + wide];
-        let mut latest = Latest { clock: Clock::Tai, ahead: 0, offset: None };
-        assert_eq!(latest.compare(|| Some(ahead(5_000_000, 100, 40))), None);
-        // Set back by a millisecond.
-        let mut readings = [ahead(4_000_000, 1_000_000, 30_000_000), ahead(4_000_000, 40_000_000, 40)].into_iter();
-        let shown = latest.compare(|| readings.next()).expect("it was set back");
-        assert!((45_000_040..=45_000_080).contains(&shown), "{shown}");
-        // Where each takes long: the shortest, and not for ever.
-        let mut times = 0;
-        let shown = latest.compare(|| {
-            times += 1;
-            Some(ahead(2_000_000, 100_000_000 * times, if times == 2 { 5000 } else { 30_000_000 }))
-        });
-        assert!(shown.is_some() && times == u64::from(TRIES), "{shown:?} {times}");
-    }
-
-    #[test]
-    fn a_clock_that_is_set_back_leaves_older_times_valid() {
-        let mut latest = Latest::of(Clock::Realtime).unwrap();
-        let now = Clock::Realtime.now().unwrap();
-        // It was an hour ahead when it was read last.
-        latest.ahead += 3_600_000_000_000;
-        assert!(latest.read() >= now + 3_600_000_000_000);
-        // What cannot be set is what it is.
-        let mut latest = Latest::of(Clock::Monotonic).unwrap();
-        latest.ahead = u64::MAX / 2;
-        assert!(latest.read() <= Clock::Monotonic.now().unwrap());
     }
 }

@@ -265,8 +265,6 @@ impl Merge {
         let stream = &mut self.stream;
         (stream.in_batch, stream.rushed) = (false, false);
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
-        // After all heads were loaded, so that no record stamped after a set is missed.
-        stream.keys.notice_set_back(largest);
         // With a key in the future, what a fence proves is a reading of the clock instead.
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
@@ -1065,8 +1063,12 @@ impl Merge {
     }
 }
 
-/// An error if the key is the kernel's time and the records of a ring have none.
+/// An error if the clock of live rings can be set back, or if the key is the kernel's time and the records of a ring
+/// have none.
 pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
+    if !rings.are_complete() {
+        rings.clock().check_is_steady()?;
+    }
     if matches!(key, Key::Time)
         && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {

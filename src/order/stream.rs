@@ -215,7 +215,7 @@ impl Stream {
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // Each number of a dense sequence is compared with the next that is expected.
         // If the smallest key is reliable, all are.
-        if self.sequence.is_some() || !self.keys.is_sure(first.key) || first.key < self.last {
+        if self.sequence.is_some() || !self.keys.are_sure() || first.key < self.last {
             return;
         }
         if !is_plain(first) {
@@ -361,7 +361,7 @@ impl Stream {
         }
         let admitted = self.frontier.admits(place.key);
         let keyed = self.keyed(place);
-        let sequence = self.sequence.as_ref().filter(|_| self.keys.is_sure(place.key));
+        let sequence = self.sequence.as_ref().filter(|_| self.keys.are_sure());
         let step = sequence.map(|sequence| sequence.step(place.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(place.key);
@@ -427,7 +427,7 @@ impl Stream {
     /// The certainty of an admitted key.
     #[inline]
     fn certainty(&self, key: u64) -> Certainty {
-        if self.keys.is_sure(key) { self.frontier.certainty(key) } else { Certainty::Assumed }
+        if self.keys.are_sure() { self.frontier.certainty(key) } else { Certainty::Assumed }
     }
 
     /// Whether the picked record leaves before the hold rule allows it.
@@ -444,7 +444,7 @@ impl Stream {
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
         match self.indexes[place.ring_index()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.ring_index()].unproven => {
+            _ if !self.keys.are_sure() || Some(place.key) <= self.indexes[place.ring_index()].unproven => {
                 (Certainty::Assumed, 0)
             }
             // It was a plain one.
@@ -631,7 +631,7 @@ impl Stream {
 
     /// Advances a dense sequence past a record that is taken.
     fn pass_number(&mut self, key: u64, certainty: Certainty) {
-        if !self.keys.is_sure(key) {
+        if !self.keys.are_sure() {
             return;
         }
         let Some(sequence) = &mut self.sequence else { return };

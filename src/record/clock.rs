@@ -1,5 +1,6 @@
 //! The clocks that records can be stamped with.
 
+use crate::error::{Error, ErrorKind};
 use crate::sys::clock;
 use nix::time::ClockId;
 
@@ -14,13 +15,12 @@ pub enum Clock {
     MonotonicRaw,
     /// `CLOCK_BOOTTIME`
     Boottime,
-    /// `CLOCK_REALTIME`. An administrator can set it back, and a leap second does. Then it shows times again, and
-    /// records are late behind those that left before. Each refresh, and each stop of a [`Recorder`](crate::Recorder),
-    /// looks whether it was set back since the last one, by a few microseconds or more, or by more than the time in
-    /// which it can be read. Until the clock has passed what it showed before, no event is marked as proven. Events
-    /// that left between the set and the next refresh keep their mark. In a recording nothing says that it was set.
+    /// `CLOCK_REALTIME`, of recordings and of [`Clock::offset_to`] alone. It can be set back, and a leap second does
+    /// that: then it shows times again, and no order by it is proven. So no ring is opened or read by it. Take
+    /// [`Clock::Monotonic`], and [`Rings::wall_clock`](crate::Rings::wall_clock) for the time of day. In a recording
+    /// nothing says that it was set.
     Realtime,
-    /// `CLOCK_TAI`. It can be set back like [`Clock::Realtime`], together with it or alone (`ADJ_TAI` of adjtimex(2)).
+    /// `CLOCK_TAI`, which can be set back too: see [`Clock::Realtime`].
     Tai,
     /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a
     /// true one. A forged time makes all later records late: take another clock where bytes may be hostile.
@@ -47,9 +47,16 @@ impl Clock {
         }
     }
 
-    /// Whether an administrator can set the clock, even back.
-    pub(crate) fn can_be_set(self) -> bool {
-        matches!(self, Self::Realtime | Self::Tai)
+    /// An error if the clock can be set back, and so cannot order what is written now.
+    pub(crate) fn check_is_steady(self) -> Result<(), Error> {
+        let name = match self {
+            Self::Realtime => "CLOCK_REALTIME",
+            Self::Tai => "CLOCK_TAI",
+            Self::Monotonic | Self::MonotonicRaw | Self::Boottime | Self::Perf => return Ok(()),
+        };
+        let message = format!("{name} can be set back, and so proves no order of events");
+        let hint = "take Clock::Monotonic, and convert its times by Rings::wall_clock or Clock::offset_to";
+        Err(Error::new(ErrorKind::InvalidInput, message).hinting(hint))
     }
 
     /// How far another clock is ahead of this one now: converts the times of records to wall-clock times, say. The
@@ -115,7 +122,6 @@ mod tests {
 
     #[test]
     fn a_converted_time_is_a_time_of_the_other_clock() {
-        let _kept = perfweave_support::lock::keep(perfweave_support::lock::CLOCK);
         let clocks = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
         for (from, to) in clocks.into_iter().flat_map(|from| clocks.map(|to| (from, to))) {
             let offset = from.offset_to(to).unwrap();

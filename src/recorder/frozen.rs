@@ -44,8 +44,7 @@ impl<'a> Frozen<'a> {
     ///
     /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX`
     /// if a ring with missing records holds too few records to tell, or if a CPU is not traced
-    /// ([`Untraced`](crate::Untraced)), or if a CPU was not traced for some time and keys are no times. If something is
-    /// missing and the clock was set back, at least the largest time that it can have shown before.
+    /// ([`Untraced`](crate::Untraced)), or if a CPU was not traced for some time and keys are no times.
     ///
     /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program
     /// that draws its own key and is preempted before it writes can leave smaller gaps after that key.

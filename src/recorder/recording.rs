@@ -185,16 +185,11 @@ impl Recorder {
         // Stable: equal keys stay ordered by CPU, then by age. Parts that are already in order are only merged.
         marks.sort_by_key(|mark| mark.order);
         let largest = marks.last().map(|mark| mark.order);
+        if !keys.are_sure() {
+            marks.iter_mut().for_each(|mark| mark.certainty = Certainty::Assumed);
+        }
         // After the heads were loaded.
-        keys.notice_set_back(largest);
-        marks
-            .iter_mut()
-            .take_while(|mark| !keys.is_sure(mark.order))
-            .for_each(|mark| mark.certainty = Certainty::Assumed);
         *newest = keys.until_now(largest).unwrap_or(0);
-        // What was overwritten may have had larger times than what is left.
-        let shown = keys.shown().unwrap_or(0);
-        frozen.complete_from = frozen.complete_from.map(|from| from.max(shown));
         Ok(frozen)
     }
 

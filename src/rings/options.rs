@@ -549,11 +549,12 @@ impl RingOptions {
         self
     }
 
-    /// Sets the clock that stamps the records.
+    /// Sets the clock that stamps the records. [`Clock::Realtime`] and [`Clock::Tai`], which can be set back, are
+    /// [`ErrorKind::InvalidInput`].
     ///
-    /// [`Clock::Boottime`], [`Clock::Realtime`] and [`Clock::Tai`] cannot be read in an NMI. The kernel refuses them,
-    /// which is [`ErrorKind::Unsupported`], for each event that may come in one: tracepoints, probes and most hardware.
-    /// Software events and BPF output take them (`perf_event_set_clock`, kernel/events/core.c).
+    /// [`Clock::Boottime`] cannot be read in an NMI. The kernel refuses it, which is [`ErrorKind::Unsupported`], for
+    /// each event that may come in one: tracepoints, probes and most hardware. Software events and BPF output take it
+    /// (`perf_event_set_clock`, kernel/events/core.c).
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self

@@ -45,6 +45,7 @@ impl Plan {
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
+        clock.check_is_steady()?;
         let page = machine::page_size();
         let bytes = ring_bytes(bytes, page)?;
         let mut events = Vec::with_capacity(specs.len());

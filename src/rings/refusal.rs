@@ -67,9 +67,7 @@ fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Opt
     attr.set_use_clockid(0);
     perf::open(&attr, event.probe.as_deref(), pid, cpu).ok()?;
     let clock = match event.attr.clockid {
-        libc::CLOCK_REALTIME => "CLOCK_REALTIME",
         libc::CLOCK_BOOTTIME => "CLOCK_BOOTTIME",
-        libc::CLOCK_TAI => "CLOCK_TAI",
         _ => "this clock",
     };
     Some(format!(

@@ -2,7 +2,6 @@
 
 use perfweave::{Certainty, Clock, ErrorKind, Fence, Frozen, Item, Key, Recorder, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
-use perfweave_support::clock::Tai;
 use perfweave_support::{apart, bpf, echo, foreign, kernel, load, membarrier, threads};
 use std::collections::BTreeMap;
 use std::io;
@@ -215,39 +214,6 @@ fn what_was_recorded_by_a_clock_that_proves_nothing_is_assumed() {
             !all.is_empty()
         });
     }
-}
-
-/// Times that a clock showed before it was set back come again in the rings.
-#[test]
-fn what_a_clock_showed_before_it_was_set_back_is_assumed() {
-    let Some((map, program)) = echo() else { return };
-    let Some(tai) = kernel("set CLOCK_TAI", Tai::take()) else { return };
-    tai.set(1).unwrap();
-    let options = Rings::options().bpf_output(&map).pages(1).clock(Clock::Tai);
-    let Some(mut recorder) = kernel("open rings", Recorder::open(options, Key::Time, &Fence::EXPEDITED)) else {
-        return;
-    };
-    let emit = || assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-    emit();
-    use Certainty::{Assumed, Proven};
-    assert_eq!(certainties(&mut recorder).0, [Proven]);
-    tai.set(0).unwrap();
-    emit();
-    let (all, before) = certainties(&mut recorder);
-    assert_eq!(all, [Assumed; 2]);
-    // The clock shows what it never showed.
-    tai.set(2).unwrap();
-    emit();
-    let (all, after) = certainties(&mut recorder);
-    assert_eq!(all, [Assumed, Assumed, Proven]);
-    assert!(before < after);
-    // The last one is overwritten by many that are stamped with smaller times: the ring is not complete from their
-    // times on.
-    tai.set(0).unwrap();
-    (0..foreign::page_size() / 32).for_each(|_| emit());
-    let frozen = recorder.freeze().unwrap();
-    assert!(frozen.events().all(|event| event.key() < after), "it is gone");
-    assert!(frozen.complete_from() > after, "{:?} {after:?}", frozen.complete_from());
 }
 
 /// A forked child does not resume the rings that its parent reads.

@@ -246,7 +246,7 @@ fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
 fn a_clock_that_an_event_cannot_have_is_named() {
     let Some(_) = tracing() else { return };
     let fast = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Perf];
-    let slow = [(Clock::Boottime, "CLOCK_BOOTTIME"), (Clock::Realtime, "CLOCK_REALTIME"), (Clock::Tai, "CLOCK_TAI")];
+    let slow = [(Clock::Boottime, "CLOCK_BOOTTIME")];
     for clock in fast {
         drop(Rings::options().tracepoint("sched:sched_switch").clock(clock).open().unwrap());
     }

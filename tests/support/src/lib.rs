@@ -6,7 +6,6 @@ pub mod apart;
 pub mod args;
 pub mod bpf;
 pub mod by_ring;
-pub mod clock;
 pub mod counting;
 pub mod cpus;
 pub mod foreign;

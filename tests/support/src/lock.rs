@@ -5,9 +5,6 @@ use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 use std::io;
 
-/// The offset of `CLOCK_TAI`.
-pub const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-
 /// The BPF programs at tracepoints that the program uses.
 pub const PROGRAMS: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
