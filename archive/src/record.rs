@@ -6,7 +6,7 @@ mod command;
 mod cure;
 mod error;
 // The same of what is missing.
-#[expect(dead_code, reason = "archives have no losses without a place")]
+#[expect(dead_code, reason = "archives have no losses without a place, and no AUX data")]
 #[path = "../../cli/src/missing.rs"]
 pub(crate) mod missing;
 mod recorder;
@@ -14,8 +14,6 @@ mod sealing;
 mod store;
 mod stream;
 mod unfinished;
-#[path = "../../cli/src/words.rs"]
-mod words;
 pub(crate) mod writer;
 
 pub use error::Error;
@@ -178,7 +176,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
-        say(format_args!("perfweave-archive: left out: {}", error::in_words(skipped)));
+        say(format_args!("perfweave-archive: left out: {}", skipped));
     }
     let (sender, messages) = mpsc::unbounded_channel();
     let passing = Passing {

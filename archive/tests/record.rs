@@ -280,7 +280,7 @@ fn errors_name_the_options_of_the_program() {
     let folder = Folder::new("errors");
     for (args, text) in [
         (&["-e", "no-such-event"][..], "-e takes names of `perf list`"),
-        (&["-e", "sched:sched_switch", "--buffer-kib", "4194304"], "--buffer-kib: a ring cannot have"),
+        (&["-e", "sched:sched_switch", "--buffer-kib", "4194304"], "a ring cannot have"),
     ] {
         let Output { status, stderr, .. } = program(&folder, args).output().unwrap();
         let said = String::from_utf8(stderr).unwrap();

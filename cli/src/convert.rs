@@ -9,6 +9,8 @@ pub mod names;
 #[cfg(feature = "perfetto")]
 mod perfetto;
 pub mod picture;
+mod progress;
+mod spill;
 pub mod text;
 pub mod view;
 
@@ -19,26 +21,25 @@ use crate::output;
 use crate::profile::compiled::Compiled;
 use crate::stamp::{self, Stamp};
 use names::{Mode, Names, frames};
-use nix::fcntl::OFlag;
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Order, Reader, Rings};
+use perfweave::{Event, Order, Reader, Rings, WhenFull};
 use perfweave_perf_data as perf_data;
 use picture::Painter;
-use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
+pub use progress::Progress;
+use spill::Nameless;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use view::View;
 
 /// Turns a recording into something to look at
 ///
 /// Reads a perf.data file of `perf record` or `perfweave record`, of this machine or of another, and writes its events
 /// in proven order over all CPUs. `--html` makes one page that any browser shows, without a network. `--html`,
-/// `--perfetto` and `--firefox` have dates if the recording says what the wall clock was.
+/// `--perfetto` and `--firefox` have dates if the recording says what the wall clock was. Standard input, and what has to
+/// be kept until the end, are in temporary files: in the folder that TMPDIR names, or in /var/tmp.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -101,15 +102,20 @@ trait Sink {
 }
 
 pub fn run(args: Args) -> Outcome {
+    // On the same terminal it would stand among the lines.
+    let progress = Progress::when(args.output.is_some() || !io::stdout().is_terminal());
+    progress.stage("reading");
+    // First, because two copies of a recording take twice its memory.
+    let compiled = compiled(&args.file)?;
     let mut view_and_reader = open(&args.file)?;
-    view_and_reader.0.compiled = compiled(&args.file)?;
+    view_and_reader.0.compiled = compiled;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
     if args.format.has_dates() && view_and_reader.0.wall.is_none() {
         eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
     }
     let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
-    match convert(view_and_reader, sink) {
+    match convert(view_and_reader, sink, &progress) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
         Err(failure) => Err(failure),
     }
@@ -149,7 +155,11 @@ pub const WITHOUT_TIMES: &str = "it was recorded without times (perf record --no
 
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
-    let rings = read(path, perf_data::open)?;
+    let mut len = 0;
+    let rings = read(path, |path| {
+        len = std::fs::metadata(&path).map_or(0, |file| file.len());
+        perf_data::open(path)
+    })?;
     if rings.is_empty() {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
@@ -161,8 +171,17 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     if let Some(unfinished) = perf_data::unfinished(&rings) {
         say(format_args!("perfweave: {unfinished}"));
     }
+    if let Some(undecoded) = missing::undecoded(perf_data::aux(&rings)) {
+        say(format_args!("perfweave: {undecoded}"));
+    }
     let view = View::new(&rings, path);
-    Ok((view, Reader::new(rings, Order::new())?))
+    Ok((view, Reader::new(rings, order(len))?))
+}
+
+/// What is known of records that are not yielded yet takes a sixteenth of the recording at most, and no more than usual.
+fn order(len: u64) -> Order {
+    let most = usize::try_from(len / 16).unwrap_or(usize::MAX).clamp(4 << 20, 64 << 20);
+    Order::new().when_full(WhenFull::Copy { most })
 }
 
 /// The functions that runtimes compiled, if their maps are kept beside the recording. It is read once more for them: a
@@ -198,24 +217,9 @@ pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perf_data::E
     if path != Path::new("-") {
         return Ok(read(path.to_owned())?);
     }
-    let mut kept = nameless().map_err(|error| Failure::new(format_args!("cannot make a temporary file: {error}")))?;
-    io::copy(&mut io::stdin().lock(), &mut kept)
-        .map_err(|error| Failure::new(format_args!("cannot read standard input: {error}")))?;
-    Ok(read(format!("/proc/self/fd/{}", kept.as_raw_fd()).into())?)
-}
-
-fn nameless() -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true).write(true).mode(0o600);
-    let folder = std::env::temp_dir();
-    let unnamed = options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(&folder);
-    unnamed.or_else(|_| {
-        // The file system has no files without names: a name that nobody can know before.
-        let path = folder.join(format!("perfweave-{:016x}", RandomState::new().hash_one(std::process::id())));
-        let file = options.create_new(true).open(&path)?;
-        std::fs::remove_file(path)?;
-        Ok(file)
-    })
+    let mut kept = Nameless::new()?;
+    kept.copy(&mut io::stdin().lock())?;
+    Ok(read(kept.path())?)
 }
 
 fn output(args: &Args) -> Result<Out, Failure> {
@@ -236,51 +240,27 @@ pub fn into_file(path: &Path, recording: Option<&Path>) -> Result<Out, Failure> 
     Ok(Box::new(BufWriter::with_capacity(1 << 16, file)))
 }
 
-fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> Result<(), Failure> {
-    let mut progress = Progress::new("events");
-    while let Some(batch) = reader.batch(Duration::ZERO)? {
-        for event in batch {
-            view.learn(&event);
-            sink.event(&event, &view)?;
-            progress.one();
-        }
+fn convert(
+    (mut view, mut reader): (View, Reader),
+    mut sink: Box<dyn Sink>,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    progress.stage("events");
+    // One by one: the memory of a batch goes back behind its last event, and a batch may have all of them.
+    while let Some(guard) = reader.next()? {
+        let event = guard.event();
+        view.learn(&event);
+        sink.event(&event, &view)?;
+        progress.one();
     }
-    progress.end();
+    progress.stage("writing");
     if let Some(elsewhere) = missing::without_place(reader.ledger()?.machine.lost) {
         eprintln!("perfweave: {elsewhere}");
     }
+    // What is made of the events may take as much memory.
+    drop(reader);
     if view.is_of_namespace() {
         eprintln!("perfweave: recorded in a PID namespace: {OTHER_NUMBERS}");
     }
     Ok(sink.finish(&view)?)
-}
-
-/// How far it is, on a terminal's standard error, for what takes longer than a second.
-pub struct Progress {
-    what: &'static str,
-    events: u64,
-    next: Option<Instant>,
-    told: bool,
-}
-
-impl Progress {
-    pub fn new(what: &'static str) -> Self {
-        let next = io::stderr().is_terminal().then(|| Instant::now() + Duration::from_secs(1));
-        Self { what, events: 0, next, told: false }
-    }
-
-    pub fn one(&mut self) {
-        self.events += 1;
-        if self.events.is_multiple_of(256) && self.next.is_some_and(|next| Instant::now() >= next) {
-            eprint!("\r{} {}", self.events, self.what);
-            self.next = Some(Instant::now() + Duration::from_millis(250));
-            self.told = true;
-        }
-    }
-
-    pub fn end(&self) {
-        if self.told {
-            eprintln!("\r{} {}", self.events, self.what);
-        }
-    }
 }

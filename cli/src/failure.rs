@@ -2,7 +2,6 @@
 
 use crate::check;
 use crate::out::say;
-use crate::words::own_words;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -100,15 +99,14 @@ impl From<perfweave_symbols::Error> for Failure {
     }
 }
 
-/// The message of an error without its hint, and the hint: both in words of this program.
+/// The message of an error without its hint, and the hint.
 pub fn in_parts(error: &perfweave::Error) -> (String, Option<String>) {
     split(&error.to_string(), error.hint())
 }
 
 fn split(message: &str, hint: Option<&str>) -> (String, Option<String>) {
     let short = hint.and_then(|hint| message.strip_suffix(&format!(" ({hint})")));
-    let hint = hint.map(own_words).filter(|hint| !hint.is_empty());
-    (own_words(short.unwrap_or(message)), hint)
+    (short.unwrap_or(message).to_owned(), hint.map(str::to_owned))
 }
 
 /// An error in one line, for those that end nothing.

@@ -1,5 +1,7 @@
 //! Who executes a tracepoint: the running thread, or an interrupt that has no part in what the thread does.
 
+use crate::packed::Packed;
+
 /// The bits of `common_flags` and what they say, the innermost first: `TRACE_FLAG_NMI`, `TRACE_FLAG_HARDIRQ` and
 /// `TRACE_FLAG_SOFTIRQ` (include/linux/trace_events.h).
 const KINDS: [(u64, &str); 3] = [(0x40, "nmi"), (0x08, "hardirq"), (0x10, "softirq")];
@@ -7,6 +9,17 @@ const KINDS: [(u64, &str); 3] = [(0x40, "nmi"), (0x08, "hardirq"), (0x10, "softi
 /// The interrupt that executes a tracepoint with this `common_flags`. `None`: the thread itself.
 pub fn kind(flags: u64) -> Option<&'static str> {
     KINDS.into_iter().find(|(bit, _)| flags & bit != 0).map(|(_, name)| name)
+}
+
+/// The name of a kind.
+impl Packed for &'static str {
+    fn pack(&self, out: &mut Vec<u8>) {
+        KINDS.iter().position(|(_, name)| name == self).pack(out);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Self {
+        Option::unpack(bytes).map_or("interrupt", |at: usize| KINDS[at].1)
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use perfweave::{Clock, Rings};
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// A kernel. Its symbols are read when they are asked for.
@@ -83,11 +84,11 @@ impl Kernel {
     fn symbols(&self) -> &[Symbol] {
         self.symbols.get_or_init(|| match &self.of {
             Of::Unknown => Vec::new(),
-            Of::Running => symbols(&fs::read_to_string("/proc/kallsyms").unwrap_or_default()),
+            Of::Running => kallsyms(),
             // The kernel lies elsewhere after each boot (KASLR).
             Of::Recorded { path, .. } if !is_since_boot(path) => Vec::new(),
             Of::Recorded { symbol, address, .. } => {
-                let symbols = symbols(&fs::read_to_string("/proc/kallsyms").unwrap_or_default());
+                let symbols = kallsyms();
                 let is_same = symbols.iter().any(|known| known.at == *address && known.name == *symbol);
                 if is_same { symbols } else { Vec::new() }
             }
@@ -95,9 +96,14 @@ impl Kernel {
     }
 }
 
+/// Those of the kernel that runs. They are read line by line: the whole text is as large as a recording.
+fn kallsyms() -> Vec<Symbol> {
+    File::open("/proc/kallsyms").map_or_else(|_| Vec::new(), |file| symbols(BufReader::new(file)))
+}
+
 /// All symbols, by address. None if this user may not see addresses (`kptr_restrict`).
-fn symbols(text: &str) -> Vec<Symbol> {
-    let symbol = |line: &str| {
+fn symbols(text: impl BufRead) -> Vec<Symbol> {
+    let symbol = |line: String| {
         let mut words = line.split_whitespace();
         let (at, kind, name) = (words.next()?, words.next()?, words.next()?);
         // Not those of a CPU's own data, which count from 0, as all do that are hidden.
@@ -107,7 +113,7 @@ fn symbols(text: &str) -> Vec<Symbol> {
         let module = module.map(|module| format!(" {module}")).unwrap_or_default();
         Some(Symbol { at, is_function: matches!(kind, "t" | "T" | "w" | "W"), name: name.to_owned(), module })
     };
-    let mut symbols: Vec<_> = text.lines().filter_map(symbol).collect();
+    let mut symbols: Vec<_> = text.lines().map_while(Result::ok).filter_map(symbol).collect();
     symbols.sort_by_key(|symbol| symbol.at);
     symbols
 }
@@ -144,7 +150,7 @@ mod tests {
                     ffffffff81000040 t second\nffffffffc0000000 t init\t[ext4]\nffffffffc0000100 t prog\t[bpf]\n\
                     ffffffff81000080 D data\n";
         let formats = "0xffffffff81000050 : \"a \\\"string\\\"\\n\"\nnonsense\n0xffffffff82000000 : \"none\n";
-        let kernel = Kernel { of: Of::Running, symbols: symbols(text).into(), strings: strings(formats) };
+        let kernel = Kernel { of: Of::Running, symbols: symbols(text.as_bytes()).into(), strings: strings(formats) };
         for (address, says) in [
             (0xffff_ffff_8100_0000, Some("first+0x0/0x40")),
             (0xffff_ffff_8100_003f, Some("first+0x3f/0x40")),

@@ -10,6 +10,12 @@ pub fn without_place(lost: u64) -> Option<String> {
     (lost > 0).then(|| format!("{lost} records were lost of which the recording has the count, and not the place"))
 }
 
+/// What is said of AUX data in a recording, if there is any.
+pub fn undecoded(aux: u64) -> Option<String> {
+    (aux > 0)
+        .then(|| format!("{aux} bytes of AUX data (Intel PT, Arm CoreSight, SPE) are not decoded: `perf script` does"))
+}
+
 /// What is missing, in words, by the account of all CPUs together. `uncounted` says why losses are not all counted, if
 /// they are not, and what would help.
 pub fn of(total: &Account, uncounted: &str) -> String {
@@ -20,8 +26,11 @@ pub fn of(total: &Account, uncounted: &str) -> String {
     let mut known = Vec::new();
     if lost > 0 || damaged > 0 {
         let least = if exact { "" } else { "at least " };
-        let after =
-            if unreported > 0 { format!(" ({unreported} of them after the last event)") } else { String::new() };
+        let after = if unreported > 0 {
+            format!(" ({unreported} of them after the last event of their ring)")
+        } else {
+            String::new()
+        };
         known.push(format!("{least}{lost} lost{after}, {damaged} damaged"));
     }
     if missing > 0 || unexplained > 0 {
@@ -34,5 +43,19 @@ pub fn of(total: &Account, uncounted: &str) -> String {
         (true, _) => format!("nothing is known to be missing, but {uncounted}"),
         (false, true) => known.join(", "),
         (false, false) => format!("{}; {uncounted}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+    use perfweave::Account;
+
+    /// A ring may have its last event long before that of the stream.
+    #[test]
+    fn losses_behind_a_last_event_are_those_of_a_ring() {
+        let mut total = Account::default();
+        (total.lost, total.unreported, total.exact) = (7, 3, true);
+        assert_eq!(of(&total, ""), "7 lost (3 of them after the last event of their ring), 0 damaged");
     }
 }

@@ -8,7 +8,11 @@ use std::fs;
 
 /// The name of each thread, by its number.
 #[derive(Debug, Default)]
-pub struct Names(HashMap<u32, String>);
+pub struct Names {
+    texts: HashMap<u32, String>,
+    /// The bytes of those that are no UTF-8.
+    raw: HashMap<u32, Vec<u8>>,
+}
 
 /// The records that carry names.
 pub const NAMING: [u32; 2] = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_FORK];
@@ -36,14 +40,16 @@ impl Names {
                 let name =
                     (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0).collect::<Vec<_>>();
                 // In a PID namespace threads from outside are 0.
-                let tid = body.u32(4).filter(|tid| *tid != 0);
-                tid.map(|tid| self.0.insert(tid, String::from_utf8_lossy(&name).into_owned()));
+                if let Some(tid @ 1..) = body.u32(4) {
+                    self.insert(tid, &name);
+                }
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }: the new thread has its parent's name.
             bindings::PERF_RECORD_FORK => {
                 if let (Some(tid @ 1..), Some(parent)) = (body.u32(8), body.u32(12)) {
                     let name = self.of(parent).to_owned();
-                    self.0.insert(tid, name);
+                    let name = self.raw.get(&parent).cloned().unwrap_or(name.into());
+                    self.insert(tid, &name);
                 }
             }
             bindings::PERF_RECORD_EXIT => {}
@@ -52,12 +58,23 @@ impl Names {
         true
     }
 
+    /// The bytes of a name that is no UTF-8.
+    pub fn raw(&self, tid: u32) -> Option<&[u8]> {
+        self.raw.get(&tid).map(Vec::as_slice)
+    }
+
+    fn insert(&mut self, tid: u32, name: &[u8]) {
+        match str::from_utf8(name) {
+            Ok(_) => drop(self.raw.remove(&tid)),
+            Err(_) => drop(self.raw.insert(tid, name.to_vec())),
+        }
+        self.texts.insert(tid, String::from_utf8_lossy(name).into_owned());
+    }
+
     /// Sets a name that an event has.
     pub fn set(&mut self, tid: u32, name: &str) {
-        match self.0.get_mut(&tid) {
-            Some(known) if known == name => {}
-            Some(known) => name.clone_into(known),
-            None => drop(self.0.insert(tid, name.to_owned())),
+        if self.texts.get(&tid).is_none_or(|known| known != name) {
+            self.insert(tid, name.as_bytes());
         }
     }
 
@@ -69,12 +86,15 @@ impl Names {
 
     /// The name, `?` if nothing tells it.
     pub fn of(&mut self, tid: u32) -> &str {
-        self.0.entry(tid).or_insert_with(|| comm(tid).unwrap_or_else(|| "?".into()))
+        if !self.texts.contains_key(&tid) {
+            self.insert(tid, &comm(tid).unwrap_or_else(|| b"?".into()));
+        }
+        &self.texts[&tid]
     }
 }
 
 /// The name of a thread that there is now: any bytes.
-pub fn comm(tid: u32) -> Option<String> {
+fn comm(tid: u32) -> Option<Vec<u8>> {
     let comm = fs::read(format!("/proc/{tid}/comm")).ok()?;
-    Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
+    Some(comm.strip_suffix(b"\n").unwrap_or(&comm).to_vec())
 }

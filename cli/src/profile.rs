@@ -201,7 +201,7 @@ impl Stacks {
         let Self { mut names, numbers, counts, .. } = self;
         names.read().for_each(|note| say(format_args!("perfweave: {note}")));
         let mut samples: HashMap<Vec<String>, u64> = HashMap::new();
-        let mut progress = Progress::new("stacks have names");
+        let progress = Progress::new("stacks have names");
         for ((pid, process, places), number) in numbers {
             let (count, time) = counts[number];
             let functions: Vec<_> = places.iter().map(|at| names.name(*at, time)).collect();
@@ -211,7 +211,7 @@ impl Stacks {
                 *samples.entry(stack).or_default() += count;
             }
         }
-        progress.end();
+        drop(progress);
         let mut all: Vec<_> = samples.into_iter().collect();
         all.sort();
         all

@@ -5,12 +5,13 @@ mod btf;
 mod layout;
 
 use crate::args::Common;
+use crate::exact::{Exact, hex};
 use crate::failure::{Failure, Outcome};
 use crate::out::{Out, line};
 use crate::session::{Session, Tell, notice, notice_json};
 use crate::stamp::{self, By, Stamp};
 use aya::maps::MapData;
-use layout::Payload;
+use layout::{Payload, Shown};
 use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Order, Record, Ring, Rings};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
@@ -217,13 +218,14 @@ impl Lines<'_> {
         object.insert("certainty".into(), format!("{:?}", event.certainty()).to_lowercase().into());
         match self.format {
             Some(format) => {
-                let fields: Map<_, _> =
-                    format.fields(&bytes).map(|(name, value)| (name.to_string(), value.into())).collect();
+                let mut exact = Exact::default();
+                let field = |(name, shown): (&str, Shown)| (name.to_owned(), shown.json(name, &mut exact));
+                let fields: Map<_, _> = format.fields(&bytes).map(field).collect();
                 object.insert("fields".into(), fields.into());
+                exact.put(&mut object);
             }
             None => {
-                let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                object.insert("bytes".into(), hex.into());
+                object.insert("bytes".into(), hex(&bytes).into());
             }
         }
         line(&mut self.out, format_args!("{}", Value::from(object)))

@@ -511,8 +511,8 @@ mod tests {
             account.switches(time + 1, 0, 7, left, 8);
             account.wakes(time + 2, 0, 7, 8, None, (8, Some(8)));
             account.switches(time + 3, 0, 8, left, 7);
-            let did = account.did(account.who(7).unwrap(), time + 1, time + 3);
-            known.push((time, did.iter().any(|part| matches!(part.what, What::Blocked { end: Some(_), .. }))));
+            let mut did = account.did(account.who(7).unwrap(), time + 1, time + 3);
+            known.push((time, did.any(|part| matches!(part.what, What::Blocked { end: Some(_), .. }))));
         });
         assert_eq!(known, [(10, true), (20, false), (40, true)]);
     }

@@ -120,7 +120,9 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     for found in &verdict.cpus {
         writeln!(out, "{}", of_cpu(found))?;
     }
-    elsewhere.map_or(Ok(()), |elsewhere| writeln!(out, "{elsewhere}"))?;
+    for line in [elsewhere, missing::undecoded(verdict.aux)].into_iter().flatten() {
+        writeln!(out, "{line}")?;
+    }
     if verdict.hash.is_some() {
         let in_doubt = if verdict.holds() && is_expected { "" } else { " (in doubt)" };
         writeln!(out, "ledger{in_doubt}: {}", ledger(verdict))?;
@@ -227,7 +229,7 @@ fn object(args: &Args, verdict: &Verdict, is_expected: bool) -> Value {
     });
     json!({ "file": args.file.display().to_string(), "holds": verdict.holds() && is_expected,
         "hash": verdict.hash.as_ref().map(hex), "expected": args.expect.map(|_| is_expected), "seals": verdict.seals,
-        "found": found(&verdict.found), "claims": claims, "cpus": verdict.cpus.iter().map(found).collect::<Vec<_>>(),
+        "found": found(&verdict.found), "aux_bytes": verdict.aux, "claims": claims, "cpus": verdict.cpus.iter().map(found).collect::<Vec<_>>(),
         "doubts": doubts.collect::<Vec<_>>(), "more": verdict.more })
 }
 

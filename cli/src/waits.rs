@@ -8,6 +8,7 @@
 mod account;
 mod history;
 
+use crate::packed::{Packed, packed};
 pub use account::{Account, Kinds};
 pub use history::Stretch;
 use std::num::NonZeroU8;
@@ -178,6 +179,82 @@ pub enum Has {
     /// No thread.
     Idle,
     Unknown(Cause),
+}
+
+packed!(Who { thread, life });
+packed!(Why: Asleep, Disk, Ready, Stopped, Other);
+packed!(Cause: First, Loss, Untraced, Late, Unseen, Forgotten, Gone);
+packed!(Call { number, args, entered });
+
+impl Packed for What {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Runs { cpu } => (0u8, *cpu).pack(out),
+            Self::Ready { cpu, taken_off, held } => ((1u8, *cpu), (*taken_off, *held)).pack(out),
+            Self::Blocked { why, call, end, signal, stacks: [slept, woken] } => {
+                let call = match call {
+                    In::Unknown => None,
+                    In::Nothing => Some(None),
+                    In::Call(call) => Some(Some(Call::clone(call))),
+                };
+                ((2u8, *why), (call, end.clone())).pack(out);
+                (signal.map(NonZeroU8::get), (*slept, *woken)).pack(out);
+            }
+            Self::Unknown(cause) => (3u8, *cause).pack(out),
+        }
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Self {
+        match u8::unpack(bytes) {
+            0 => Self::Runs { cpu: u32::unpack(bytes) },
+            1 => {
+                let (cpu, (taken_off, held)) = Packed::unpack(bytes);
+                Self::Ready { cpu, taken_off, held }
+            }
+            2 => {
+                let (why, (call, end)) = Packed::unpack(bytes);
+                let (signal, (slept, woken)): (Option<u8>, _) = Packed::unpack(bytes);
+                let call = match call {
+                    None => In::Unknown,
+                    Some(None) => In::Nothing,
+                    Some(Some(call)) => In::Call(Arc::new(call)),
+                };
+                Self::Blocked { why, call, end, signal: signal.and_then(NonZeroU8::new), stacks: [slept, woken] }
+            }
+            _ => Self::Unknown(Cause::unpack(bytes)),
+        }
+    }
+}
+
+impl Packed for Waker {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Thread(who) => (true, *who).pack(out),
+            Self::Interrupt(name) => (false, name.clone()).pack(out),
+        }
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Self {
+        if bool::unpack(bytes) { Self::Thread(Who::unpack(bytes)) } else { Self::Interrupt(Option::unpack(bytes)) }
+    }
+}
+
+impl Packed for Has {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Thread(who) => (0u8, *who).pack(out),
+            Self::Idle => 1u8.pack(out),
+            Self::Unknown(cause) => (2u8, *cause).pack(out),
+        }
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Self {
+        match u8::unpack(bytes) {
+            0 => Self::Thread(Who::unpack(bytes)),
+            1 => Self::Idle,
+            _ => Self::Unknown(Cause::unpack(bytes)),
+        }
+    }
 }
 
 #[cfg(test)]

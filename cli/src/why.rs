@@ -272,7 +272,7 @@ impl Page {
         let to = found.iter().map(|found| found.to).max().unwrap_or(newest);
         let around = (to - from) / 20;
         let picture =
-            Picture::of(scheduler, from.saturating_sub(around), to.saturating_add(around).min(newest).max(to));
+            Picture::of(scheduler, from.saturating_sub(around), to.saturating_add(around).min(newest).max(to))?;
         let since = Stamp::since(picture.start, self.clock);
         let ways: Vec<_> = found.iter().map(|found| found.value(calls, &since)).collect();
         let words = args.command.iter().map(|word| word.to_string_lossy());

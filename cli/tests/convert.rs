@@ -38,6 +38,119 @@ fn text_json_and_perf_have_the_same_records_in_order() {
     assert!(ours.eq(perfs), "perf script has other events, or in another order");
 }
 
+/// A recording in pipe mode of a group: the leader was sampled, with what each member had counted until then.
+fn group(samples: &[(u64, &[(u64, u64)])]) -> Vec<u8> {
+    fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+        [&kind.to_ne_bytes()[..], &[0; 2], &(8 + body.len() as u16).to_ne_bytes(), body].concat()
+    }
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+    // IDENTIFIER, TIME and READ; the values with ids, as a group.
+    let (sample_type, read_format) = (1 << 16 | 1 << 2 | 1 << 4, 1 << 2 | 1 << 3);
+    // PERF_COUNT_SW_TASK_CLOCK, PERF_COUNT_SW_PAGE_FAULTS, each with its id.
+    let event = |(config, id): (u64, u64)| {
+        // The kind is that of software events, the size that of PERF_ATTR_SIZE_VER0.
+        let attr = [&1u32.to_ne_bytes()[..], &64u32.to_ne_bytes(), &words(&[config, 1, sample_type, read_format])];
+        // HEADER_ATTR
+        record(64, &[&attr.concat()[..], &words(&[0, 0, 0]), &words(&[id])].concat())
+    };
+    let sample = |(time, values): &(u64, &[(u64, u64)])| {
+        let values = values.iter().flat_map(|(count, id)| [*count, *id]).collect::<Vec<_>>();
+        record(9, &words(&[&[11, *time, values.len() as u64 / 2][..], &values].concat()))
+    };
+    let events = [(1, 11), (2, 12)].map(event).concat();
+    [b"PERFILE2".to_vec(), words(&[16]), events, samples.iter().flat_map(sample).collect()].concat()
+}
+
+/// Those that have counted since, in the order of times. perf has no event for the last id.
+#[test]
+fn a_group_is_a_sample_of_each_member_that_has_counted() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let samples: [(u64, &[(u64, u64)]); 3] =
+        [(30, &[(260, 11), (7, 12)]), (10, &[(100, 11), (0, 12)]), (20, &[(180, 11), (7, 12), (5, 99)])];
+    fs::write(&file, group(&samples)).unwrap();
+    let shown = objects(&["convert", "--json", &file]);
+    let shown: Vec<_> =
+        shown.iter().map(|shown| (shown["time"].as_u64(), shown["event"].as_str(), shown["period"].as_u64())).collect();
+    let sample = |time, event, period| (Some(time), Some(event), Some(period));
+    let expected = [
+        sample(10, "task-clock", 100),
+        sample(20, "task-clock", 80),
+        sample(20, "page-faults", 7),
+        sample(30, "task-clock", 80),
+    ];
+    assert_eq!(shown, expected);
+    let text = printed(&["convert", "--text", &file]);
+    let words: Vec<_> = text.lines().map(|line| line.split_once(": ").unwrap().1.trim_end()).collect();
+    let expected = expected.map(|(_, event, period)| format!("{}: period={}", event.unwrap(), period.unwrap()));
+    assert_eq!(words, expected);
+}
+
+/// Each command says it once, wherever it is in the recording.
+#[test]
+fn aux_data_is_said_not_to_be_decoded() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let recording = group(&[(10, &[(100, 11)]), (20, &[(180, 11)])]);
+    // AUXTRACE, with so many bytes behind it.
+    let aux = [&71u32.to_ne_bytes()[..], &[0, 0, 48, 0], &40u64.to_ne_bytes(), &[0; 32], &[0xff; 40]].concat();
+    for (recording, bytes) in [(recording.clone(), None), ([recording, aux.clone(), aux].concat(), Some(80))] {
+        fs::write(&file, recording).unwrap();
+        for command in [&["convert", "--text", &file][..], &["convert", "--html", &file], &["verify", &file]] {
+            let ran = perfweave(command).output().unwrap();
+            let said = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
+            let lines: Vec<_> = said.lines().filter(|line| line.contains("AUX")).collect();
+            match bytes {
+                None => assert!(lines.is_empty(), "{lines:?}"),
+                Some(bytes) => {
+                    let words = format!("{bytes} bytes of AUX data (Intel PT, Arm CoreSight, SPE) are not decoded");
+                    assert!(lines.len() == 1 && lines[0].contains(&words), "{command:?}: {lines:?}");
+                }
+            }
+        }
+        let verified: Value =
+            serde_json::from_slice(&perfweave(&["verify", "--json", &file]).output().unwrap().stdout).unwrap();
+        assert_eq!(verified["aux_bytes"], bytes.unwrap_or(0));
+    }
+}
+
+/// The same samples as perf, with the same periods.
+#[test]
+fn groups_have_the_members_that_perf_gives_them() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = perf() else { return };
+    let script = "for i in 1 2 3 4 5 6 7 8; do echo $i | cat >/dev/null; done";
+    let events = "{task-clock,page-faults,context-switches}:S";
+    for (target, has_cpu) in [(&["-a"][..], true), (&[], false)] {
+        let args =
+            [&["record", "-N", "-q", "-e", events, "-o", &file][..], target, &["--", "sh", "-c", script]].concat();
+        let told = perfweave_support::perf::printed(Command::new("perf").args(args));
+        let Some(_) = perfweave_support::kernel("record a group with perf", told) else { return };
+        let args = ["script", "-i", &file, "--ns", "-F", "tid,time,event,period"];
+        let lines = perfweave_support::perf::printed(Command::new("perf").args(args)).unwrap();
+        let mut perfs: Vec<_> =
+            lines.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let objects = objects(&["convert", "--json", &file]);
+        let samples = objects.iter().filter(|object| object["period"].is_u64());
+        let mut ours: Vec<_> = samples
+            .map(|object| {
+                let [tid, time, period] = ["tid", "time", "period"].map(|key| object[key].as_u64().unwrap());
+                let (seconds, nanos) = (time / 1_000_000_000, time % 1_000_000_000);
+                format!("{tid} {seconds}.{nanos:09}: {period} {}:", object["event"].as_str().unwrap())
+            })
+            .collect();
+        assert!(ours.iter().any(|line| line.ends_with("page-faults:")), "{ours:?}");
+        assert!(!has_cpu || ours.iter().any(|line| line.ends_with("context-switches:")), "{ours:?}");
+        let text = printed(&["convert", "--text", &file]);
+        assert_eq!(text.lines().filter(|line| line.contains(": period=")).count(), ours.len());
+        // Of equal times perf has another order.
+        perfs.sort();
+        ours.sort();
+        assert_eq!(ours, perfs);
+    }
+}
+
 /// Dates and times of day are those that perf makes of the same recording.
 #[test]
 fn the_wall_clock_is_that_of_perf() {

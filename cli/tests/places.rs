@@ -7,6 +7,7 @@ use perfweave_support::kernel;
 use program::{perfweave, run, traced};
 use serde_json::Value;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 /// Those that trace, and that no test of their own runs in both.
@@ -18,6 +19,22 @@ fn users_without_rights_are_told_what_they_lack() {
         program::as_nobody(command);
         program::in_namespaces(command);
     }
+}
+
+/// The last line for users without rights names commands that work for them: they do.
+#[test]
+fn what_is_said_to_work_without_rights_works() {
+    let file = std::env::temp_dir().join(format!("perfweave-for-nobody-{}", std::process::id()));
+    let path = file.to_str().unwrap();
+    if traced(&["record", "-o", path, "--", "true"]).is_none() {
+        return;
+    }
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for command in ["verify", "why", "convert --text", "convert --json"] {
+        let Some((ran, _)) = program::run_by_nobody(&format!("{command} {path}")) else { return };
+        assert!(ran.code == Some(0) && ran.out.len() > 20, "{command}: {ran:?}");
+    }
+    std::fs::remove_file(file).unwrap();
 }
 
 /// Takes a name that is a command to a terminal, the end of a line, a command in one character, and letters from right

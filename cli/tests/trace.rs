@@ -188,6 +188,9 @@ fn calls_are_those_that_strace_counts() {
     assert_eq!(ours, theirs);
 }
 
+/// Behind a string that goes on.
+const CUT: &str = " and more";
+
 /// The strings in a line of strace, without their escapes.
 fn unquoted(line: &str) -> Vec<String> {
     let (mut strings, mut bytes) = (Vec::new(), None::<Vec<u8>>);
@@ -196,7 +199,7 @@ fn unquoted(line: &str) -> Vec<String> {
         match (byte, &mut bytes) {
             (b'"', None) => bytes = Some(Vec::new()),
             (b'"', Some(_)) => {
-                let more = if rest.peek() == Some(&b'.') { "..." } else { "" };
+                let more = if rest.peek() == Some(&b'.') { CUT } else { "" };
                 let string = String::from_utf8_lossy(&bytes.take().unwrap()).into_owned();
                 strings.push(string + more);
             }
@@ -225,7 +228,7 @@ fn strings_are_those_that_strace_prints() {
     let Some(()) = perfweave_support::runs(&["strace", "--version"], "Debian's package strace") else { return };
     let odd = std::env::temp_dir().join(format!("perfweave \"{}\" \\ \n\tö", std::process::id()));
     let (odd, long) = (odd.to_str().unwrap().to_owned(), format!("/{0}/{0}", "x".repeat(150)));
-    let script = "cat \"$1\" \"$2\"; { printf 'a\\tb\\001'; printf '%040d' 7; } > /dev/null; exit 0";
+    let script = "cat \"$1\" \"$2\"; { printf 'a\\tb\\001'; printf '%040d' 7; printf dots...; } > /dev/null; exit 0";
     let command = ["sh", "-c", script, "sh", &odd, &long];
     let Some(ran) = traced(&[["trace", "--json", "-e", "openat,write", "--"].as_slice(), &command].concat()) else {
         return;
@@ -238,20 +241,67 @@ fn strings_are_those_that_strace_prints() {
     std::fs::remove_file(&file).unwrap();
     let mut theirs: Vec<_> = theirs.lines().flat_map(unquoted).collect();
     // strace prints paths of any length.
-    let cut = format!("{}...", &long[..255]);
+    let cut = long[..255].to_owned() + CUT;
     theirs.iter_mut().filter(|path| **path == long).for_each(|path| path.clone_from(&cut));
     let mut ours = Vec::new();
     for object in ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
         let args = &object["args"];
-        ours.extend(args["filename"].as_str().or(args["buf"].as_str()).map(str::to_owned));
+        for name in ["filename", "buf"] {
+            let cut = if object["cut"]["args"][name] == true { CUT } else { "" };
+            ours.extend(args[name].as_str().map(|string| string.to_owned() + cut));
+        }
     }
-    for string in [&odd, &cut, "a\tb\u{1}", &format!("{:032}...", 0)] {
+    for string in [&odd, &cut, "a\tb\u{1}", &format!("{:032}{CUT}", 0), "dots..."] {
         assert!(ours.iter().any(|ours| ours == string), "{string:?} in {}", ran.out);
     }
     for string in ours {
         let at = theirs.iter().position(|theirs| *theirs == string);
         theirs.remove(at.unwrap_or_else(|| panic!("{string:?} is not among {theirs:#?}")));
     }
+}
+
+/// A program whose name is no UTF-8: all JSON has its bytes, and text besides.
+#[test]
+fn names_that_are_no_text_keep_their_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = std::env::temp_dir().join(format!("perfweave-bytes-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (odd, recording) = (folder.join(std::ffi::OsStr::from_bytes(b"a\xff\\z")), folder.join("perf.data"));
+    std::fs::copy("/bin/true", &odd).unwrap();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (path, name) = (hex(odd.as_os_str().as_bytes()), hex(b"a\xff\\z"));
+    let shell = ["--", "sh", "-c", "\"$0\"; exit 0"];
+    let exec = "sched:sched_process_exec";
+    let of = |options: &[&str]| run(perfweave().args(options).args(shell).arg(&odd), "");
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    // The key beside which the bytes are, and the event or call that has it.
+    let has = |ran: &Ran, what: &str, place: &str, bytes: &str| {
+        let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut its = objects.filter(|object| object["call"] == what || object["event"] == what);
+        let found = its.any(|object| {
+            let raw = object["raw"].pointer(place).is_some_and(|raw| raw == bytes);
+            raw && object.pointer(place).unwrap().as_str().unwrap().contains("a\u{fffd}\\z")
+                && object.get("cut").is_none()
+        });
+        assert!(found, "{what} has no {bytes} at {place}: {ran:?}");
+    };
+    let calls = of(&["trace", "--json", "-e", "execve,exit_group"]);
+    has(&calls, "execve", "/args/filename", &path);
+    has(&calls, "exit_group", "/comm", &name);
+    let events = of(&["trace", "--json", "-e", exec]);
+    has(&events, exec, "/fields/filename", &path);
+    let recording = recording.to_str().unwrap();
+    of(&["record", "-e", exec, "-e", "sched:sched_process_exit", "-o", recording]);
+    let converted = run(perfweave().args(["convert", "--json", recording]), "");
+    has(&converted, exec, "/fields/filename", &path);
+    has(&converted, "sched:sched_process_exit", "/comm", &name);
+    let objects = converted.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut names = objects.filter(|object| object["event"] == "COMM");
+    assert!(
+        names.any(|object| object["raw"]["text"].as_str().is_some_and(|text| text.contains(&name))),
+        "{converted:?}"
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Threads write what they write how long, as fast as they can: no call has the string of another one.
@@ -638,7 +688,7 @@ fn errors_name_what_is_wrong() {
     for (arguments, text) in [
         (&["trace", "-e", "sched:sched_swich", "--", "true"][..], "sched_switch"),
         (&["trace", "-e", "flockk", "true"], "-e takes names of `perf list`"),
-        (&["trace", "-b", "3G", "true"], "--buffer: a ring cannot have"),
+        (&["trace", "-b", "3G", "true"], "a ring cannot have"),
         (&["trace", "-e", "sched:sched_switch", "--filter", "x == 1", "--", "true"], "x"),
         (&["trace", "-p", "99999999"], "there is no process 99999999"),
         (&["trace", "--", "/nonexistent/command"], "No such file"),

@@ -29,7 +29,7 @@ pub(crate) fn tracefs(errno: &io::Error) -> String {
             };
             format!(
                 "whether there is one cannot be told: unless it is mounted otherwise, only root can read tracefs. As \
-                 root, `{mount}` lets the group of this process read it. RingOptions::tracepoint_id needs no file"
+                 root, `{mount}` lets the group of this process read it. A tracepoint's number needs no file"
             )
         }
         _ => String::new(),

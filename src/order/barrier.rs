@@ -52,12 +52,12 @@ impl Barrier {
                 cpu_ring.ring.properties().name,
                 cpu_ring.origin.cpu
             );
-            return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose Hold::FENCE, or Fence::Epochs"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose the default fence, or epochs"));
         }
         if self == Self::Programs && cfg!(not(target_arch = "x86_64")) {
             let arch = std::env::consts::ARCH;
             let message = format!("that programs order their stores is proven for x86-64, and this machine is {arch}");
-            return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose Barrier::INTERRUPTS"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose interrupts, or the default fence"));
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Interrupts {
             let message = format!(
                 "CPU {cpu} is kept free of other work (isolcpus or nohz_full), and interrupts would disturb it"
             );
-            let cure = "choose another fence, or Barrier::Interrupts { isolated: true, .. }";
+            let cure = "choose the default fence, or let isolated CPUs be interrupted too";
             return Err(Error::new(ErrorKind::Unsupported, message).hinting(cure));
         }
         self.is_checked = true;

@@ -95,14 +95,17 @@ impl Shared {
 
 /// What helps if no grace period is possible: for an expedited one, or for any other.
 fn hint(is_expedited: bool) -> String {
-    let other =
-        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
+    let other = if is_expedited {
+        "the default fence takes no privilege"
+    } else {
+        "an expedited one takes CAP_SYS_ADMIN alone"
+    };
     let filtered = if Status::read().is_filtered {
         ". This process has a seccomp filter, as in a container, which may refuse the calls"
     } else {
         ""
     };
-    format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}")
+    format!("{other}; a rule that proves nothing needs no fence{filtered}")
 }
 
 impl Fences {

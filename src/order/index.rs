@@ -711,21 +711,26 @@ impl Index {
 
     /// Whether nothing is yielded that lies behind a held place, as far as the ring still has both. Only if nothing is
     /// merged and not yielded.
-    pub(crate) fn is_in_one_piece(&self, cpu_ring: &CpuRing) -> bool {
+    pub(crate) fn is_in_one_piece(&self, cpu_ring: &CpuRing, far: &Far) -> bool {
         let tail = self.tail();
         if self.unread() == self.cursor - tail || self.lost_head || tail < cpu_ring.ring.tail() {
             return true;
         }
         // Discarded records count as done wherever they lie.
-        cpu_ring.records_from(tail) - cpu_ring.records_from(self.cursor) == self.places() as u64
+        cpu_ring.records_from(tail) - cpu_ring.records_from(self.cursor) == self.records(far).count() as u64
+    }
+
+    /// The places of records: what tells of a loss, or of damage, is no record.
+    fn records<'a>(&'a self, far: &'a Far) -> impl Iterator<Item = Place> + 'a {
+        let far = far.iter().filter(|place| place.ring_index() == self.ring_index as usize);
+        let places = self.queue.iter().chain(far).copied();
+        places.filter(|place| self.note(*place).is_none_or(|note| note.is_of_a_record()))
     }
 
     /// The reader is dropped: counts what it had copied out of its ring and not yielded.
     pub(crate) fn drop_copied(&mut self, ring: &Ring, far: &Far) {
-        let far = far.iter().filter(|place| place.ring_index() == self.ring_index as usize);
-        let copied = self.queue.iter().chain(far).filter(|place| self.position(**place) < ring.tail());
-        let records = copied.filter(|place| self.note(**place).is_none_or(|note| note.is_of_a_record()));
-        self.counts.dropped = records.count() as u64;
+        let copied = self.records(far).filter(|place| self.position(*place) < ring.tail());
+        self.counts.dropped = copied.count() as u64;
     }
 
     /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is

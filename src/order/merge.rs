@@ -677,8 +677,8 @@ impl Merge {
     /// on another CPU.
     pub(crate) fn raise_cap(&mut self) -> bool {
         self.stream.sync();
-        let mut all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
-        let raises = all.any(|(cpu_ring, index)| cpu_ring.origin.is_adopted && !index.is_in_one_piece(cpu_ring));
+        let (mut all, far) = (self.rings.cpu_rings.iter().zip(&self.stream.indexes), &self.stream.far);
+        let raises = all.any(|(cpu_ring, index)| cpu_ring.origin.is_adopted && !index.is_in_one_piece(cpu_ring, far));
         if raises {
             self.stream.frontier.set_cap();
         }
@@ -978,7 +978,7 @@ pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         } else {
-            let cure = "unless the program writes one: name it with Key::Payload";
+            let cure = "unless the program writes one: name the field of the payload that has it";
             format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
         };
         return Err(Error::new(ErrorKind::InvalidInput, message));
@@ -1013,7 +1013,7 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if let Some(cpu_ring) = rings.cpu_rings.iter().find(names_none).filter(|_| order.numbers.is_some()) {
         let name = cpu_ring.ring.properties().name;
         let message = format!(
-            "numbers of each CPU in {name} that CPUs share: its records must name their CPU, by Layout::cpu_at"
+            "numbers of each CPU in {name} that CPUs share: its records must name their CPU, in a field that the layout names"
         );
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }

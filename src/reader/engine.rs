@@ -738,6 +738,6 @@ fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
          {waited:?} (a kernel fence stood in {times} times since the last report)"
     );
     let hint = "if it does not leave, fix it and recreate the map, which keeps its words; if it sleeps, its records \
-                can be late: set Epochs::patience(Duration::MAX)";
+                can be late: give the epochs a patience without end";
     Error::new(ErrorKind::Degraded, message).hinting(hint)
 }

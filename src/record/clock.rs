@@ -55,7 +55,7 @@ impl Clock {
             Self::Monotonic | Self::MonotonicRaw | Self::Boottime | Self::Perf => return Ok(()),
         };
         let message = format!("{name} can be set back, and so proves no order of events");
-        let hint = "take Clock::Monotonic, and convert its times by Rings::wall_clock or Clock::offset_to";
+        let hint = "take CLOCK_MONOTONIC, and convert its times to the time of day";
         Err(Error::new(ErrorKind::InvalidInput, message).hinting(hint))
     }
 

@@ -104,7 +104,7 @@ impl Recorder {
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
-            return Err(Error::no_fence("a recorder takes none but the kernel's own", "give it Fence::Auto"));
+            return Err(Error::no_fence("a recorder takes none but the kernel's own", "choose the default fence"));
         }
         Self::new(options.open_backward()?, key, fence)
     }

@@ -10,6 +10,7 @@ use crate::ring::memory::Memory;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Framing, Header, Properties, RingKind, with_framing};
 use crate::sys::fork::Owner;
+use crate::sys::machine;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct Ring {
     map: Option<u32>,
     /// The header page.
     page: NonNull<u8>,
+    /// Up to where the memory of a recording was given back to the system. `None`: a kernel writes there again.
+    discarded: Option<u64>,
     /// The process that owns the memory.
     owner: Owner,
     /// Last but one, so that the memory is unmapped before the event is closed.
@@ -58,6 +61,9 @@ pub struct Ring {
     /// The event that becomes readable when the ring is written to. Closed last.
     fd: Option<Arc<OwnedFd>>,
 }
+
+/// So many bytes of a recording are given back to the system at once.
+const DISCARDED: u64 = 1 << 20;
 
 /// The low bits of a position. Of a position that is less than 2^34 bytes before a known one they tell it.
 pub(crate) const LOW_POSITION: u64 = (1 << 34) - 1;
@@ -213,7 +219,24 @@ impl Ring {
         if tail != self.tail {
             self.tail = tail;
             self.store_tail();
+            if self.discarded.is_some_and(|from| tail - from >= DISCARDED) {
+                self.discard();
+            }
         }
+    }
+
+    /// Nothing more is written into this ring, so the memory of what was read goes back to the system.
+    pub(crate) fn discards(&mut self) {
+        self.discarded = Some(0);
+    }
+
+    #[cold]
+    fn discard(&mut self) {
+        let (Some(from), Memory::Simulated(pages)) = (self.discarded, &self.memory) else { return };
+        // SAFETY: (I3) it lies before the tail, where no slice reads, and a recording is written once from its begin.
+        unsafe { pages.discard(from, self.tail) };
+        // The page in which the tail lies is given back with the next ones.
+        self.discarded = Some(self.tail & !(machine::page_size() as u64 - 1));
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use super::Header;
 use super::words::{self, AtomicU32, AtomicU64};
 use crate::sys::fork::Owner;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 use std::alloc::{self, Layout};
 use std::fmt;
@@ -126,6 +126,22 @@ impl Pages {
             at = (at + chunk.len()) & (size - 1);
             bytes = rest;
         }
+    }
+
+    /// Gives the whole pages between two positions back to the system: their bytes are 0 from then on.
+    ///
+    /// # Safety
+    /// Both are positions in a data area that was never wrapped, and nobody reads or writes what lies between them.
+    pub(super) unsafe fn discard(&self, from: u64, to: u64) {
+        let data = self.base.addr().get() + self.page;
+        let from = (data + from as usize).next_multiple_of(self.page);
+        let len = ((data + to as usize) & !(self.page - 1)).saturating_sub(from);
+        // SAFETY: within the allocation, behind its first page (this function's contract).
+        let start = unsafe { self.base.add(from - self.base.addr().get()) };
+        // SAFETY: (I1) whole pages of our own allocation, which no slice covers (I3).
+        let given = unsafe { madvise(start.cast(), len, MmapAdvise::MADV_DONTNEED) };
+        // Locked memory stays. It is ours until the ring goes away.
+        let _ = given;
     }
 
     /// Applies the writes of a hostile kernel since the last refresh.
@@ -323,7 +339,9 @@ impl KernelHalf {
 pub(super) fn simulated(page: usize, size: usize, backward: bool) -> Option<(KernelHalf, Memory, NonNull<u8>)> {
     assert!(page.is_power_of_two() && page >= size_of::<perf_event_mmap_page>(), "a page of {page} bytes");
     assert!(size.is_power_of_two() && size >= 8, "a ring of {size} bytes");
-    let layout = Layout::from_size_align(page + size, page).ok()?;
+    // No more alignment than an allocator gives anyway: else it fills the memory with zeros, which takes all of it at
+    // once. A recording needs what is written of it.
+    let layout = Layout::from_size_align(page + size, align_of::<u64>()).ok()?;
     // SAFETY: the layout is not empty.
     let base = unsafe { alloc::alloc_zeroed(layout) };
     let base = NonNull::new(base)?;

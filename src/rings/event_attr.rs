@@ -88,7 +88,7 @@ pub(super) fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
 /// The attribute of an event that writes records of these kinds, and no samples.
 pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr, Error> {
     let refused = |kind: &str| {
-        let message = format!("records {kind} are no records that can be asked for: see RingOptions::records");
+        let message = format!("records {kind} are no records that can be asked for");
         Error::new(ErrorKind::InvalidInput, message)
     };
     let mut attr = dummy();
@@ -129,8 +129,8 @@ pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
         && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
     {
         let message = format!(
-            "{name} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
-             RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
+            "{name} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: name \
+             the probe's function instead of giving its attribute"
         );
         return Err(Error::new(ErrorKind::InvalidInput, message).about(name));
     }

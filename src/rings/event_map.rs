@@ -47,7 +47,7 @@ impl EventMap {
 
 fn wrong_type(event: &str, map_type: u32) -> Error {
     let hint = if map_type == bpf::BPF_MAP_TYPE_RINGBUF {
-        "it is a BPF ring buffer: adopt it with Ring::adopt_ring_buffers, or let the program write with \
+        "it is a BPF ring buffer: adopt its rings as such, or let the program write with \
          bpf_perf_event_output"
     } else {
         ""

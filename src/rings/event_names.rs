@@ -75,7 +75,9 @@ pub(super) fn attr(name: &str) -> Result<perf_event_attr, Error> {
     let names = SOFTWARE.iter().chain(&HARDWARE).map(|(name, _)| (*name).to_owned());
     let hint = nearest(name, names.chain(cache_names().map(|(name, _)| name)));
     let hint = hint.unwrap_or_else(|| {
-        "a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/".into()
+        "a software event has perf's name, such as page-faults, a PMU's is named pmu/event/, and a tracepoint \
+         category:name"
+            .into()
     });
     Err(no_event(ErrorKind::NotFound, name, hint))
 }

@@ -58,7 +58,7 @@ pub(super) fn of(source: &Source) -> Result<String, Error> {
         (Some(name), _) => of_name(name),
         (None, Some(number)) => of_number(number),
         (None, None) => returns(source).map(of_probe).ok_or_else(|| {
-            let cure = "a program's output is laid out as the program has it: see Record::payload_as";
+            let cure = "a program's output is laid out as the program has it";
             no_format(source.name(), cure)
         }),
     }

@@ -291,7 +291,7 @@ impl Rings {
             return Ok(text.to_owned());
         }
         if self.are_complete() && source.tracepoint_id().is_some() {
-            let cure = "the recording does not bring it, and that of this machine (Rings::format_of) may be another";
+            let cure = "the recording does not bring it, and that of this machine may be another";
             return Err(format::no_format(source.name(), cure));
         }
         format::of(source)

@@ -76,7 +76,7 @@ use std::io;
 /// # Memory
 ///
 /// A ring takes its length, rounded up to a power of two, and some 16 KiB more for a reader. Nothing is copied a second
-/// time.
+/// time. What was read goes back to the system, a MiB at a time.
 #[derive(Debug)]
 pub struct Recording {
     rings: Rings,
@@ -216,8 +216,9 @@ impl Recording {
     pub fn build(self) -> Rings {
         let Self { mut rings, parts } = self;
         let events = rings.sources.len();
-        for Part { cpu, layout, mut ids, mut kernel, ring, filled } in parts {
+        for Part { cpu, layout, mut ids, mut kernel, mut ring, filled } in parts {
             kernel.publish(filled);
+            ring.discards();
             // Only now are all events known.
             ids.retain(|(_, source)| *source < events);
             let origin = match events {

@@ -50,8 +50,7 @@ fn of_target(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Op
             return Some(format!("it is one of the control groups of version {version} without perf_event: {hint}"));
         }
         (Pid::Thread(_), Some(raw @ (libc::EACCES | libc::EPERM))) if denial(raw) == Denial::Privilege => {
-            "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is \
-             2 or less"
+            "needs CAP_PERFMON, or a process of your own without the kernel, if kernel.perf_event_paranoid is 2 or less"
         }
         _ => return None,
     };
@@ -73,7 +72,7 @@ fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Opt
     };
     Some(format!(
         "the kernel does not stamp this event by {clock}, which cannot be read in an NMI, where the event may come: \
-         take Clock::Monotonic, Clock::MonotonicRaw or Clock::Perf. Every clock is there for software events and BPF \
+         take CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW or perf's own. Every clock is there for software events and BPF \
          output"
     ))
 }
@@ -92,7 +91,7 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
             // `EACCES`.
             (Denial::Event, libc::EPERM) if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
                 "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern \
-                 leaves it out: see Rings::skipped"
+                 such as sched:* leaves it out"
                     .into()
             }
             (Denial::Event, _) => MODULE.into(),

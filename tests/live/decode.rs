@@ -71,13 +71,13 @@ fn of_the_source(print: &str) -> Vec<String> {
 }
 
 /// Every format of this kernel is parsed: with all its fields, each at its offset. Its line is the kernel's, but for
-/// two reasons: names that only the kernel's source has, and C's statements.
+/// two reasons: names that only the kernel's source has, and C's statements. These are few, and listed.
 #[test]
 fn every_format_of_this_kernel_is_understood() {
     let Some(root) = kernel("find tracefs", Rings::tracefs()) else { return };
     let list = fs::read_to_string(root.join("available_events"));
     let Some(list) = kernel("list tracepoints", list) else { return };
-    let (mut formats, mut printed) = (0, 0);
+    let (mut formats, mut otherwise) = (0, Vec::new());
     for name in list.lines() {
         let path = root.join("events").join(name.replace(':', "/")).join("format");
         // Events of ftrace itself have none, and others may disappear.
@@ -95,13 +95,17 @@ fn every_format_of_this_kernel_is_understood() {
             assert!(line.contains(&place) && line.contains(field.name()), "{name}: {line}: {field:?}");
         }
         formats += 1;
-        printed += usize::from(format.prints_as_the_kernel());
+        if format.prints_as_the_kernel() {
+            continue;
+        }
         let (_, print) = text.split_once("print fmt:").unwrap();
-        let has_reason = print.contains("({") || !of_the_source(print).is_empty();
-        assert!(format.prints_as_the_kernel() || has_reason, "{name}: {print}");
+        let reason = if print.contains("({") { "statements".into() } else { of_the_source(print).join(" ") };
+        assert!(!reason.is_empty(), "{name}: {print}");
+        otherwise.push(format!("{name}: {reason}"));
     }
-    println!("{formats} formats, {printed} of them printed as the kernel does");
-    assert!(formats > 0);
+    println!("{formats} formats. These are not printed as the kernel does: {otherwise:#?}");
+    // 87 of 2,323 on Linux 6.18, most for enums that a kernel does not export. One that exports fewer has more.
+    assert!(formats > 0 && otherwise.len() <= formats / 10, "{} of {formats}", otherwise.len());
 }
 
 /// Fields by name equal the values at hand-written offsets, and this thread's name.

@@ -255,7 +255,7 @@ fn a_clock_that_an_event_cannot_have_is_named() {
         drop(Rings::options().event_name("cpu-clock").clock(clock).open().unwrap());
         for options in [Rings::options().tracepoint("sched:sched_switch"), Rings::options().uprobe(&file, offset)] {
             let said = refused(options.clock(clock));
-            for named in [name, "Clock::Monotonic", "NMI"] {
+            for named in [name, "CLOCK_MONOTONIC", "NMI"] {
                 assert!(said.contains(named), "{said}: no {named}");
             }
             assert!(!said.contains("there may be no tracepoint") && !said.contains("must be a file"), "{said}");

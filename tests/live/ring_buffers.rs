@@ -368,9 +368,9 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     }
 
     let error = Reader::new(adopt(&map), Order::new().hold(RESERVED)).unwrap_err();
-    assert_error!(error, InvalidInput, "Key::Payload");
+    assert_error!(error, InvalidInput, "name the field of the payload");
     let error = Reader::new(adopt(&map), order(RESERVED).numbers(Sequence::u64(8))).unwrap_err();
-    assert_error!(error, InvalidInput, "Layout::cpu_at");
+    assert_error!(error, InvalidInput, "must name their CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
     assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");

@@ -152,7 +152,12 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
     let formats = [own(66, &5u32.to_ne_bytes()), vec![0xff; 8]].concat();
     let trace = [own(71, &[&24u64.to_ne_bytes()[..], &[0; 32]].concat()), vec![0xff; 24]].concat();
     let event = own(64, &[attr, ids].concat());
-    let rings = read(&piped(&[event.clone(), own(80, &named), formats, trace])).unwrap();
+    let whole = piped(&[event.clone(), own(80, &named), formats, trace]);
+    let rings = read(&whole).unwrap();
+    // What a processor has traced is counted, for it is not decoded.
+    let aux =
+        |bytes: &[u8]| [perf_data::aux(&read(bytes).unwrap()), perf_data::verify(&File::with(bytes).0).unwrap().aux];
+    assert_eq!((aux(&whole), aux(&file)), ([24; 2], [0; 2]));
     assert_eq!(rings.sources()[0].name(), "a name");
     assert_eq!(events(rings), events(read(&file).unwrap()));
     // Killed while it wrote what follows such a record: that is said, also if it looks like one of the kernel's.
@@ -164,6 +169,7 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
         let mut all = events(read(&cut).unwrap());
         let last = all.pop().unwrap();
         assert!(all == whole && last.contains("Damage"), "{last}");
+        assert_eq!(aux(&cut), [behind.len() as u64; 2], "no more than there is");
     }
     for (wrong, words) in [
         (own(80, &24u64.to_ne_bytes()), "--threads"),

@@ -2,6 +2,7 @@
 //! writing.
 
 mod bounds;
+mod collections;
 mod failing;
 mod hostile;
 mod limits;

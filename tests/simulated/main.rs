@@ -26,6 +26,7 @@ mod ring_buffers;
 mod rooms;
 #[path = "../schedule/mod.rs"]
 mod schedule;
+mod texts;
 
 use perfweave::{Event, Item, Layout, Merge, sim};
 

@@ -8,7 +8,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// The events cannot be read.
-    #[error("{}", in_words(.0))]
+    #[error(transparent)]
     Events(#[from] perfweave::Error),
     /// A function or a static probe of a program cannot be found.
     #[error(transparent)]
@@ -61,9 +61,4 @@ impl Error {
         let what = what.into();
         |source| Self::System { what, source }
     }
-}
-
-/// An error of the library with this program's options instead of the library's functions.
-pub(super) fn in_words(error: &perfweave::Error) -> String {
-    super::words::own_words(&error.to_string()).replace("--buffer", "--buffer-kib")
 }

@@ -154,7 +154,7 @@ fn a_count_that_is_not_exact_is_said_to_be_the_least() {
     kernel.lose(0, 3);
     let ledger = Merge::new(rings, Order::new().key(perfweave::Key::Payload(0)).hold(Hold::None)).unwrap().ledger();
     let text = Outcome { dropped: 2, ..outcome(&ledger, &recorder, &Cure::default(), 4096) }.to_string();
-    let expected = "0 events: 0 written; 2 dropped because the store was too slow; at least 3 lost (3 of them after the last event), 0 damaged; losses ";
+    let expected = "0 events: 0 written; 2 dropped because the store was too slow; at least 3 lost (3 of them after the last event of their ring), 0 damaged; losses ";
     assert!(text.starts_with(expected) && text.contains("it takes --buffer-kib "), "{text}");
     recorder.finish(&ledger.accounts).unwrap();
     let mut told = Vec::new();

@@ -1,11 +1,13 @@
 //! One page with everything in it: what it shows, its script and its style. It asks for nothing from a network.
 
-use super::picture::{By, Painter, Picture, Place};
+use super::picture::{By, Painter, Picture, Place, Run, Unknown, Wake};
+use super::spill::Spill;
 use super::view::View;
 use super::{Out, Sink};
 use perfweave::Event;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 
 const PAGE: &str = include_str!("page.html");
@@ -25,13 +27,12 @@ impl Html {
 
 impl Sink for Html {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        self.painter.event(event, view);
-        Ok(())
+        self.painter.event(event, view)
     }
 
     fn finish(mut self: Box<Self>, view: &View) -> io::Result<()> {
         let title = view.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let picture = self.painter.finish();
+        let picture = self.painter.finish()?;
         // Of the first event, which is at 0 on the page.
         let wall = view.wall.map(|wall| wall.apply(picture.start));
         page(&mut self.out, &picture, &title, wall, &[])?;
@@ -64,42 +65,53 @@ fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>,
     let since = |time: u64| time.saturating_sub(*start);
     let by = |by: &By| match by {
         By::Thread(tid) => json!(tid),
-        By::Interrupt(name) => json!(name),
+        By::Interrupt(name) => json!(**name),
     };
-    let run = picture.runs.iter().map(|run| json!([since(run.from), since(run.to), run.cpu, run.tid]));
+    let run = picture.runs.iter().map(|run| {
+        let Run { cpu, tid, from, to } = run?;
+        Ok(json!([since(from), since(to), cpu, tid]))
+    });
     rows(out, "runs", run)?;
     let wait = picture.waits.iter().map(|wait| {
-        let (call, by) = (wait.call.as_ref().map(|call| texts.number(call)), wait.by.as_ref().map(by));
-        json!([since(wait.from), since(wait.to), wait.tid, wait.words(), wait.cpu, call, by])
+        let wait = wait?;
+        let call = wait.call.as_ref().map(|call| texts.number(call)).transpose()?;
+        let by = wait.by.as_ref().map(by);
+        Ok(json!([since(wait.from), since(wait.to), wait.tid, wait.words(), wait.cpu, call, by]))
     });
     rows(out, "waits", wait)?;
-    let unknown = picture.unknown.iter();
-    rows(out, "unknown", unknown.map(|one| json!([since(one.from), since(one.to), one.cpu, one.cause.words()])))?;
+    let unknown = picture.unknown.iter().map(|unknown| {
+        let Unknown { cpu, from, to, cause } = unknown?;
+        Ok(json!([since(from), since(to), cpu, cause.words()]))
+    });
+    rows(out, "unknown", unknown)?;
     let wake = picture.wakes.iter().map(|wake| {
-        let (ran, on) = wake.ran;
-        json!([since(wake.time), wake.cpu, by(&wake.by), wake.woken, since(ran), on])
+        let Wake { time, by: waker, cpu, woken, ran: (ran, on), .. } = wake?;
+        Ok(json!([since(time), cpu, by(&waker), woken, since(ran), on]))
     });
     rows(out, "wakes", wake)?;
     let losses = picture.losses.iter();
-    rows(out, "losses", losses.map(|loss| json!([since(loss.from), since(loss.to), loss.cpu, loss.text])))?;
+    rows(out, "losses", losses.map(|loss| Ok(json!([since(loss.from), since(loss.to), loss.cpu, loss.text]))))?;
     let point = picture.points.iter().map(|point| {
-        let (text, chain) = (texts.number(&point.text), texts.number(&point.chain.join("\n")));
+        let point = point?;
+        let (text, chain) = (texts.number(&point.text)?, texts.number(&point.chain.join("\n"))?);
         let late = match point.place {
             Place::Proven => json!(0),
             Place::Assumed => json!(-1),
             Place::Late(by) => json!(by),
         };
-        json!([since(point.time), point.cpu, point.tid, point.event, text, late, chain, point.interrupt])
+        Ok(json!([since(point.time), point.cpu, point.tid, point.event, text, late, chain, point.interrupt]))
     });
     rows(out, "points", point)?;
-    write!(out, ",\"texts\":{}}}", escaped(&json!(texts.all)))
+    write!(out, ",\"texts\":[")?;
+    io::copy(&mut texts.all.read(), out)?;
+    write!(out, "]}}")
 }
 
 /// A part of the data that has many rows.
-fn rows(out: &mut impl Write, name: &str, rows: impl Iterator<Item = Value>) -> io::Result<()> {
+fn rows(out: &mut impl Write, name: &str, rows: impl Iterator<Item = io::Result<Value>>) -> io::Result<()> {
     write!(out, ",\"{name}\":[")?;
     for (at, row) in rows.enumerate() {
-        write!(out, "{}{}", if at > 0 { "," } else { "" }, escaped(&row))?;
+        write!(out, "{}{}", if at > 0 { "," } else { "" }, escaped(&row?))?;
     }
     write!(out, "]")
 }
@@ -109,20 +121,23 @@ fn escaped(value: &Value) -> String {
     value.to_string().replace('<', "\\u003c")
 }
 
+/// Texts that rows name by their numbers. They are in a file: in memory are the numbers, each with two hashes of its text.
+/// No two texts have the same 128 bits.
 #[derive(Default)]
 struct Texts {
-    all: Vec<String>,
-    numbers: HashMap<String, usize>,
+    all: Spill,
+    numbers: HashMap<[u64; 2], u32>,
+    hashes: [RandomState; 2],
 }
 
 impl Texts {
-    fn number(&mut self, text: &str) -> usize {
-        if let Some(number) = self.numbers.get(text) {
-            return *number;
+    fn number(&mut self, text: &str) -> io::Result<u32> {
+        let (hash, next) = (self.hashes.each_ref().map(|hash| hash.hash_one(text)), self.numbers.len() as u32);
+        let number = *self.numbers.entry(hash).or_insert(next);
+        if number == next {
+            write!(self.all, "{}{}", if next > 0 { "," } else { "" }, escaped(&json!(text)))?;
         }
-        self.numbers.insert(text.to_owned(), self.all.len());
-        self.all.push(text.to_owned());
-        self.all.len() - 1
+        Ok(number)
     }
 }
 

@@ -1,11 +1,14 @@
 //! A trace for <https://ui.perfetto.dev>: a track for each CPU and each thread, wake-ups as flow arrows.
 
-use super::picture::{By, Painter, Picture, Place, Wake};
+use super::picture::{By, Loss, Painter, Picture, Place, Point, Run, Wait, Wake};
+use super::spill::{Kept, Sorted};
 use super::view::View;
 use super::{Out, Sink};
+use crate::packed::Packed;
 use perfweave::{Clock, ClockOffset, Event};
 use prost::Message;
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, Write};
 
 /// The fields that are written of the messages of `protos/perfetto/trace` (Perfetto's own names and numbers).
@@ -146,30 +149,21 @@ impl Perfetto {
 
 impl Sink for Perfetto {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        self.painter.event(event, view);
-        Ok(())
+        self.painter.event(event, view)
     }
 
     fn finish(mut self: Box<Self>, view: &View) -> io::Result<()> {
-        let picture = self.painter.finish();
+        let picture = self.painter.finish()?;
         // Without a wall clock the times stand alone: there is nothing to relate them to.
         let timestamp_clock_id = view.wall.map(|_| clock_id(view.clock));
         if let Some(wall) = view.wall {
             write(&mut self.out, snapshot(clock_id(view.clock), picture.start, wall))?;
         }
         tracks(&mut self.out, &picture)?;
-        let mut packets = slices(&picture);
-        packets.extend(instants(&picture));
-        packets.extend(losses(&picture));
-        // At the same time, slices end before others begin, and begin before the instants in them.
-        packets.sort_by_key(|(time, event)| {
-            (*time, [END, BEGIN].iter().position(|kind| event.r#type == Some(*kind)).unwrap_or(2))
-        });
-        for (time, event) in packets {
-            let track_event = Some(event);
-            let timestamp = Some(time);
-            write(&mut self.out, TracePacket { timestamp, timestamp_clock_id, track_event, ..TracePacket::default() })?;
-        }
+        Packets::of(&picture)?.all(|time, event| {
+            let (timestamp, track_event) = (Some(time), Some(event));
+            write(&mut self.out, TracePacket { timestamp, timestamp_clock_id, track_event, ..TracePacket::default() })
+        })?;
         self.out.flush()
     }
 }
@@ -224,7 +218,7 @@ fn tracks(out: &mut impl Write, picture: &Picture) -> io::Result<()> {
         let rank = cpu.map_or(u32::MAX >> 1, |cpu| 2 * cpu + 1);
         all.push(named(LOSS + cpu.map_or(ANY, u64::from), name, Some(CPUS), rank));
     }
-    let mut processes = HashMap::new();
+    let mut processes = BTreeMap::new();
     for (tid, thread) in picture.threads.iter().filter(|(tid, _)| **tid > 0) {
         let pid = thread.pid.unwrap_or(*tid);
         let name = picture.threads.get(&pid).map_or(&thread.name, |leader| &leader.name);
@@ -247,39 +241,194 @@ fn tracks(out: &mut impl Write, picture: &Picture) -> io::Result<()> {
     Ok(())
 }
 
-type Timed = (u64, TrackEvent);
-
 fn event(kind: i32, track: u64, name: Option<String>) -> TrackEvent {
     TrackEvent { r#type: Some(kind), track_uuid: Some(track), name, ..TrackEvent::default() }
 }
 
-/// Who ran where, on the track of the CPU and on that of the thread; and what threads waited for.
-fn slices(picture: &Picture) -> Vec<Timed> {
-    let woken: HashMap<_, _> = picture.wakes.iter().map(|wake| ((wake.woken, wake.ran.0), wake)).collect();
-    let mut packets = Vec::new();
-    let mut slice = |from, to, begin: TrackEvent| {
-        let end = event(END, begin.track_uuid.unwrap_or(0), None);
-        packets.extend([(from, begin), (to, end)]);
-    };
-    for run in &picture.runs {
-        let on_cpu = event(BEGIN, CPU + u64::from(run.cpu), Some(picture.name(run.tid)));
-        let mut of_thread = event(BEGIN, THREAD + u64::from(run.tid), Some(format!("CPU {}", run.cpu)));
-        if let Some(wake) = woken.get(&(run.tid, run.from)) {
-            of_thread.terminating_flow_ids.extend(flow(wake));
-            of_thread.debug_annotations.push(word("woken by", by(picture, &wake.by)));
-            of_thread.debug_annotations.push(count("waited_ns", run.from.saturating_sub(wake.time)));
+/// Makes the packets of a picture one after the other, by their times: a trace is much larger than the picture.
+struct Packets<'a> {
+    picture: &'a Picture,
+    /// With the wake-up that each follows.
+    runs: Kept<(Run, Option<Wake>)>,
+    /// With their places in the picture.
+    waits: Sorted<(usize, Wait), u64>,
+    /// With their flows.
+    points: Sorted<(Option<u64>, Point), u64>,
+    ends: BinaryHeap<Reverse<End>>,
+}
+
+/// A slice that has begun. Those that end at the same time end in the order of the picture: when, which kind of slices
+/// it is, which of these, and on which track.
+type End = (u64, usize, usize, u64);
+
+/// Kinds of slices, in the order in which they begin and end at the same time.
+const RUN: usize = 0;
+const WAIT: usize = 1;
+const MISSING: usize = 2;
+
+impl<'a> Packets<'a> {
+    fn of(picture: &'a Picture) -> io::Result<Self> {
+        let (runs, flows) = woken(picture)?;
+        let (mut waits, mut flows) = (Sorted::by(|(_, wait): &(_, Wait)| wait.from), Ahead::of(flows.iter())?);
+        picture.waits.iter().enumerate().try_for_each(|(at, wait)| waits.push((at, wait?)))?;
+        let mut points = Sorted::by(|(_, point): &(_, Point)| point.time);
+        for (at, point) in picture.points.iter().enumerate() {
+            let mut flow = None;
+            while flows.next.is_some_and(|next| next <= at) {
+                flow = flows.take()?.map(flow_of);
+            }
+            points.push((flow, point?))?;
         }
-        slice(run.from, run.to, on_cpu);
-        slice(run.from, run.to, of_thread);
+        Ok(Self { picture, runs, waits, points, ends: BinaryHeap::new() })
     }
-    for wait in &picture.waits {
-        let mut begin = event(BEGIN, THREAD + u64::from(wait.tid), Some(wait.words().into()));
-        begin.categories.push("wait".into());
-        begin.debug_annotations.extend(wait.call.as_ref().map(|call| word("in", call.clone())));
-        begin.debug_annotations.extend(wait.by.as_ref().map(|waker| word("woken by", by(picture, waker))));
-        slice(wait.from, wait.to, begin);
+
+    /// At the same time, slices end before others begin, and begin before the instants in them.
+    fn all(self, mut put: impl FnMut(u64, TrackEvent) -> io::Result<()>) -> io::Result<()> {
+        let Self { picture, runs, mut waits, mut points, mut ends } = self;
+        let (mut runs, mut waits) = (Ahead::of(numbered(&runs))?, Ahead::of(waits.iter()?)?);
+        let mut points = Ahead::of(points.iter()?)?;
+        let mut losses: Vec<_> = picture.losses.iter().enumerate().collect();
+        losses.sort_by_key(|(_, loss)| loss.from);
+        let mut losses = losses.into_iter().peekable();
+        loop {
+            let begin = [
+                runs.next.as_ref().map(|(_, (run, _))| run.from),
+                waits.next.as_ref().map(|(_, wait)| wait.from),
+                losses.peek().map(|(_, loss)| loss.from),
+            ];
+            let first = begin.iter().flatten().min().copied();
+            let instant = points.next.as_ref().map(|(_, point)| point.time);
+            let next = [first, instant].into_iter().flatten().min();
+            if let Some(&Reverse((to, .., track))) = ends.peek()
+                && next.is_none_or(|next| to <= next)
+            {
+                ends.pop();
+                put(to, event(END, track, None))?;
+                continue;
+            }
+            let mut slice = |from, to, kind, at, begin: TrackEvent| {
+                ends.push(Reverse((to, kind, at, begin.track_uuid.unwrap_or(0))));
+                put(from, begin)
+            };
+            if first.is_none() || first != next {
+                let Some((flow, point)) = points.take()? else { return Ok(()) };
+                put(point.time, instant_of(picture, flow, &point))?;
+            } else if begin[RUN] == first {
+                let Some((at, (run, wake))) = runs.take()? else { continue };
+                for begin in of_run(picture, &run, wake.as_ref()) {
+                    slice(run.from, run.to, RUN, at, begin)?;
+                }
+            } else if begin[WAIT] == first {
+                let Some((at, wait)) = waits.take()? else { continue };
+                slice(wait.from, wait.to, WAIT, at, of_wait(picture, &wait))?;
+            } else if let Some((at, loss)) = losses.next() {
+                // A slice without length has no end after its beginning.
+                slice(loss.from, loss.to.max(loss.from + 1), MISSING, at, of_loss(loss))?;
+            }
+        }
     }
-    packets
+}
+
+fn numbered<T: Packed>(kept: &Kept<T>) -> impl Iterator<Item = io::Result<(usize, T)>> {
+    kept.iter().enumerate().map(|(at, value)| Ok((at, value?)))
+}
+
+/// The runs with the wake-ups that they follow, and the places of the events that tell of these.
+fn woken(picture: &Picture) -> io::Result<(Kept<(Run, Option<Wake>)>, Kept<usize>)> {
+    let mut wakes = Sorted::by(|wake: &Wake| wake.ran.0);
+    picture.wakes.iter().try_for_each(|wake| wakes.push(wake?))?;
+    let (mut wakes, mut here) = (Ahead::of(wakes.iter()?)?, Vec::<Wake>::new());
+    let (mut runs, mut flows) = (Kept::default(), Sorted::by(|point: &usize| *point));
+    for run in picture.runs.iter() {
+        let run = run?;
+        here.retain(|wake| wake.ran.0 == run.from);
+        while wakes.next.as_ref().is_some_and(|wake| wake.ran.0 <= run.from) {
+            here.extend(wakes.take()?.filter(|wake| wake.ran.0 == run.from));
+        }
+        let of_run = || here.iter().filter(|wake| wake.woken == run.tid);
+        of_run().filter_map(|wake| wake.point).try_for_each(|point| flows.push(point))?;
+        // Of several the last counts.
+        runs.push(&(run, of_run().next_back().cloned()))?;
+    }
+    Ok((runs, flows.kept()?))
+}
+
+/// Values, and the next one of them.
+struct Ahead<I, T> {
+    next: Option<T>,
+    rest: I,
+}
+
+impl<I: Iterator<Item = io::Result<T>>, T> Ahead<I, T> {
+    fn of(mut rest: I) -> io::Result<Self> {
+        Ok(Self { next: rest.next().transpose()?, rest })
+    }
+
+    fn take(&mut self) -> io::Result<Option<T>> {
+        Ok(std::mem::replace(&mut self.next, self.rest.next().transpose()?))
+    }
+}
+
+/// Who ran where, on the track of the CPU and on that of the thread.
+fn of_run(picture: &Picture, run: &Run, wake: Option<&Wake>) -> [TrackEvent; 2] {
+    let on_cpu = event(BEGIN, CPU + u64::from(run.cpu), Some(picture.name(run.tid)));
+    let mut of_thread = event(BEGIN, THREAD + u64::from(run.tid), Some(format!("CPU {}", run.cpu)));
+    if let Some(wake) = wake {
+        of_thread.terminating_flow_ids.extend(wake.point.map(flow_of));
+        of_thread.debug_annotations.push(word("woken by", by(picture, &wake.by)));
+        of_thread.debug_annotations.push(count("waited_ns", run.from.saturating_sub(wake.time)));
+    }
+    [on_cpu, of_thread]
+}
+
+/// What threads waited for.
+fn of_wait(picture: &Picture, wait: &Wait) -> TrackEvent {
+    let mut begin = event(BEGIN, THREAD + u64::from(wait.tid), Some(wait.words().into()));
+    begin.categories.push("wait".into());
+    begin.debug_annotations.extend(wait.call.as_ref().map(|call| word("in", call.clone())));
+    begin.debug_annotations.extend(wait.by.as_ref().map(|waker| word("woken by", by(picture, waker))));
+    begin
+}
+
+/// Stretches in which records are missing.
+fn of_loss(loss: &Loss) -> TrackEvent {
+    let mut begin = event(BEGIN, LOSS + loss.cpu.map_or(ANY, u64::from), Some("records missing".into()));
+    begin.categories.push("loss".into());
+    begin.debug_annotations.push(word("what", loss.text.clone()));
+    begin
+}
+
+/// An event, on the track of the thread that caused it. What the idle thread and interrupts cause is on the CPU's
+/// track.
+fn instant_of(picture: &Picture, flow: Option<u64>, point: &Point) -> TrackEvent {
+    let track = match (point.by(), point.cpu) {
+        (Some(tid @ 1..), _) => THREAD + u64::from(tid),
+        (_, Some(cpu)) => CPU + u64::from(cpu),
+        _ => CPUS,
+    };
+    let name = &picture.events[point.event];
+    let mut instant = event(INSTANT, track, Some(name.clone()));
+    instant.categories.push(name.split_once(':').map_or("perf", |(category, _)| category).to_owned());
+    instant.flow_ids.extend(flow);
+    instant.debug_annotations.push(word("event", point.text.clone()));
+    instant.debug_annotations.extend(point.cpu.map(|cpu| count("cpu", cpu.into())));
+    instant.debug_annotations.extend(point.interrupt.map(|interrupt| word("by interrupt", interrupt.into())));
+    if !point.chain.is_empty() {
+        instant.debug_annotations.push(word("call chain", point.chain.join("\n")));
+    }
+    match point.place {
+        Place::Proven => {}
+        Place::Assumed => {
+            instant.categories.push("unproven".into());
+            instant.name = Some(format!("{name} (order not proven)"));
+        }
+        Place::Late(by) => {
+            instant.categories.push("late".into());
+            instant.name = Some(format!("{name} (late)"));
+            instant.debug_annotations.push(count("late_by_ns", by));
+        }
+    }
+    instant
 }
 
 /// The thread or the interrupt that woke a thread.
@@ -290,61 +439,9 @@ fn by(picture: &Picture, by: &By) -> String {
     }
 }
 
-/// The flow of a wake-up: any number that no other has. `None`: no event tells of it.
-fn flow(wake: &Wake) -> Option<u64> {
-    wake.point.map(|point| point as u64 + 1)
-}
-
-/// All events, on the track of the thread that caused them. What the idle thread and interrupts cause is on the CPU's
-/// track.
-fn instants(picture: &Picture) -> impl Iterator<Item = Timed> {
-    // A thread that begins to run with the last event has no slice that an arrow could lead to.
-    let runs: HashSet<_> = picture.runs.iter().map(|run| (run.tid, run.from)).collect();
-    let arrives = |wake: &&Wake| runs.contains(&(wake.woken, wake.ran.0));
-    let flows = picture.wakes.iter().filter(arrives).filter_map(|wake| wake.point.zip(flow(wake)));
-    let flows: HashMap<_, _> = flows.collect();
-    picture.points.iter().enumerate().map(move |(at, point)| {
-        let track = match (point.by(), point.cpu) {
-            (Some(tid @ 1..), _) => THREAD + u64::from(tid),
-            (_, Some(cpu)) => CPU + u64::from(cpu),
-            _ => CPUS,
-        };
-        let name = &picture.events[point.event];
-        let mut instant = event(INSTANT, track, Some(name.clone()));
-        instant.categories.push(name.split_once(':').map_or("perf", |(category, _)| category).to_owned());
-        instant.flow_ids.extend(flows.get(&at));
-        instant.debug_annotations.push(word("event", point.text.clone()));
-        instant.debug_annotations.extend(point.cpu.map(|cpu| count("cpu", cpu.into())));
-        instant.debug_annotations.extend(point.interrupt.map(|interrupt| word("by interrupt", interrupt.into())));
-        if !point.chain.is_empty() {
-            instant.debug_annotations.push(word("call chain", point.chain.join("\n")));
-        }
-        match point.place {
-            Place::Proven => {}
-            Place::Assumed => {
-                instant.categories.push("unproven".into());
-                instant.name = Some(format!("{name} (order not proven)"));
-            }
-            Place::Late(by) => {
-                instant.categories.push("late".into());
-                instant.name = Some(format!("{name} (late)"));
-                instant.debug_annotations.push(count("late_by_ns", by));
-            }
-        }
-        (point.time, instant)
-    })
-}
-
-/// Stretches in which records are missing.
-fn losses(picture: &Picture) -> impl Iterator<Item = Timed> {
-    picture.losses.iter().flat_map(|loss| {
-        let track = LOSS + loss.cpu.map_or(ANY, u64::from);
-        let mut begin = event(BEGIN, track, Some("records missing".into()));
-        begin.categories.push("loss".into());
-        begin.debug_annotations.push(word("what", loss.text.clone()));
-        // A slice without length has no end after its beginning.
-        [(loss.from, begin), (loss.to.max(loss.from + 1), event(END, track, None))]
-    })
+/// The flow of a wake-up of which the event at this place tells: any number that no other has.
+fn flow_of(point: usize) -> u64 {
+    point as u64 + 1
 }
 
 fn word(name: &str, value: String) -> DebugAnnotation {
@@ -357,28 +454,59 @@ fn count(name: &str, value: u64) -> DebugAnnotation {
 
 #[cfg(test)]
 mod tests {
-    use super::{CPU, INSTANT, THREAD, instants, slices};
-    use crate::convert::picture::{By, Picture, Place, Point, Run, Wake};
+    use super::proto::TrackEvent;
+    use super::{BEGIN, CPU, END, INSTANT, Packets, THREAD};
+    use crate::convert::picture::{By, Loss, Picture, Place, Point, Run, Wait, Wake};
+    use crate::waits::Why;
 
     fn point() -> Point {
         let (place, text) = (Place::Proven, "x".into());
         Point { time: 7, cpu: Some(1), tid: Some(9), interrupt: None, event: 0, text, place, chain: vec![] }
     }
 
+    fn packets(picture: &Picture) -> Vec<(u64, TrackEvent)> {
+        let mut all = Vec::new();
+        Packets::of(picture).unwrap().all(|time, event| Ok(all.push((time, event)))).unwrap();
+        all
+    }
+
+    fn instants(picture: &Picture) -> Vec<TrackEvent> {
+        packets(picture).into_iter().map(|(_, event)| event).filter(|event| event.r#type == Some(INSTANT)).collect()
+    }
+
+    /// At the same time, slices end before others begin, and begin before the instants in them.
+    #[test]
+    fn packets_come_by_their_times() {
+        let run = |from, to| Run { cpu: 0, tid: 3, from, to };
+        let wait = Wait { tid: 3, from: 7, to: 9, why: Why::Ready, cpu: None, call: None, by: None };
+        let picture = Picture {
+            events: vec!["x".into()],
+            points: [point(), Point { time: 9, ..point() }].into_iter().collect(),
+            runs: [run(5, 7), run(9, 12)].into_iter().collect(),
+            waits: [wait].into_iter().collect(),
+            losses: vec![Loss { cpu: None, from: 12, to: 12, text: String::new() }],
+            ..Picture::default()
+        };
+        let order: Vec<_> = packets(&picture).into_iter().map(|(time, event)| (time, event.r#type.unwrap())).collect();
+        let (runs, waits) = ([(5, BEGIN), (5, BEGIN), (7, END), (7, END)], [(7, BEGIN), (7, INSTANT), (9, END)]);
+        let ran = [(9, BEGIN), (9, BEGIN), (9, INSTANT), (12, END), (12, END), (12, BEGIN), (13, END)];
+        assert_eq!(order, [&runs[..], &waits, &ran].concat());
+    }
+
     /// The thread that it interrupts has no part in what an interrupt does.
     #[test]
     fn what_an_interrupt_does_is_on_its_cpus_track() {
-        let points = [None, Some("softirq")].map(|interrupt| Point { interrupt, ..point() }).to_vec();
+        let points = [None, Some("softirq")].map(|interrupt| Point { interrupt, ..point() }).into_iter().collect();
         let wakes = [(0, By::Thread(9)), (1, By::Interrupt("softirq".into()))].map(|(point, by)| {
             let ran = (8 + point as u64, 0);
             Wake { time: 7, point: Some(point), by, cpu: Some(1), woken: 3, ran }
         });
-        let runs = [8, 9].map(|from| Run { cpu: 0, tid: 3, from, to: from + 1 }).to_vec();
+        let runs = [8, 9].map(|from| Run { cpu: 0, tid: 3, from, to: from + 1 }).into_iter().collect();
         let events = vec!["sched:sched_waking".into()];
-        let picture = Picture { events, points, wakes: wakes.to_vec(), runs, ..Picture::default() };
-        let tracks: Vec<_> = instants(&picture).map(|(_, event)| event.track_uuid).collect();
+        let picture = Picture { events, points, wakes: wakes.into_iter().collect(), runs, ..Picture::default() };
+        let tracks: Vec<_> = instants(&picture).into_iter().map(|event| event.track_uuid).collect();
         assert_eq!(tracks, [Some(THREAD + 9), Some(CPU + 1)]);
-        let notes = slices(&picture).into_iter().flat_map(|(_, event)| event.debug_annotations);
+        let notes = packets(&picture).into_iter().flat_map(|(_, event)| event.debug_annotations);
         let wakers = notes.filter(|note| note.name.as_deref() == Some("woken by")).filter_map(|note| note.string_value);
         assert_eq!(wakers.collect::<Vec<_>>(), ["? 9", "[softirq]"]);
     }
@@ -387,10 +515,9 @@ mod tests {
     #[test]
     fn late_and_unproven_events_say_so() {
         let point = |place| Point { place, ..point() };
-        let points = [Place::Proven, Place::Assumed, Place::Late(50)].map(point).to_vec();
+        let points = [Place::Proven, Place::Assumed, Place::Late(50)].map(point).into_iter().collect();
         let picture = Picture { events: vec!["sched:sched_switch".into()], points, ..Picture::default() };
-        let read: Vec<_> = instants(&picture).map(|(_, event)| event).collect();
-        assert!(read.iter().all(|event| event.r#type == Some(INSTANT)));
+        let read = instants(&picture);
         let categories = read.iter().map(|event| event.categories.join(" ")).collect::<Vec<_>>();
         assert_eq!(categories, ["sched", "sched unproven", "sched late"]);
         let by = read[2].debug_annotations.iter().find(|note| note.name.as_deref() == Some("late_by_ns")).unwrap();

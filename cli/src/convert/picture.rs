@@ -2,15 +2,19 @@
 //! the traces are made of it. Who ran and who waited is what the [account](crate::waits) says.
 
 use super::names::{Names, frames};
-use super::view::View;
+use super::spill::{Kept, Sorted};
+use super::view::{View, lossy};
 use crate::failure::Failure;
 use crate::numbers::ENDED;
+use crate::packed::{Packed, packed};
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
-use crate::waits::{Cause, Has, In, Stretch, Waker, What, Why};
+use crate::waits::{Cause, Has, In, Stretch, Waker, What, Who, Why};
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Event, Item, Record, Rings};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
 
 /// Times are those of the recording's clock, in nanoseconds.
 #[derive(Debug, Default)]
@@ -20,11 +24,14 @@ pub struct Picture {
     pub cpus: BTreeSet<u32>,
     pub threads: BTreeMap<u32, Thread>,
     pub events: Vec<String>,
-    pub points: Vec<Point>,
-    pub runs: Vec<Run>,
-    pub waits: Vec<Wait>,
-    pub unknown: Vec<Unknown>,
-    pub wakes: Vec<Wake>,
+    pub points: Kept<Point>,
+    /// By their beginning.
+    pub runs: Kept<Run>,
+    /// Thread by thread.
+    pub waits: Kept<Wait>,
+    pub unknown: Kept<Unknown>,
+    /// By their time.
+    pub wakes: Kept<Wake>,
     pub losses: Vec<Loss>,
 }
 
@@ -108,7 +115,7 @@ impl Wait {
 pub enum By {
     Thread(u32),
     /// Its name, or its kind.
-    Interrupt(String),
+    Interrupt(Arc<str>),
 }
 
 /// A time in which it is not known who had a CPU, and why not.
@@ -124,7 +131,7 @@ pub struct Unknown {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wake {
     pub time: u64,
-    /// The event that says so: an index of [`Picture::points`].
+    /// The event that says so: its place in [`Picture::points`].
     pub point: Option<usize>,
     pub by: By,
     /// Where, if it is known.
@@ -157,6 +164,8 @@ pub struct Painter {
     /// The scheduler's names. Those in the picture are the view's.
     told: crate::names::Names,
     wakings: Wakings,
+    /// The threads that have caused any event.
+    recorded: HashSet<u32>,
     /// Whether threads say themselves that they are on a CPU. Then those that do not are not recorded: nobody knows
     /// when they run.
     has_switches: bool,
@@ -170,11 +179,11 @@ impl Painter {
     }
 
     fn of(scheduler: Scheduler) -> Self {
-        let (picture, numbers, names, told, wakings, untimed) = Default::default();
-        Self { picture, numbers, names, scheduler, told, wakings, has_switches: false, untimed }
+        let (picture, numbers, names, told, wakings, recorded, untimed) = Default::default();
+        Self { picture, numbers, names, scheduler, told, wakings, recorded, has_switches: false, untimed }
     }
 
-    pub fn event(&mut self, event: &Event<'_>, view: &View) {
+    pub fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
         self.names.learn(event);
         let lost = match event.item() {
             Item::Record(record) => {
@@ -189,11 +198,14 @@ impl Painter {
         });
         // What perf says of the time before the recording has the time 0. A loss before the first record of a CPU, or
         // behind the last, has none.
-        let Some(time) = event.key().filter(|key| *key > 0) else { return self.untimed.extend(loss) };
+        let Some(time) = event.key().filter(|key| *key > 0) else {
+            self.untimed.extend(loss);
+            return Ok(());
+        };
         if self.picture.start == 0 {
             if event.record().is_some_and(|record| NAMES.contains(&record.kind())) {
                 // A recording begins with its first event. The names of before are known then.
-                return;
+                return Ok(());
             }
             self.picture.start = time;
         }
@@ -201,8 +213,9 @@ impl Painter {
         self.picture.end = self.picture.end.max(time);
         self.picture.cpus.extend(event.cpu().filter(|cpu| *cpu != u32::MAX));
         self.lost(loss, time);
-        if let Item::Record(record) = event.item() {
-            self.record(time, event, &record, view);
+        match event.item() {
+            Item::Record(record) => self.record(time, event, &record, view),
+            _ => Ok(()),
         }
     }
 
@@ -219,10 +232,8 @@ impl Painter {
         self.lost(placed, to);
     }
 
-    fn record(&mut self, time: u64, event: &Event<'_>, record: &Record<'_>, view: &View) {
+    fn record(&mut self, time: u64, event: &Event<'_>, record: &Record<'_>, view: &View) -> io::Result<()> {
         let tid = view.tid(record);
-        let name = view.name(record);
-        let number = self.number(&name);
         let place = match event.certainty() {
             Certainty::Proven => Place::Proven,
             Certainty::Assumed => Place::Assumed,
@@ -233,17 +244,24 @@ impl Painter {
         let frames =
             if record.callchain().is_some() || view.format(record).is_none() { frames(record) } else { Vec::new() };
         let chain = frames.into_iter().rev().map(|frame| self.names.name(pid, frame, Some(time), view)).collect();
-        let cpu = event.cpu();
-        let (interrupt, text) = (view.interrupt(record), view.words(record));
-        self.picture.points.push(Point { time, cpu, tid, interrupt, event: number, text, place, chain });
+        // Of a group, one member alone has the chain: it was sampled once.
+        let mut chain = Some(chain);
+        let (cpu, interrupt, at) = (event.cpu(), view.interrupt(record), self.picture.points.len());
+        for shown in view.shown(record) {
+            let number = self.number(&view.name(record, shown));
+            let (text, chain) = (view.words(record, shown), chain.take().unwrap_or_default());
+            self.picture.points.push(&Point { time, cpu, tid, interrupt, event: number, text, place, chain })?;
+        }
         if let Some(tid) = tid {
             self.thread(tid, view);
+            self.recorded.insert(tid);
         }
         self.has_switches |=
             matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE);
-        if let Some(woken) = view.wakes(record) {
-            self.wakings.entry(woken).or_default().push((time, self.picture.points.len() - 1));
+        if let Some(woken) = view.wakes(record).filter(|_| self.picture.points.len() > at) {
+            Waking { time, at, cpu, tid, interrupt }.pack(self.wakings.entry(woken).or_default());
         }
+        Ok(())
     }
 
     fn number(&mut self, name: &str) -> usize {
@@ -258,59 +276,63 @@ impl Painter {
 
     fn thread(&mut self, tid: u32, view: &View) {
         let thread = self.picture.threads.entry(tid).or_default();
-        if let Some(name) = view.comm(tid)
+        if let Some(name) = view.comm(tid).map(lossy)
             && thread.name != name
         {
-            name.clone_into(&mut thread.name);
+            thread.name = name.into_owned();
         }
         thread.pid = view.pid(tid).or(thread.pid);
     }
 
     /// The picture, with everything in order of its beginning.
-    pub fn finish(mut self) -> Picture {
+    pub fn finish(mut self) -> io::Result<Picture> {
         self.names.tell();
         for loss in self.untimed.clone() {
             self.place(self.picture.end, loss.cpu);
         }
-        self.picture.take(&self.scheduler, &self.wakings);
-        if self.has_switches {
-            self.picture.leave_out_strangers();
-        }
-        self.picture
+        let recorded = self.has_switches.then_some(&self.recorded);
+        self.picture.take(&self.scheduler, &self.wakings, recorded)?;
+        Ok(self.picture)
     }
 }
 
-/// The events that tell of wake-ups, by the thread's number in the first PID namespace: when, and which of
-/// [`Picture::points`].
-type Wakings = HashMap<u32, Vec<(u64, usize)>>;
+/// The events that tell of wake-ups, by the thread's number in the first PID namespace: [`Waking`], packed.
+type Wakings = HashMap<u32, Vec<u8>>;
+
+/// What is kept of such an event.
+#[derive(Debug, Clone, Copy)]
+struct Waking {
+    time: u64,
+    /// Its place in [`Picture::points`].
+    at: usize,
+    cpu: Option<u32>,
+    tid: Option<u32>,
+    interrupt: Option<&'static str>,
+}
 
 impl Picture {
     /// What an account says of a time.
-    pub fn of(scheduler: &Scheduler, start: u64, end: u64) -> Self {
+    pub fn of(scheduler: &Scheduler, start: u64, end: u64) -> io::Result<Self> {
         let cpus = scheduler.account.cpus();
         let mut picture = Self { start, end, cpus, ..Self::default() };
-        picture.take(scheduler, &Wakings::new());
-        let lost = |unknown: &&Unknown| matches!(unknown.cause, Cause::Loss | Cause::Untraced);
-        let loss = |&Unknown { cpu, from, to, cause }| Loss { cpu: Some(cpu), from, to, text: cause.words().into() };
-        picture.losses = picture.unknown.iter().filter(lost).map(loss).collect();
-        picture
-    }
-
-    fn take(&mut self, scheduler: &Scheduler, wakings: &Wakings) {
-        let (account, mut calls) = (&scheduler.account, Calls::default());
-        for cpu in account.cpus() {
-            for Stretch { from, to, what } in account.owners(cpu, self.start, self.end) {
-                match what {
-                    Has::Thread(who) => self.runs.push(Run { cpu, tid: scheduler.number(who), from, to }),
-                    Has::Unknown(cause) => self.unknown.push(Unknown { cpu, from, to, cause }),
-                    Has::Idle => {}
-                }
+        picture.take(scheduler, &Wakings::new(), None)?;
+        for unknown in picture.unknown.iter() {
+            let Unknown { cpu, from, to, cause } = unknown?;
+            if matches!(cause, Cause::Loss | Cause::Untraced) {
+                picture.losses.push(Loss { cpu: Some(cpu), from, to, text: cause.words().into() });
             }
         }
-        self.runs.sort_by_key(|run| (run.from, run.cpu));
-        for who in account.known_threads().into_iter().filter(|who| who.thread > 0) {
-            let did = account.did(who, self.start, self.end);
-            let (tid, known) = (scheduler.number(who), account.known(who));
+        Ok(picture)
+    }
+
+    /// `recorded`: threads that are not among them are strangers. They are seen when they are woken, or when another
+    /// makes way for them, and tell nothing themselves. `None`: all are recorded.
+    fn take(&mut self, scheduler: &Scheduler, wakings: &Wakings, recorded: Option<&HashSet<u32>>) -> io::Result<()> {
+        let is_recorded = |tid: u32| recorded.is_none_or(|recorded| recorded.contains(&tid));
+        self.take_runs(scheduler, is_recorded)?;
+        let (mut calls, mut wakes) = (Calls::default(), Sorted::by(|wake: &Wake| wake.time));
+        for who in scheduler.account.known_threads().into_iter().filter(|who| who.thread > 0) {
+            let (tid, known) = (scheduler.number(who), scheduler.account.known(who));
             let thread = self.threads.entry(tid).or_default();
             if let Some(known) = known {
                 thread.pid = thread.pid.or(known.process.filter(|process| *process != ENDED));
@@ -318,59 +340,95 @@ impl Picture {
                     thread.name.clone_from(&known.name);
                 }
             }
-            self.take_waits(scheduler, tid, &did, &mut calls);
-            self.take_wakes(scheduler, tid, &did, wakings.get(&who.thread).map_or(&[], Vec::as_slice));
+            if is_recorded(tid) {
+                self.take_waits(scheduler, who, &mut calls)?;
+                let wakings = wakings.get(&who.thread).map_or(&[][..], Vec::as_slice);
+                self.take_wakes(scheduler, who, wakings, &mut wakes)?;
+            }
         }
-        self.wakes.sort_by_key(|wake| wake.time);
+        self.wakes = wakes.kept()?;
         self.threads.entry(0).or_default().name = "swapper".into();
+        Ok(())
     }
 
-    fn take_waits(&mut self, scheduler: &Scheduler, tid: u32, did: &[Stretch<What>], calls: &mut Calls) {
-        for Stretch { from, to, what } in did {
+    fn take_runs(&mut self, scheduler: &Scheduler, is_recorded: impl Fn(u32) -> bool) -> io::Result<()> {
+        let mut runs = Sorted::by(|run: &Run| (run.from, run.cpu));
+        for cpu in scheduler.account.cpus() {
+            for Stretch { from, to, what } in scheduler.account.owners(cpu, self.start, self.end) {
+                match what {
+                    Has::Thread(who) => runs.push(Run { cpu, tid: scheduler.number(who), from, to })?,
+                    Has::Unknown(cause) => self.unknown.push(&Unknown { cpu, from, to, cause })?,
+                    Has::Idle => {}
+                }
+            }
+        }
+        for run in runs.iter()? {
+            let run @ Run { cpu, tid, from, to } = run?;
+            if is_recorded(tid) {
+                self.runs.push(&run)?;
+            } else {
+                self.unknown.push(&Unknown { cpu, from, to, cause: Cause::Unseen })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_waits(&mut self, scheduler: &Scheduler, who: Who, calls: &mut Calls) -> io::Result<()> {
+        let tid = scheduler.number(who);
+        for Stretch { from, to, what } in scheduler.account.did(who, self.start, self.end) {
             let (why, cpu, call, by) = match what {
                 What::Runs { .. } | What::Unknown(_) => continue,
-                What::Ready { cpu, .. } => (Why::Ready, *cpu, None, None),
+                What::Ready { cpu, .. } => (Why::Ready, cpu, None, None),
                 What::Blocked { why, call, end, .. } => {
-                    let call = if let In::Call(call) = call { Some(calls.words(call, None)) } else { None };
-                    (*why, None, call, end.as_ref().map(|end| By::of(scheduler, end, None)))
+                    let call = if let In::Call(call) = call { Some(calls.words(&call, None)) } else { None };
+                    (why, None, call, end.map(|end| By::of(scheduler, &end, None)))
                 }
             };
-            self.waits.push(Wait { tid, from: *from, to: *to, why, cpu, call, by });
+            self.waits.push(&Wait { tid, from, to, why, cpu, call, by })?;
         }
+        Ok(())
     }
 
     /// Each wake-up after which the thread ran.
-    fn take_wakes(&mut self, scheduler: &Scheduler, tid: u32, did: &[Stretch<What>], wakings: &[(u64, usize)]) {
-        for (at, two) in did.windows(2).enumerate() {
-            let [
-                Stretch { from, what: What::Ready { taken_off: false, .. }, .. },
-                Stretch { from: ran, what: What::Runs { cpu: on }, .. },
-            ] = two
-            else {
+    fn take_wakes(
+        &self,
+        scheduler: &Scheduler,
+        who: Who,
+        mut wakings: &[u8],
+        wakes: &mut Sorted<Wake, u64>,
+    ) -> io::Result<()> {
+        let mut wakings = std::iter::from_fn(|| (!wakings.is_empty()).then(|| Waking::unpack(&mut wakings))).peekable();
+        let (mut last, mut before, mut two) = (None, None, None);
+        for stretch in scheduler.account.did(who, self.start, self.end) {
+            let (on, ran) = (if let What::Runs { cpu } = stretch.what { Some(cpu) } else { None }, stretch.from);
+            let (earlier, ready) = (std::mem::replace(&mut before, two.take()), &before);
+            two = Some(stretch);
+            let (Some(on), Some(Stretch { from, what: What::Ready { taken_off: false, .. }, .. })) = (on, ready) else {
                 continue;
             };
-            let before = at.checked_sub(1).map(|before| &did[before]);
-            let woken = match before.map(|before| &before.what) {
+            let woken = match earlier.as_ref().map(|earlier: &Stretch<What>| &earlier.what) {
                 Some(What::Blocked { end: Some(end), .. }) => Some(end),
                 _ => None,
             };
             // Without a time in which it was blocked, it was woken before it left its CPU, and after it came there.
-            let since = if woken.is_some() { *from } else { before.map_or(*from, |before| before.from) };
-            let last = wakings[..wakings.partition_point(|(time, _)| time <= from)].last();
-            let (time, point) =
-                last.filter(|(time, _)| *time >= since).map_or((*from, None), |(time, at)| (*time, Some(*at)));
-            let event = point.map(|point| &self.points[point]);
+            let since = if woken.is_some() { *from } else { earlier.as_ref().map_or(*from, |earlier| earlier.from) };
+            while let Some(waking) = wakings.next_if(|waking| waking.time <= *from) {
+                last = Some(waking);
+            }
+            let event = last.filter(|waking| waking.time >= since);
+            let (time, point) = event.map_or((*from, None), |waking| (waking.time, Some(waking.at)));
             let (by, cpu) = match (woken, event) {
                 (Some(end), _) => (
                     By::of(scheduler, end, event),
                     event.map_or_else(|| ran_on(scheduler, end, time), |event| event.cpu),
                 ),
-                (None, Some(Point { interrupt: Some(kind), cpu, .. })) => (By::Interrupt((*kind).into()), *cpu),
-                (None, Some(Point { tid: Some(tid), cpu, .. })) => (By::Thread(*tid), *cpu),
+                (None, Some(Waking { interrupt: Some(kind), cpu, .. })) => (By::Interrupt(kind.into()), cpu),
+                (None, Some(Waking { tid: Some(tid), cpu, .. })) => (By::Thread(tid), cpu),
                 (None, _) => continue,
             };
-            self.wakes.push(Wake { time, point, by, cpu, woken: tid, ran: (*ran, *on) });
+            wakes.push(Wake { time, point, by, cpu, woken: scheduler.number(who), ran: (ran, on) })?;
         }
+        Ok(())
     }
 
     /// The name of a thread and its number.
@@ -378,25 +436,15 @@ impl Picture {
     pub fn name(&self, tid: u32) -> String {
         format!("{} {tid}", self.threads.get(&tid).map_or("?", |thread| &thread.name))
     }
-
-    /// Threads that are seen when they are woken, or when another makes way for them, and tell nothing themselves.
-    fn leave_out_strangers(&mut self) {
-        let recorded: HashSet<_> = self.points.iter().filter_map(|point| point.tid).collect();
-        let strangers = self.runs.extract_if(.., |run| !recorded.contains(&run.tid));
-        let unseen = |Run { cpu, from, to, .. }| Unknown { cpu, from, to, cause: Cause::Unseen };
-        self.unknown.extend(strangers.map(unseen));
-        self.waits.retain(|wait| recorded.contains(&wait.tid));
-        self.wakes.retain(|wake| recorded.contains(&wake.woken));
-    }
 }
 
 impl By {
     /// `event`: what tells of the wake-up.
-    fn of(scheduler: &Scheduler, waker: &Waker, event: Option<&Point>) -> Self {
+    fn of(scheduler: &Scheduler, waker: &Waker, event: Option<Waking>) -> Self {
         let kind = || event.and_then(|event| event.interrupt).unwrap_or("interrupt");
         match waker {
             Waker::Thread(who) => Self::Thread(scheduler.number(*who)),
-            Waker::Interrupt(name) => Self::Interrupt(name.as_deref().unwrap_or_else(kind).into()),
+            Waker::Interrupt(name) => Self::Interrupt(name.clone().unwrap_or_else(|| kind().into())),
         }
     }
 }
@@ -404,9 +452,49 @@ impl By {
 /// Where a waker ran.
 fn ran_on(scheduler: &Scheduler, waker: &Waker, time: u64) -> Option<u32> {
     let Waker::Thread(who) = waker else { return None };
-    match scheduler.account.did(*who, time.saturating_sub(1), time)[..] {
-        [Stretch { what: What::Runs { cpu }, .. }] => Some(cpu),
+    let mut did = scheduler.account.did(*who, time.saturating_sub(1), time);
+    match (did.next()?.what, did.next()) {
+        (What::Runs { cpu }, None) => Some(cpu),
         _ => None,
+    }
+}
+
+packed!(Point { time, cpu, tid, interrupt, event, text, place, chain });
+packed!(Run { cpu, tid, from, to });
+packed!(Wait { tid, from, to, why, cpu, call, by });
+packed!(Unknown { cpu, from, to, cause });
+packed!(Wake { time, point, by, cpu, woken, ran });
+packed!(Waking { time, at, cpu, tid, interrupt });
+
+impl Packed for Place {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Proven => None,
+            Self::Assumed => Some(None),
+            Self::Late(by) => Some(Some(*by)),
+        }
+        .pack(out);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Self {
+        match Packed::unpack(bytes) {
+            None => Self::Proven,
+            Some(None) => Self::Assumed,
+            Some(Some(by)) => Self::Late(by),
+        }
+    }
+}
+
+impl Packed for By {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Thread(tid) => (true, *tid).pack(out),
+            Self::Interrupt(name) => (false, Arc::clone(name)).pack(out),
+        }
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Self {
+        if bool::unpack(bytes) { Self::Thread(u32::unpack(bytes)) } else { Self::Interrupt(Packed::unpack(bytes)) }
     }
 }
 
@@ -418,7 +506,7 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{By, Loss, Painter, Picture, Place, Point, Run};
+    use super::{By, Kept, Loss, Packed, Painter, Picture, Run, Waking};
     use crate::scheduler::Scheduler;
     use crate::waits::{Cause, Why};
 
@@ -432,13 +520,12 @@ mod tests {
         painter
     }
 
-    fn point(time: u64, tid: u32, interrupt: Option<&'static str>) -> Point {
-        let (place, text, chain) = (Place::Proven, String::new(), Vec::new());
-        Point { time, cpu: Some(1), tid: Some(tid), interrupt, event: 0, text, place, chain }
+    fn all<T: Packed>(kept: &Kept<T>) -> impl Iterator<Item = T> {
+        kept.iter().map(Result::unwrap)
     }
 
     fn waits(picture: &Picture) -> Vec<(u32, u64, u64, Why)> {
-        picture.waits.iter().map(|wait| (wait.tid, wait.from, wait.to, wait.why)).collect()
+        all(&picture.waits).map(|wait| (wait.tid, wait.from, wait.to, wait.why)).collect()
     }
 
     /// A thread sleeps, is woken, and waits for a CPU on which another runs meanwhile. The event of the wake-up says
@@ -456,22 +543,23 @@ mod tests {
             account.switches(100, 0, 7, LEFT, 9);
             account.switches(120, 0, 9, LEFT, 7);
         });
-        painter.picture.points = vec![point(50, 8, None), point(90, 8, Some("softirq"))];
-        painter.wakings.insert(7, vec![(50, 0), (90, 1)]);
-        let picture = painter.finish();
+        let waking = |time, at, interrupt| Waking { time, at, cpu: Some(1), tid: Some(8), interrupt };
+        let wakings = painter.wakings.entry(7).or_default();
+        [waking(50, 0, None), waking(90, 1, Some("softirq"))].iter().for_each(|waking| waking.pack(wakings));
+        let picture = painter.finish().unwrap();
         let run = |cpu, tid, from, to| Run { cpu, tid, from, to };
-        let runs: Vec<_> = picture.runs.iter().copied().filter(|run| run.cpu == 0).collect();
+        let runs: Vec<_> = all(&picture.runs).filter(|run| run.cpu == 0).collect();
         assert_eq!(
             runs,
             [run(0, 7, 20, 30), run(0, 9, 30, 80), run(0, 7, 80, 100), run(0, 9, 100, 120), run(0, 7, 120, 200)]
         );
         let of_7: Vec<_> = waits(&picture).into_iter().filter(|wait| wait.0 == 7).collect();
         assert_eq!(of_7, [(7, 30, 50, Why::Asleep), (7, 50, 80, Why::Ready), (7, 100, 120, Why::Ready)]);
-        let blocked = picture.waits.iter().find(|wait| (wait.tid, wait.from) == (7, 30)).unwrap();
-        assert_eq!((&blocked.by, picture.waits[1].cpu), (&Some(By::Thread(8)), Some(0)));
-        let wakes: Vec<_> = picture.wakes.iter().map(|wake| (wake.time, wake.point, &wake.by, wake.ran)).collect();
+        let blocked = all(&picture.waits).find(|wait| (wait.tid, wait.from) == (7, 30)).unwrap();
+        assert_eq!((&blocked.by, all(&picture.waits).nth(1).unwrap().cpu), (&Some(By::Thread(8)), Some(0)));
+        let wakes: Vec<_> = all(&picture.wakes).map(|wake| (wake.time, wake.point, wake.by, wake.ran)).collect();
         let by = By::Interrupt("softirq".into());
-        assert_eq!(wakes, [(50, Some(0), &By::Thread(8), (80, 0)), (90, Some(1), &by, (120, 0))]);
+        assert_eq!(wakes, [(50, Some(0), By::Thread(8), (80, 0)), (90, Some(1), by, (120, 0))]);
     }
 
     /// Where records of any CPU are missing, a thread may have run and waited again.
@@ -485,11 +573,13 @@ mod tests {
             account.switches(60, 0, 9, LEFT, 7);
             account.switches(70, 0, 7, LEFT, 0);
         });
-        let picture = picture.finish();
-        assert!(picture.wakes.is_empty() && waits(&picture).iter().all(|wait| wait.2 <= 40 || wait.1 >= 60));
-        let of_0 = picture.runs.iter().filter(|run| run.cpu == 0).map(|run| (run.tid, run.from, run.to));
+        let picture = picture.finish().unwrap();
+        assert!(
+            all(&picture.wakes).next().is_none() && waits(&picture).iter().all(|wait| wait.2 <= 40 || wait.1 >= 60)
+        );
+        let of_0 = all(&picture.runs).filter(|run| run.cpu == 0).map(|run| (run.tid, run.from, run.to));
         assert_eq!(of_0.collect::<Vec<_>>(), [(9, 20, 40), (7, 60, 70)]);
-        let unknown = picture.unknown.iter().filter(|one| one.cpu == 0).map(|one| (one.from, one.to, one.cause));
+        let unknown = all(&picture.unknown).filter(|one| one.cpu == 0).map(|one| (one.from, one.to, one.cause));
         assert_eq!(unknown.collect::<Vec<_>>(), [(10, 20, Cause::First), (40, 60, Cause::Loss)]);
     }
 
@@ -512,11 +602,11 @@ mod tests {
             again(scheduler, 110);
             again(scheduler, 140);
         });
-        let picture = picture.finish();
+        let picture = picture.finish().unwrap();
         let waits = waits(&picture);
         assert!(waits.iter().all(|wait| wait.2 <= 35 || wait.1 >= 100), "{waits:?}");
         let ran: Vec<_> =
-            picture.waits.iter().filter(|wait| wait.tid == 7 && wait.why == Why::Ready).map(|wait| wait.to).collect();
+            all(&picture.waits).filter(|wait| wait.tid == 7 && wait.why == Why::Ready).map(|wait| wait.to).collect();
         assert!(ran.contains(&31) && ran.contains(&160), "{ran:?}");
     }
 
@@ -528,7 +618,7 @@ mod tests {
         painter.place(40, Some(1));
         painter.place(50, Some(0));
         let of = |loss: Loss| (loss.cpu, loss.from, loss.to);
-        let losses: Vec<_> = painter.finish().losses.into_iter().map(of).collect();
+        let losses: Vec<_> = painter.finish().unwrap().losses.into_iter().map(of).collect();
         assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 200)]);
     }
 
@@ -546,12 +636,12 @@ mod tests {
             account.tells_its_end(60, 0, 7);
             account.switches(90, 1, 7, LEFT, 9);
         });
-        painter.picture.points = vec![point(10, 7, None)];
+        painter.recorded.insert(7);
         painter.has_switches = true;
-        let picture = painter.finish();
+        let picture = painter.finish().unwrap();
         let runs: Vec<_> =
-            picture.runs.iter().filter(|run| run.cpu == 0).map(|run| (run.tid, run.from, run.to)).collect();
+            all(&picture.runs).filter(|run| run.cpu == 0).map(|run| (run.tid, run.from, run.to)).collect();
         assert_eq!(runs, [(7, 10, 30), (7, 50, 60)]);
-        assert!(picture.wakes.is_empty() && picture.waits.iter().all(|wait| wait.tid == 7));
+        assert!(all(&picture.wakes).next().is_none() && all(&picture.waits).all(|wait| wait.tid == 7));
     }
 }

@@ -1,7 +1,8 @@
 //! A line for each event, for people and for programs.
 
-use super::view::View;
+use super::view::{Shown, View, lossy};
 use super::{Out, Sink};
+use crate::exact::Exact;
 use crate::numbers::OUTSIDE;
 use crate::out::line;
 use crate::session::{notice, notice_json};
@@ -25,7 +26,7 @@ impl Sink for Text {
             };
         };
         let tid = view.tid(&record);
-        let comm = tid.and_then(|tid| view.comm(tid)).unwrap_or("?");
+        let comm = tid.and_then(|tid| view.comm(tid)).map_or("?".into(), lossy);
         let tid = match tid {
             // From outside of the recorder's PID namespace.
             Some(OUTSIDE..) => "-".into(),
@@ -33,14 +34,16 @@ impl Sink for Text {
             None => "?".into(),
         };
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
-        let (name, words) = (view.name(&record), view.words(&record));
         let by = view.interrupt(&record).map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
         let place = match event.certainty() {
             Certainty::Proven => String::new(),
             Certainty::Assumed => " (order not proven)".into(),
             Certainty::Late => format!(" (late by {} ns)", event.late_by()),
         };
-        line(out, format_args!("{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}{place}"))
+        view.shown(&record).into_iter().try_for_each(|shown| {
+            let (name, words) = (view.name(&record, shown), view.words(&record, shown));
+            line(out, format_args!("{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}{place}"))
+        })
     }
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
@@ -53,14 +56,14 @@ pub struct Json(pub Out, pub Stamp);
 
 impl Sink for Json {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        let object = match event.item() {
-            Item::Record(record) => Some(object(event, &record, view, self.1)),
-            other => notice_json(&other, event.key().map(|key| self.1.number(key))),
+        let Self(out, stamp) = self;
+        let objects = match event.item() {
+            Item::Record(record) => {
+                view.shown(&record).into_iter().map(|shown| object(event, &record, shown, view, *stamp)).collect()
+            }
+            other => Vec::from_iter(notice_json(&other, event.key().map(|key| stamp.number(key)))),
         };
-        match object {
-            Some(object) => line(&mut self.0, format_args!("{object}")),
-            None => Ok(()),
-        }
+        objects.iter().try_for_each(|object| line(out, format_args!("{object}")))
     }
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
@@ -68,19 +71,19 @@ impl Sink for Json {
     }
 }
 
-fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> Value {
-    let mut object = Map::new();
+fn object(event: &Event<'_>, record: &Record<'_>, shown: Shown, view: &View, stamp: Stamp) -> Value {
+    let (mut object, mut exact) = (Map::new(), Exact::default());
     let mut put = |name: &str, value: Value| drop(object.insert(name.into(), value));
     put("time", json!(event.key().map(|key| stamp.number(key))));
     put("cpu", json!(event.cpu()));
-    put("event", json!(view.name(record)));
+    put("event", json!(view.name(record, shown)));
     let tid = view.tid(record);
     put("tid", json!(tid.filter(|tid| *tid < OUTSIDE)));
     if let Some(pid) = tid.and_then(|tid| view.pid(tid)) {
         put("pid", json!(pid));
     }
     if let Some(comm) = tid.and_then(|tid| view.comm(tid)) {
-        put("comm", json!(comm));
+        put("comm", exact.string(&["comm"], comm, false));
     }
     if let Some(interrupt) = view.interrupt(record) {
         put("interrupt", json!(interrupt));
@@ -93,7 +96,10 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     if let Some(chain) = record.callchain() {
         put("callchain", chain.map(|address| format!("{address:#x}")).collect());
     }
-    match view.format(record) {
+    if let Some(period) = shown.period {
+        put("period", json!(period));
+    }
+    match view.format(record).filter(|_| shown.is_own) {
         // The others of the first four are elsewhere in the object, or of no use to anybody.
         Some(format) => {
             // In a PID namespace the fields of this and other events name the thread by another number than `tid`.
@@ -104,18 +110,23 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
                 name => !name.starts_with("common_"),
             };
             let fields = format.fields().iter().filter(own);
-            put("fields", fields.map(|field| pair(field, record)).collect::<Map<_, _>>().into())
+            put("fields", fields.map(|field| pair(field, record, &mut exact)).collect::<Map<_, _>>().into())
         }
-        None => put("text", json!(view.words(record))),
+        None => put("text", exact.string(&["text"], &view.fields(record, shown), false)),
     }
+    exact.put(&mut object);
     object.into()
 }
 
-/// A field and its value: a text, a number, or numbers.
-pub fn pair(field: &Field, record: &Record<'_>) -> (String, Value) {
+/// A field and its value: a text, a number, or numbers. What texts do not say is noted for `fields` of an object.
+pub fn pair(field: &Field, record: &Record<'_>, exact: &mut Exact) -> (String, Value) {
     let number = |int: i64| if field.is_signed() { json!(int) } else { json!(int as u64) };
     let value = if field.is_text() {
-        json!(field.text(record))
+        let mut text = |bytes: &[u8]| {
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            exact.string(&["fields", field.name()], &bytes[..end], false)
+        };
+        json!(field.bytes(record).map(|bytes| text(&bytes.to_vec())))
     } else if field.is_array() {
         json!(field.ints(record).map(|ints| ints.map(number).collect::<Vec<_>>()))
     } else if field.is_signed() {

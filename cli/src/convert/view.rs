@@ -11,7 +11,7 @@ use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
 use perfweave_decode::{Field, Format};
-use perfweave_perf_data as perf_data;
+use perfweave_perf_data::{self as perf_data, Members};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
@@ -35,6 +35,9 @@ pub struct View {
     /// What runtimes compiled, if the maps of that are kept with the recording.
     pub compiled: Compiled,
     sources: Vec<Source>,
+    members: Members,
+    /// What the events of the last record's group have counted, by their sources.
+    counted: Option<Vec<(usize, u64)>>,
     numbers: Numbers,
     /// How often something was learned of the numbers.
     learned: usize,
@@ -42,10 +45,20 @@ pub struct View {
     ended: Option<u32>,
     /// By CPU: the thread that has written the record of its end, and runs on.
     ending: HashMap<u32, u32>,
-    /// By thread.
-    names: HashMap<u32, String>,
+    /// By thread: any bytes.
+    names: HashMap<u32, Vec<u8>>,
     /// The process of each thread.
     processes: HashMap<u32, u32>,
+}
+
+/// What a record is shown as: itself, or a sample of a member of its group.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    source: Option<usize>,
+    /// How often the event has happened, or for how many nanoseconds, since its last sample.
+    pub period: Option<u64>,
+    /// Whether the record is of this event, so that what else it has is this event's too.
+    pub is_own: bool,
 }
 
 #[derive(Debug)]
@@ -101,7 +114,7 @@ impl Source {
 impl View {
     pub fn new(rings: &Rings, path: &Path) -> Self {
         let sources = (0..rings.sources().len()).map(|index| Source::new(rings, index)).collect();
-        let (names, processes) = (HashMap::from([(0, "swapper".into())]), HashMap::from([(0, 0)]));
+        let (names, processes) = (HashMap::from([(0, b"swapper".to_vec())]), HashMap::from([(0, 0)]));
         let mut build_ids = HashMap::<_, Vec<_>>::new();
         for (path, id) in perf_data::build_ids(rings) {
             build_ids.entry(path).or_default().push(id);
@@ -119,6 +132,8 @@ impl View {
             kernel,
             compiled,
             sources,
+            members: Members::new(rings),
+            counted: None,
             numbers,
             learned,
             ended,
@@ -128,9 +143,10 @@ impl View {
         }
     }
 
-    /// Learns the names of threads that an event tells.
+    /// Learns the names of threads that an event tells, and what the events of a group have counted.
     pub fn learn(&mut self, event: &Event<'_>) {
         let Item::Record(record) = event.item() else { return };
+        self.counted = self.members.of(&record);
         self.learn_numbers(&record);
         if let Some((pid, tid)) = record.pid_tid()
             && record.kind() == bindings::PERF_RECORD_SAMPLE
@@ -143,8 +159,7 @@ impl View {
                 if let Some(EventRecord::Comm(comm)) = typed(&record)
                     && comm.tid != 0
                 {
-                    let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
-                    self.names.insert(comm.tid.cast_unsigned(), name);
+                    self.names.insert(comm.tid.cast_unsigned(), comm.name.as_slice().into_owned());
                     self.processes.insert(comm.tid.cast_unsigned(), comm.pid.cast_unsigned());
                 }
             }
@@ -233,10 +248,12 @@ impl View {
         let Some(sched) = record.source().and_then(|at| sources.get(at)?.sched.as_ref()) else { return };
         let mut learn = |task: &Task| {
             let Some(tid) = number(&task.pid, record).filter(|tid| *tid != 0) else { return };
-            let Some(name) = task.comm.as_ref().and_then(|comm| comm.text(record)) else { return };
+            let Some(name) = task.comm.as_ref().and_then(|comm| comm.bytes(record)) else { return };
+            let mut name = name.to_vec();
+            name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
             let tid = numbers.here(tid).unwrap_or(OUTSIDE | tid);
             if names.get(&tid).is_none_or(|known| *known != name) {
-                names.insert(tid, name.into_owned());
+                names.insert(tid, name);
             }
         };
         match sched {
@@ -249,9 +266,29 @@ impl View {
         }
     }
 
+    /// What the record that was learned last is shown as. As in perf, a group is a sample of each event that has
+    /// counted since.
+    pub fn shown(&self, record: &Record<'_>) -> Vec<Shown> {
+        let own = record.source();
+        match &self.counted {
+            None => {
+                let period = record.period().filter(|_| self.format(record).is_none());
+                vec![Shown { source: own, period, is_own: true }]
+            }
+            Some(counted) => {
+                let shown = |(source, period): &(usize, u64)| Shown {
+                    source: Some(*source),
+                    period: Some(*period),
+                    is_own: own == Some(*source),
+                };
+                counted.iter().map(shown).collect()
+            }
+        }
+    }
+
     /// The event's name; the kind of a record that is no sample.
-    pub fn name(&self, record: &Record<'_>) -> Cow<'_, str> {
-        let source = record.source().and_then(|at| self.sources.get(at));
+    pub fn name(&self, record: &Record<'_>, shown: Shown) -> Cow<'_, str> {
+        let source = shown.source.and_then(|at| self.sources.get(at));
         match source.filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) {
             Some(source) => Cow::Borrowed(&source.name),
             None => record.kind_name().map_or_else(|| Cow::Owned(format!("kind {}", record.kind())), Cow::Borrowed),
@@ -283,9 +320,9 @@ impl View {
         self.processes.get(&tid).copied()
     }
 
-    /// The name of a thread, as of now.
-    pub fn comm(&self, tid: u32) -> Option<&str> {
-        self.names.get(&tid).map(String::as_str)
+    /// The name of a thread, as of now: any bytes.
+    pub fn comm(&self, tid: u32) -> Option<&[u8]> {
+        self.names.get(&tid).map(Vec::as_slice)
     }
 
     /// The thread that this record's thread wakes, by its number in the first namespace.
@@ -301,29 +338,42 @@ impl View {
         self.sources.get(record.source()?)?.format.as_ref().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
     }
 
-    /// The record's fields in words.
-    pub fn words(&self, record: &Record<'_>) -> String {
-        let look = |address| self.kernel.look(address);
-        if let Some(line) = self.format(record).and_then(|format| format.line_with(record, look)) {
-            return line.trim_end().to_owned();
+    /// What a line says of a record: its fields, and the period if that is not always 1.
+    pub fn words(&self, record: &Record<'_>, shown: Shown) -> String {
+        let words = lossy(&self.fields(record, shown)).into_owned();
+        match shown.period {
+            Some(period) => format!("period={period} {words}"),
+            None => words,
         }
+    }
+
+    /// The record's fields in words, with the bytes that names and paths have.
+    pub fn fields(&self, record: &Record<'_>, shown: Shown) -> Vec<u8> {
+        let look = |address| self.kernel.look(address);
+        if let Some(line) =
+            self.format(record).filter(|_| shown.is_own).and_then(|format| format.line_with(record, look))
+        {
+            return line.trim_end().into();
+        }
+        let with = |words: String, bytes: &[u8]| [words.as_bytes(), bytes].concat();
         match typed(record) {
             Some(EventRecord::Comm(comm)) => {
                 let exec = if comm.is_execve { " exec" } else { "" };
-                format!("{}/{} {}{exec}", comm.pid, comm.tid, lossy(&comm.name.as_slice()))
+                let name = [&comm.name.as_slice(), exec.as_bytes()].concat();
+                with(format!("{}/{} ", comm.pid, comm.tid), &name)
             }
             Some(EventRecord::Mmap(map)) => {
-                format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
+                with(format!("{} {:#x}+{:#x} ", map.pid, map.address, map.length), &map.path.as_slice())
             }
             Some(EventRecord::Mmap2(map)) => {
-                format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
+                with(format!("{} {:#x}+{:#x} ", map.pid, map.address, map.length), &map.path.as_slice())
             }
-            Some(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
-            Some(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
+            Some(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid).into(),
+            Some(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid).into(),
             _ if matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE) => {
-                if is_switch_out(record) { "leaves the CPU" } else { "runs" }.to_owned()
+                if is_switch_out(record) { "leaves the CPU" } else { "runs" }.into()
             }
-            _ => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
+            _ => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default().into(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The fields of a record, as a C struct has them.
 
+use crate::exact::Exact;
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
@@ -76,17 +77,25 @@ enum Field64 {
 
 /// A field's value: a number, several, a text, or nothing if the record ends before it.
 #[derive(Debug)]
-pub struct Shown(Value);
+pub struct Shown {
+    value: Value,
+    /// Those of a text.
+    bytes: Option<Vec<u8>>,
+}
 
-impl From<Shown> for Value {
-    fn from(shown: Shown) -> Self {
-        shown.0
+impl Shown {
+    /// The value for `fields` of an object, with a note of what a text does not say.
+    pub fn json(self, name: &str, exact: &mut Exact) -> Value {
+        match self.bytes {
+            Some(bytes) => exact.string(&["fields", name], &bytes, false),
+            None => self.value,
+        }
     }
 }
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.value {
             Value::Null => f.write_str("?"),
             Value::String(text) => write!(f, "{text:?}"),
             Value::Array(numbers) => numbers
@@ -117,23 +126,26 @@ impl Payload {
 
     /// The names and values of a record's fields.
     pub fn fields(&self, bytes: &[u8]) -> impl Iterator<Item = (&str, Shown)> {
-        self.0.iter().map(|field| (field.name.as_str(), Shown(field.value(bytes).unwrap_or(Value::Null))))
+        self.0
+            .iter()
+            .map(|field| (field.name.as_str(), field.shown(bytes).unwrap_or(Shown { value: Value::Null, bytes: None })))
     }
 }
 
 impl Field {
-    fn value(&self, bytes: &[u8]) -> Option<Value> {
+    fn shown(&self, bytes: &[u8]) -> Option<Shown> {
         let size = self.kind.size();
         let bytes = bytes.get(self.offset..)?.get(..size * self.count.unwrap_or(1))?;
         if self.kind == Kind::Char {
             let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-            return Some(String::from_utf8_lossy(text).into());
+            return Some(Shown { value: String::from_utf8_lossy(text).into(), bytes: Some(text.to_vec()) });
         }
         let mut numbers = bytes.chunks_exact(size).map(|bytes| match self.kind.value(bytes) {
             Field64::Unsigned(number) => Value::from(number),
             Field64::Signed(number) => Value::from(number),
         });
-        if self.count.is_some() { Some(numbers.collect()) } else { numbers.next() }
+        let value = if self.count.is_some() { numbers.collect() } else { numbers.next()? };
+        Some(Shown { value, bytes: None })
     }
 }
 

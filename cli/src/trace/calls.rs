@@ -2,6 +2,7 @@
 
 use super::program::Pointers;
 use super::strings::{Bytes, Copied, quoted};
+use crate::exact::Exact;
 use crate::waits;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -113,15 +114,14 @@ impl Call {
         line
     }
 
-    pub fn json(&self, values: &[u64; 6], copied: Option<&Copied>) -> Value {
+    /// The arguments. What their strings do not say is noted for `args` of an object.
+    pub fn json(&self, values: &[u64; 6], copied: Option<&Copied>, exact: &mut Exact) -> Value {
         if self.args.is_none() {
             return Value::from(values.as_slice());
         }
         let object = self.each(values, copied).map(|(name, how, value, bytes)| {
             let value = match bytes {
-                Some((bytes, more)) => {
-                    Value::from(String::from_utf8_lossy(bytes).into_owned() + if more { "..." } else { "" })
-                }
+                Some((bytes, more)) => exact.string(&["args", name], bytes, more),
                 None => how.json(value),
             };
             (name.to_owned(), value)

@@ -4,6 +4,7 @@ use super::lines::{At, Lines};
 use super::summary::Summary;
 use super::{Args, lines};
 use crate::convert::text::pair;
+use crate::exact::Exact;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::family::Family;
 use crate::kernel::Kernel;
@@ -117,16 +118,17 @@ impl Known {
         }
     }
 
-    fn json(&self, record: &Record<'_>) -> Value {
+    fn json(&self, record: &Record<'_>) -> (Value, Exact) {
+        let mut exact = Exact::default();
         let Some(format) = &self.format else {
-            return json!({ "event": self.name, "ip": record.ip() });
+            return (json!({ "event": self.name, "ip": record.ip() }), exact);
         };
         let own = format
             .fields()
             .iter()
             .filter(|field| field.name() == "common_flags" || !field.name().starts_with("common_"));
-        let fields: Map<_, _> = own.map(|field| pair(field, record)).collect();
-        json!({ "event": self.name, "fields": fields, "text": self.line(record) })
+        let fields: Map<_, _> = own.map(|field| pair(field, record, &mut exact)).collect();
+        (json!({ "event": self.name, "fields": fields, "text": self.line(record) }), exact)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One line for each event: its time, CPU and thread, and how far its place can be trusted.
 
+use crate::exact::Exact;
 use crate::names::Names;
 use crate::out::{Out, line};
 use crate::session;
@@ -49,8 +50,13 @@ impl Lines {
     }
 
     /// A line. `text` is made only for text, `value` only for JSON: an object, to which the time and the thread are
-    /// added.
-    pub fn line(&mut self, at: At, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> io::Result<()> {
+    /// added, and what its strings do not say.
+    pub fn line(
+        &mut self,
+        at: At,
+        text: impl FnOnce() -> String,
+        value: impl FnOnce() -> (Value, Exact),
+    ) -> io::Result<()> {
         let At { time, cpu, pid, tid, certainty, late_by } = at;
         let comm = self.names.of(tid);
         if !self.json {
@@ -64,8 +70,12 @@ impl Lines {
         }
         let time = time.map(|time| self.stamp.number(time));
         let mut object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm });
-        if let (Value::Object(all), Value::Object(own)) = (&mut object, value()) {
+        if let (Value::Object(all), (Value::Object(own), mut exact)) = (&mut object, value()) {
             all.extend(own);
+            if let Some(bytes) = self.names.raw(tid) {
+                exact.string(&["comm"], bytes, false);
+            }
+            exact.put(all);
             match certainty {
                 Certainty::Late => drop(all.insert("late_by".into(), late_by.into())),
                 Certainty::Assumed => drop(all.insert("early".into(), true.into())),

@@ -6,6 +6,7 @@ use super::pairs::{Entry, Pairs, Step, sources};
 use super::strings::{self, Copied, Strings};
 use super::summary::Summary;
 use super::{Args, lines};
+use crate::exact::Exact;
 use crate::failure::Outcome;
 use crate::session::{Session, Tell};
 use crate::times::short;
@@ -110,7 +111,12 @@ impl Trace {
                 self.has_line(at.tid);
                 let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
                 let text = || format!("{}({}) ...", call.name, call.args(&entry.args, copied));
-                self.lines.line(at, text, || json!({ "enters": call.name, "args": call.json(&entry.args, copied) }))
+                let value = || {
+                    let mut exact = Exact::default();
+                    let args = call.json(&entry.args, copied, &mut exact);
+                    (json!({ "enters": call.name, "args": args }), exact)
+                };
+                self.lines.line(at, text, value)
             }
             Step::Returns { pid, tid, number, result, entry } if only(number) => {
                 self.returned(At::new(event, pid, tid), number, result, entry)
@@ -125,7 +131,11 @@ impl Trace {
                 if self.summary.is_some() || !is_told {
                     return Ok(());
                 }
-                self.lines.line(at, || "+++ the thread ends +++".into(), || json!({ "thread": "ends" }))
+                self.lines.line(
+                    at,
+                    || "+++ the thread ends +++".into(),
+                    || (json!({ "thread": "ends" }), Exact::default()),
+                )
             }
             _ => Ok(()),
         }
@@ -155,8 +165,10 @@ impl Trace {
             format!("{}({args}) = {} <{time}>", call.name, call.result(result))
         };
         let value = || {
-            json!({ "call": call.name, "args": entry.as_ref().map(|entry| call.json(&entry.args, copied)), "result": result,
-                "error": error.map(|(name, _)| name), "ns": time })
+            let mut exact = Exact::default();
+            let args = entry.as_ref().map(|entry| call.json(&entry.args, copied, &mut exact));
+            let value = json!({ "call": call.name, "args": args, "result": result, "error": error.map(|(name, _)| name), "ns": time });
+            (value, exact)
         };
         self.lines.line(at, text, value)
     }
@@ -171,7 +183,11 @@ impl Trace {
             return Ok(());
         }
         let text = || format!("{}({}) = ? <has not returned>", call.name, call.args(&entry.args, copied));
-        let value = || json!({ "call": call.name, "args": call.json(&entry.args, copied), "entered": entry.time });
+        let value = || {
+            let mut exact = Exact::default();
+            let args = call.json(&entry.args, copied, &mut exact);
+            (json!({ "call": call.name, "args": args, "entered": entry.time }), exact)
+        };
         self.lines.line(at, text, value)
     }
 

@@ -5,7 +5,7 @@
 //! wake-up is held until the thread's switch: a thread that leaves as one that can run was not woken. No thread is
 //! woken twice without having run, so of several wake-ups the last counts.
 
-use super::history::{History, Stretch};
+use super::history::{History, Stretch, joined};
 use super::{Cause, Has, In, Left, Ran, Wake, Waker, What, Who, Why};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU8;
@@ -117,7 +117,7 @@ enum Of {
 }
 
 impl Account {
-    /// One that keeps so many stretches. A stretch takes some 70 bytes.
+    /// One that keeps so many stretches. A stretch takes 70 bytes at most.
     pub fn new(most: usize) -> Self {
         let (living, threads, cpus) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (untraced, added, unknown) = (BTreeSet::new(), VecDeque::new(), Cause::First);
@@ -230,6 +230,10 @@ impl Account {
             return;
         }
         self.runs_here(time, cpu, by);
+        // The idle thread does not wait. As a thread it would be one that was never seen to run.
+        if woken == 0 {
+            return;
+        }
         let woken = self.meet(time, woken);
         let by = match interrupt {
             Some(kind) => match self.sender(cpu).filter(|sender| kind == SOFT && *sender != woken) {
@@ -238,7 +242,8 @@ impl Account {
             },
             None => {
                 self.is_itself(time, cpu);
-                Waker::Thread(self.meet(time, by))
+                // An idle CPU that polls does without the interrupt that another CPU would send.
+                if by == 0 { Waker::Interrupt(None) } else { Waker::Thread(self.meet(time, by)) }
             }
         };
         let is_unseen = self.is_unseen();
@@ -354,14 +359,16 @@ impl Account {
 
     /// A new thread. The last one of this number may have ended unseen.
     pub fn forks(&mut self, time: u64, cpu: u32, thread: u32) {
-        if !self.fact(time, cpu) {
-            self.ends_unseen(time, thread, Cause::Late);
-            self.meet(self.newest, thread);
+        let is_in_turn = self.fact(time, cpu);
+        self.ends_unseen(time, thread, if is_in_turn { Cause::Unseen } else { Cause::Late });
+        // The idle thread of a CPU that comes online.
+        if thread == 0 {
             return;
         }
-        self.ends_unseen(time, thread, Cause::Unseen);
-        let who = self.meet(time, thread);
-        self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
+        let who = self.meet(if is_in_turn { time } else { self.newest }, thread);
+        if is_in_turn {
+            self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
+        }
     }
 
     /// A thread has written a record that says nothing else.
@@ -555,17 +562,17 @@ impl Account {
     }
 
     /// What a thread did from a time to another, without overlap or hole.
-    pub fn did(&self, who: Who, from: u64, to: u64) -> Vec<Stretch<What>> {
-        let mut did = History::new(from);
-        let Some(thread) = self.threads.get(&who) else {
-            return vec![Stretch { from, to, what: What::Unknown(Cause::Forgotten) }];
+    pub fn did(&self, who: Who, from: u64, to: u64) -> impl Iterator<Item = Stretch<What>> {
+        let (first, kept_from, thread) = match self.threads.get(&who) {
+            Some(thread) => (thread.first, thread.history.kept_from, Some(thread)),
+            None => (Cause::Forgotten, to, None),
         };
-        let kept_from = thread.history.kept_from;
-        did.push(from, to.min(kept_from), What::Unknown(thread.first));
-        for part in thread.history.between(from, to).chain(thread.now(to, false)) {
-            did.push(part.from.max(from), part.to, part.what);
-        }
-        did.between(from, to).collect()
+        let before = Stretch { from, to: to.min(kept_from), what: What::Unknown(first) };
+        let kept = thread.into_iter().flat_map(move |thread| {
+            let now = thread.now(to, false).map(move |part| Stretch { from: part.from.max(from), ..part });
+            thread.history.between(from, to).chain(now)
+        });
+        joined(std::iter::once(before).chain(kept))
     }
 
     /// Who had a CPU from a time to another, and how long each of them.
@@ -580,23 +587,23 @@ impl Account {
     }
 
     /// Who had a CPU from a time to another, one after the other, without overlap or hole.
-    pub fn owners(&self, cpu: u32, from: u64, to: u64) -> Vec<Stretch<Has>> {
-        let mut owners = History::new(from);
-        let Some(cpu) = self.cpus.get(&cpu) else {
-            return vec![Stretch { from, to, what: Has::Unknown(Cause::First) }];
+    pub fn owners(&self, cpu: u32, from: u64, to: u64) -> impl Iterator<Item = Stretch<Has>> {
+        let (first, kept_from, cpu) = match self.cpus.get(&cpu) {
+            Some(cpu) => (cpu.first, cpu.history.kept_from, Some(cpu)),
+            None => (Cause::First, to, None),
         };
-        owners.push(from, to.min(cpu.history.kept_from), Has::Unknown(cpu.first));
-        for part in cpu.history.between(from, to) {
-            owners.push(part.from, part.to, part.what);
-        }
-        let has = match cpu.has {
-            Has::Thread(who) if self.threads.get(&who).is_some_and(|thread| thread.ending) => {
-                Has::Unknown(Cause::Unseen)
-            }
-            has => has,
-        };
-        owners.push(cpu.since.max(from), to, has);
-        owners.between(from, to).collect()
+        let before = Stretch { from, to: to.min(kept_from), what: Has::Unknown(first) };
+        let kept = cpu.into_iter().flat_map(move |cpu| {
+            let what = match cpu.has {
+                Has::Thread(who) if self.threads.get(&who).is_some_and(|thread| thread.ending) => {
+                    Has::Unknown(Cause::Unseen)
+                }
+                has => has,
+            };
+            let now = Stretch { from: cpu.since.max(from), to, what };
+            cpu.history.between(from, to).chain(std::iter::once(now))
+        });
+        joined(std::iter::once(before).chain(kept))
     }
 
     /// A fact comes at this time. Of one that comes late it is false: what was concluded without it is void, and
@@ -614,6 +621,10 @@ impl Account {
         let of = self.cpu(time, cpu);
         of.last = time;
         of.woken.clear();
+        if self.most == usize::MAX {
+            // None is dropped.
+            self.added.clear();
+        }
         while self.added.len() > self.most {
             self.drop_oldest();
         }

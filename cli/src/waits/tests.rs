@@ -41,6 +41,10 @@ fn after(steps: impl IntoIterator<Item = Does>) -> Option<(Option<u64>, Option<u
     last.map(|ran: Ran| (ran.left.map(|left| left.time), ran.wake.as_ref().and(ran.ready())))
 }
 
+fn did(account: &Account, who: Who, from: u64, to: u64) -> Vec<Stretch<What>> {
+    account.did(who, from, to).collect()
+}
+
 #[test]
 fn a_thread_that_sleeps_is_woken_and_runs() {
     let steps = [Runs, Leaves(10, Why::Asleep), Wakes(20), Runs];
@@ -99,7 +103,7 @@ fn a_wake_up_that_may_count_is_a_doubt() {
     account.switches(30, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
     account.wakes(60, 0, THREAD, 0, Some(HARD), (0, Some(0)));
     account.lost(Some(1), Some(50));
-    let did = account.did(account.who(THREAD).unwrap(), 10, 60);
+    let did = did(&account, account.who(THREAD).unwrap(), 10, 60);
     let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
     let unknown = [Cause::Unseen, Cause::Loss].map(What::Unknown);
     assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (30, unknown[0].clone()), (50, unknown[1].clone())]);
@@ -116,7 +120,7 @@ fn nothing_is_known_between_a_late_record_and_the_newest() {
     // It is there at 20, and at 30. At 35 it left nevertheless.
     [30, 20, 25].into_iter().for_each(|time| account.writes(time, 0, THREAD));
     account.switches(50, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
-    let did = account.did(account.who(THREAD).unwrap(), 10, 50);
+    let did = did(&account, account.who(THREAD).unwrap(), 10, 50);
     let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
     assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (20, What::Unknown(Cause::Late))]);
     assert_eq!((account.newest(), account.had(0, 20, 50)), (50, vec![(Has::Unknown(Cause::Late), 30)]));
@@ -134,7 +138,7 @@ fn a_late_end_is_one() {
         let old = account.who(THREAD).unwrap();
         late(&mut account);
         account.switches(50, 0, 0, Some((Why::Ready, 0)), THREAD);
-        let did = account.did(old, 10, 60);
+        let did = did(&account, old, 10, 60);
         assert_eq!((did.len(), &did[0].what, did[0].to), (2, &What::Runs { cpu: 0 }, 30), "{did:?}");
         assert_ne!(account.who(THREAD), Some(old));
         account.ended(old)
@@ -180,7 +184,7 @@ fn a_loss_of_one_cpu_stops_nobody_on_another() {
     account.switches(40, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
     account.lost(Some(1), Some(20));
     let [first, other] =
-        [account.did(account.who(THREAD).unwrap(), 40, 50), account.did(account.who(9).unwrap(), 20, 50)];
+        [did(&account, account.who(THREAD).unwrap(), 40, 50), did(&account, account.who(9).unwrap(), 20, 50)];
     assert_eq!(first[0].what, What::Unknown(Cause::Loss));
     assert_eq!((other.len(), &other[1].what, other[1].from), (2, &What::Runs { cpu: 0 }, 40));
 }
@@ -221,7 +225,7 @@ fn a_quota_holds_a_thread_back() {
         let mut account = Account::new(100);
         account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
         steps(&mut account);
-        let did = account.did(account.who(THREAD).unwrap(), 20, 60);
+        let did = did(&account, account.who(THREAD).unwrap(), 20, 60);
         let held = |stretch: Stretch<What>| match stretch.what {
             What::Ready { cpu: Some(_), taken_off: true, held } => (stretch.from, stretch.to, held),
             other => panic!("{other:?}"),
@@ -263,6 +267,22 @@ fn a_quota_holds_a_thread_back() {
         account.switches(60, 1, 0, Some((Why::Ready, 0)), THREAD);
     });
     assert_eq!(taken_off, [(20, 60, false)]);
+}
+
+/// What an idle CPU does outside of its interrupts, another CPU has asked for: it is no thread that could have waited.
+#[test]
+fn the_idle_thread_is_nobody() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+    // Told without a sign of an interrupt, and of a CPU that comes online.
+    account.wakes(20, 0, THREAD, 0, None, (0, Some(0)));
+    account.wakes(20, 1, 0, 9, None, (9, Some(9)));
+    account.forks(20, 1, 0);
+    assert_eq!(account.who(0), None);
+    account.switches(30, 0, 0, Some((Why::Ready, 0)), THREAD);
+    let mut did = account.did(account.who(THREAD).unwrap(), 10, 30);
+    let blocked = did.find_map(|did| if let What::Blocked { end, .. } = did.what { Some(end) } else { None });
+    assert_eq!(blocked, Some(Some(Waker::Interrupt(None))));
 }
 
 /// A thread sends a packet to this machine, and the soft interrupt that delivers it runs before it goes on: so it wakes
@@ -354,7 +374,7 @@ fn a_signal_is_named_if_it_ended_the_wait() {
         account.returns_from(31, 0, THREAD, interrupted);
         let who = account.who(THREAD).unwrap();
         let told = account.take_signalled().map(|(of, woken, signal)| (of == who, woken, signal));
-        let signal = account.did(who, 10, 30).into_iter().find_map(|did| match did.what {
+        let signal = did(&account, who, 10, 30).into_iter().find_map(|did| match did.what {
             What::Blocked { signal, .. } => Some(signal),
             _ => None,
         });
@@ -770,7 +790,7 @@ fn times_add_up_and_nothing_is_false_whatever_is_missing() {
         for most in [usize::MAX, 300] {
             let (account, seen) = machine.account(most);
             for who in seen {
-                let did = account.did(who, 0, machine.now);
+                let did = did(&account, who, 0, machine.now);
                 assert!(did.windows(2).all(|pair| pair[0].to == pair[1].from), "{who:?}: {did:?}");
                 assert_eq!(
                     did.iter().map(|stretch| stretch.to - stretch.from).sum::<u64>(),
@@ -825,7 +845,7 @@ fn nothing_is_unknown_where_nothing_is_missing() {
     for machine in machines(false) {
         let (account, seen) = machine.account(usize::MAX);
         for who in seen {
-            let did = account.did(who, 0, machine.now);
+            let did = did(&account, who, 0, machine.now);
             did.iter().for_each(|stretch| machine.check(who, stretch));
             let is_known = |stretch: &&Stretch<What>| !matches!(stretch.what, What::Unknown(_));
             let first = did.iter().position(|stretch| is_known(&stretch)).unwrap_or(did.len());
@@ -855,10 +875,10 @@ fn memory_is_bounded() {
     let (end, who) = (account.newest(), account.who(10_000).unwrap());
     // A fact adds a few before the oldest are dropped.
     assert!(account.kept() <= 1_008, "{}", account.kept());
-    let did = account.did(who, 0, end);
-    assert_eq!(did[0].what, What::Unknown(Cause::Forgotten), "{did:?}");
-    assert_eq!(did.last().unwrap().what, What::Runs { cpu: 0 }, "{did:?}");
-    assert_eq!(account.did(account.who(5).unwrap(), 0, 10).len(), 1);
+    let all = did(&account, who, 0, end);
+    assert_eq!(all[0].what, What::Unknown(Cause::Forgotten), "{all:?}");
+    assert_eq!(all.last().unwrap().what, What::Runs { cpu: 0 }, "{all:?}");
+    assert_eq!(did(&account, account.who(5).unwrap(), 0, 10).len(), 1);
     // A thread is kept while it lives, and after its end as long as something of it is.
     assert_eq!(account.threads(), 10_000);
     for thread in 1..=10_000_u32 {
@@ -897,7 +917,7 @@ fn told(account: &mut Account, told: &[Value]) {
 
 /// What the account knows to have ended, of one thread.
 fn outcome(account: &Account, who: Who, end: u64) -> Outcome {
-    let (mut outcome, did) = (Outcome::default(), account.did(who, 0, end));
+    let (mut outcome, did) = (Outcome::default(), did(&account, who, 0, end));
     let thread = u64::from(who.thread);
     let mut since = None;
     for (at, Stretch { from, to, what }) in did.iter().enumerate() {

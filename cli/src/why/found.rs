@@ -3,6 +3,7 @@
 use super::descriptors::Descriptors;
 use super::path::{Culprit, Step, number, path, sums};
 use super::stacks::Stacks;
+use crate::exact::Exact;
 use crate::out::{Out, frame, line};
 use crate::scheduler::Scheduler;
 use crate::stamp::Stamp;
@@ -386,7 +387,7 @@ impl Found {
                 if let In::Call(call) = call {
                     let of = calls.of(call.number);
                     set("call", of.name.clone().into());
-                    set("args", of.json(&call.args, None));
+                    set("args", of.json(&call.args, None, &mut Exact::default()));
                     self.file(step.who, call).into_iter().for_each(|file| set("file", file.into()));
                 }
                 set(

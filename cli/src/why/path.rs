@@ -102,7 +102,7 @@ pub fn path(account: &Account, who: Who, from: u64, to: u64) -> Vec<Step> {
 }
 
 fn follow(account: &Account, who: Who, [from, to]: [u64; 2], depth: usize, left: &mut usize) -> Vec<Step> {
-    let did = account.did(who, from, to);
+    let did: Vec<_> = account.did(who, from, to).collect();
     *left = left.saturating_sub(did.len());
     let step = |Stretch { from, to, mut what }| {
         if let What::Blocked { end: Some(end @ Waker::Thread(Who { thread: 0, .. })), .. } = &mut what {

@@ -107,12 +107,11 @@ pub fn closed_pipe(arguments: &str) {
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("0\n", ""), "{ran:?}");
 }
 
-/// Users who may not trace learn what they lack.
-#[track_caller]
-pub fn as_nobody(arguments: &str) {
+/// Runs the program as nobody, and gives it with the place of its copy.
+pub fn run_by_nobody(arguments: &str) -> Option<(Ran, String)> {
     if !nix::unistd::geteuid().is_root() {
         perfweave_support::needs("root", false);
-        return;
+        return None;
     }
     // A copy: nobody may not be able to enter the folder.
     let program =
@@ -121,9 +120,16 @@ pub fn as_nobody(arguments: &str) {
     let line = format!("'{}' {arguments}", program.display());
     let ran = run(Command::new("su").args(["nobody", "-s", "/bin/sh", "-c", &line]), "");
     std::fs::remove_file(&program).expect("the copy");
+    Some((ran, program.display().to_string()))
+}
+
+/// Users who may not trace learn what they lack.
+#[track_caller]
+pub fn as_nobody(arguments: &str) {
+    let Some((ran, program)) = run_by_nobody(arguments) else { return };
     refused(&ran);
     let last = ran.err.lines().last().unwrap_or_default();
-    let words = [format!("sudo {}`", program.display()), format!("sudo setcap cap_perfmon+ep {}`", program.display())];
+    let words = [format!("sudo {program}`"), format!("sudo setcap cap_perfmon+ep {program}`")];
     assert!(last.starts_with("as this user, convert, verify and why FILE work"), "{ran:?}");
     assert!(words.iter().all(|word| last.contains(word)), "{ran:?}");
 }

@@ -12,6 +12,7 @@ pub(crate) const IDENTIFIER: u64 = bindings::PERF_SAMPLE_IDENTIFIER as u64;
 pub(crate) const IP: u64 = bindings::PERF_SAMPLE_IP as u64;
 pub(crate) const ADDR: u64 = bindings::PERF_SAMPLE_ADDR as u64;
 const STREAM_ID: u64 = bindings::PERF_SAMPLE_STREAM_ID as u64;
+pub(crate) const READ: u64 = bindings::PERF_SAMPLE_READ as u64;
 const PERIOD: u64 = bindings::PERF_SAMPLE_PERIOD as u64;
 
 /// The order of the fixed fields at a sample's begin: "struct { ... }" under PERF_RECORD_SAMPLE in perf_event_open(2).
@@ -25,6 +26,7 @@ pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENT
 pub(crate) struct Attr([u8; size_of::<perf_event_attr>()]);
 
 /// Bits of the word after `read_format`, by their place in the struct.
+const INHERIT: u64 = bit(1);
 const EXCLUDE_USER: u64 = bit(4);
 const EXCLUDE_KERNEL: u64 = bit(5);
 const EXCLUDE_HV: u64 = bit(6);
@@ -113,6 +115,11 @@ impl Attr {
         self.kind() == bindings::PERF_TYPE_TRACEPOINT
     }
 
+    /// Whether children of its thread have it too.
+    pub(crate) fn inherits(&self) -> bool {
+        self.u64(FLAGS) & INHERIT != 0
+    }
+
     /// Whether it does not count in user space, in the kernel and in the hypervisor.
     pub(crate) fn excludes(&self) -> [bool; 3] {
         [EXCLUDE_USER, EXCLUDE_KERNEL, EXCLUDE_HV].map(|bit| self.u64(FLAGS) & bit != 0)
@@ -184,7 +191,7 @@ pub(crate) fn field(record: Bytes<'_>, layout: &Layout, field: u64) -> Option<u6
 
 #[cfg(test)]
 mod tests {
-    use super::{Attr, SAMPLE_ID_ALL, USE_CLOCKID};
+    use super::{Attr, INHERIT, SAMPLE_ID_ALL, USE_CLOCKID};
     use perf_event_open_sys::bindings::perf_event_attr;
     use perfweave::{Clock, Layout};
 
@@ -199,6 +206,7 @@ mod tests {
         };
         assert_eq!(word(|attr| attr.set_sample_id_all(1)), SAMPLE_ID_ALL);
         assert_eq!(word(|attr| attr.set_use_clockid(1)), USE_CLOCKID);
+        assert_eq!(word(|attr| attr.set_inherit(1)), INHERIT);
     }
 
     #[test]

@@ -76,6 +76,7 @@ mod error;
 mod file;
 mod lost;
 mod machine;
+mod members;
 mod metadata;
 mod names;
 mod noted;
@@ -94,8 +95,9 @@ mod writer;
 
 pub use build_id::build_ids;
 pub use error::Error;
+pub use members::Members;
 pub use names::Names;
-pub use open::{open, unfinished};
+pub use open::{aux, open, unfinished};
 pub use tracing::kernel_strings;
 pub use verify::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 pub use writer::{Writer, Written};
@@ -111,4 +113,6 @@ struct Facts {
     features: metadata::Features,
     /// Why the recording may lack events at its end.
     unfinished: Option<Error>,
+    /// Bytes of AUX data.
+    aux: u64,
 }

@@ -176,7 +176,7 @@ pub(crate) fn no_event() -> Error {
 fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>) -> Result<Features, Error> {
     let (mut features, mut tracing, mut kept, mut build_ids) = (Features::new(), None, 0, Vec::new());
     walk(input, data, |at, piece| {
-        let Piece::Other { kind, misc, body } = piece else { return Ok(()) };
+        let Piece::Other { kind, misc, body, .. } = piece else { return Ok(()) };
         let mut words = Words(body);
         if let HEADER_ATTR | HEADER_FEATURE | HEADER_BUILD_ID = kind {
             // A byte of these takes several of memory (`TIMES`), so they may not fit although the file does.

@@ -1,10 +1,10 @@
 //! From a file to rings: one pass over the file measures each ring, and a second one fills them.
 
-use crate::attrs::clock_id;
+use crate::attrs::{READ, clock_id};
 use crate::file::{Input, changed, directory, io, no_memory, too_large, unreadable};
 use crate::lost::Loss;
 use crate::metadata::{Described, Metadata, TRACING_DATA};
-use crate::pieces::{Piece, walk};
+use crate::pieces::{AUXTRACE, Piece, walk};
 use crate::sections::wall_clock;
 use crate::sorting::{NO_CPU, Place, Sorting};
 use crate::tracing::{self, Format};
@@ -49,13 +49,14 @@ use std::path::{Path, PathBuf};
 /// | record | becomes |
 /// | --- | --- |
 /// | of the kernel (type < 64) | a record, a loss or damage, as from a live ring |
+/// | samples of groups (`perf record -e '{cycles,instructions}:S'`) | a record of the event that was sampled. [`Members`](crate::Members) has what the others have counted |
 /// | MMAP, COMM and others that perf synthesized at its start | a record. perf gives them the time 0, so they come first, in the file's order |
 /// | without time and CPU (`sample_id_all` = 0) | a record without key, after the record before it in the file |
 /// | LOST_SAMPLES with a time, of kernels that found samples lost in the processor's own buffer | a loss at its time |
 /// | LOST_SAMPLES without a time, or with the time 0, in which perf since 6.1 counts all losses of an event | no event. What exceeds the LOST records is in [`Status::machine`](perfweave::Status::machine): both are of the same losses. Nothing where it counts what a BPF filter left out |
 /// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and are not about the recorded machine |
 /// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | their content is used, in a file in pipe mode (`perf record -o -`) |
-/// | AUXTRACE and the data after it | nothing |
+/// | AUXTRACE and the AUX data after it, of Intel PT, Arm CoreSight or SPE | nothing: this crate does not decode it. [`aux`] says how much there is |
 /// | COMPRESSED, COMPRESSED2 | the records that they have, with feature `zstd`; without it, the error [`ErrorKind::Recording`] |
 /// | bytes that cannot be decompressed | as bytes that cannot be a record |
 /// | bytes that cannot be a record | a [`Damage`](perfweave::Damage) with the first MiB of them, and the rest of the file is skipped |
@@ -68,8 +69,9 @@ use std::path::{Path, PathBuf};
 ///
 /// # Memory
 ///
-/// All records are in memory until the rings are dropped. The length of a ring is a power of two, so the rings take one
-/// to two times the length of the file's records. Each ring takes some 16 KiB more. If that exceeds the available
+/// All records are in memory until they are read: what a reader has yielded goes back to the system, a MiB of a ring at
+/// a time. The length of a ring is a power of two, so the rings take one to two times the length of the file's records
+/// of address space, and once their length of memory. Each ring takes some 16 KiB more. If that exceeds the available
 /// memory, the error is [`ErrorKind::Limit`]. Available is the least of `MemAvailable` of `/proc/meminfo` and what
 /// `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's control groups leave. A CPU with more than 1 GiB
 /// of records has several rings, and its own numbers ([`Order::numbers`](perfweave::Order::numbers)) start again in
@@ -182,7 +184,7 @@ fn read(path: &Path) -> Result<Rings, Error> {
         unreadable(what, "end `perf record` with SIGINT or SIGTERM, not with SIGKILL")
             .during(&format!("{} is read in part", path.display()))
     });
-    recording.facts(Facts { features: metadata.features, unfinished });
+    recording.facts(Facts { features: metadata.features, unfinished, aux: places.aux });
     Ok(recording.build())
 }
 
@@ -191,6 +193,12 @@ fn read(path: &Path) -> Result<Rings, Error> {
 /// part is [`Damage`](perfweave::Damage). `None` for all other rings.
 pub fn unfinished(rings: &Rings) -> Option<&Error> {
     rings.facts::<Facts>()?.unfinished.as_ref()
+}
+
+/// Bytes of AUX data in a recording: what the processor itself has traced (Intel PT, Arm CoreSight, SPE), if `perf
+/// record` asked for that. This crate does not decode it, so no event of the rings is from there. 0 for all other rings.
+pub fn aux(rings: &Rings) -> u64 {
+    rings.facts::<Facts>().map_or(0, |facts| facts.aux)
 }
 
 /// The clock of all events.
@@ -249,6 +257,8 @@ struct Places {
     last: Option<usize>,
     /// How many losses the file counts as a whole.
     lost: u64,
+    /// Bytes of AUX data.
+    aux: u64,
 }
 
 /// All records of one place.
@@ -277,6 +287,9 @@ impl Places {
             && let Some(Loss::Whole(count)) = Loss::of(bytes, sorting)
         {
             self.lost = self.lost.saturating_add(count);
+        }
+        if let Piece::Other { kind: AUXTRACE, behind, .. } = piece {
+            self.aux += behind;
         }
         let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
@@ -365,6 +378,11 @@ impl Places {
 
     /// Makes the rings.
     fn build(&mut self, sorting: &Sorting, recording: &mut Recording) -> Result<(), Error> {
+        let has_counts = |place: &Place| sorting.groups[place.group].sample_type() & READ != 0;
+        if let Some(rings) = self.rings.iter_mut().find(|rings| has_counts(&rings.place)) {
+            // Samples have the counts of events that have no records: [`Rings::ids`] must have those too.
+            rings.ids.extend(sorting.ids());
+        }
         for PlaceRings { place, ids, parts, .. } in &mut self.rings {
             for part in parts {
                 let ids = ids.iter().map(|(id, event)| (*id, *event));

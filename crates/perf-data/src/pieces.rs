@@ -14,8 +14,8 @@ use std::ops::Range;
 pub(crate) enum Piece<'a> {
     /// A record of the kernel, or of perf in the kernel's format.
     Record(&'a [u8]),
-    /// A record of perf's own, without its header.
-    Other { kind: u32, misc: u16, body: &'a [u8] },
+    /// A record of perf's own, without its header, and how many bytes of data are behind it.
+    Other { kind: u32, misc: u16, body: &'a [u8], behind: u64 },
     /// Bytes that are no record. The start of the next record is unknown, so the rest is skipped.
     Rest(&'a [u8]),
 }
@@ -24,7 +24,7 @@ pub(crate) enum Piece<'a> {
 pub(crate) const OWN_KINDS: u32 = 64;
 /// Those that are followed by data (`tools/lib/perf/include/perf/event.h`).
 const TRACING_DATA: u32 = 66;
-const AUXTRACE: u32 = 71;
+pub(crate) const AUXTRACE: u32 = 71;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
 
@@ -67,7 +67,9 @@ pub(crate) fn walk(
                 }
             } else {
                 behind = behind_it(kind, body);
-                each(at, Piece::Other { kind, misc, body })?;
+                // No underflow: the record was no longer than what was left.
+                let there = behind.min(left - u64::from(size));
+                each(at, Piece::Other { kind, misc, body, behind: there })?;
             }
         } else {
             each(at, Piece::Record(&record))?;

@@ -63,6 +63,11 @@ impl Sorting {
         Ok(())
     }
 
+    /// All ids, and the event of each.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.by_id.iter().map(|(id, event)| (*id, *event))
+    }
+
     /// The ring of a record, and the id and the event that it names. `None` if the record does not say, or is too
     /// short.
     pub(crate) fn place(&self, record: &[u8]) -> Option<(Place, Option<(u64, usize)>)> {

@@ -27,7 +27,7 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
         let format = rings.format(at).map_err(|error| no_format(id, &error))?;
         let category = match name.and_then(|name| name.split_once(':')) {
             Some((category, _)) => category.to_owned(),
-            None => category_of(&events, &format).map_err(|errno| unread("", errno))?,
+            None => category_of(&events, &format).map_err(|errno| unread(&tracefs, "", errno))?,
         };
         categories.entry(category).or_default().push(format);
     }
@@ -38,7 +38,7 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     for name in ["header_page", "header_event"] {
         out.extend(name.bytes().chain([0]));
         let read = machine::read_at_once(&events.join(name));
-        with_length(&mut out, &read.map_err(|errno| unread(name, errno))?);
+        with_length(&mut out, &read.map_err(|errno| unread(&tracefs, name, errno))?);
     }
     // Formats of ftrace's own entries, which no event has.
     out.extend(0u32.to_ne_bytes());
@@ -81,8 +81,12 @@ fn no_format(id: u64, error: &perfweave::Error) -> Error {
 }
 
 /// Something in the folder `events` of tracefs cannot be read.
-fn unread(name: &str, errno: io::Error) -> Error {
-    let hint = "tracefs must be readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
+fn unread(tracefs: &Path, name: &str, errno: io::Error) -> Error {
+    // Without a mount it is behind a descriptor of this process, and nothing can be remounted.
+    let hint = match tracefs.starts_with("/proc") {
+        false => format!("tracefs must be readable: mount -o remount,gid=GROUP,mode=750 {}", tracefs.display()),
+        true => "tracefs is not mounted, and its files are root's: run as root, or with CAP_DAC_READ_SEARCH".into(),
+    };
     Error::system(format!("cannot read events/{name} of tracefs"), errno).hinting(hint)
 }
 
@@ -164,4 +168,23 @@ fn file<'a>(words: &mut Words<'a>) -> Option<&'a [u8]> {
 fn with_length(out: &mut Vec<u8>, file: &[u8]) {
     out.extend((file.len() as u64).to_ne_bytes());
     out.extend(file);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unread;
+    use std::io;
+    use std::path::Path;
+
+    /// What is not mounted cannot be remounted.
+    #[test]
+    fn what_helps_depends_on_where_tracefs_is() {
+        let hint = |tracefs: &str| {
+            let error = unread(Path::new(tracefs), "header_page", io::ErrorKind::PermissionDenied.into());
+            error.hint().unwrap().to_owned()
+        };
+        assert!(hint("/mnt/tracing").ends_with("mount -o remount,gid=GROUP,mode=750 /mnt/tracing"));
+        let detached = hint("/proc/thread-self/fd/7");
+        assert!(!detached.contains("mount -") && detached.contains("CAP_DAC_READ_SEARCH"), "{detached}");
+    }
 }

@@ -66,6 +66,8 @@ pub struct Verdict {
     pub seals: u64,
     /// What was found in the records.
     pub found: Found,
+    /// Bytes of AUX data ([`aux`](crate::aux)), which is not decoded: what is in it is not among what was found.
+    pub aux: u64,
     /// What the last seal says.
     pub claims: Option<Claims>,
     /// By CPU, what was found, and what the ledger says.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::record::Layout;
+use crate::record::{Origin, Sources};
 use crate::sim;
 use crate::{Hold, Item};
 
@@ -53,6 +54,27 @@ fn what_is_far_out_of_order_outlives_a_new_cpu() {
     expected.truncate(yielded.len());
     assert!(yielded.len() > 200 && yielded == expected, "{yielded:?}");
     assert_eq!(merge.held(), 221 - yielded.len());
+}
+
+/// Of a ring that outlives its reader, a record that was yielded behind a held loss would be yielded again: the loss is
+/// no record that stands for it.
+#[test]
+fn a_held_loss_is_no_record() {
+    for is_behind in [true, false] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut rings = kernel.rings();
+        let origin = &mut rings.cpu_rings[0].origin;
+        *origin = Arc::new(Origin::new(0, origin.layout, Sources::new()).adopted());
+        let mut merge = Merge::new(rings, Order::new().hold(Hold::Lag(Duration::from_nanos(1)))).unwrap();
+        kernel.lose(0, 3);
+        // The first one brings the news of the loss.
+        let keys: &[u64] = if is_behind { &[9, 3] } else { &[3, 9] };
+        keys.iter().for_each(|key| assert!(kernel.emit(0, *key, b"")));
+        merge.refresh(5);
+        while merge.next().is_some() {}
+        assert_eq!(merge.held(), if is_behind { 2 } else { 1 });
+        assert_eq!(merge.raise_cap(), is_behind);
+    }
 }
 
 /// The kernel is not asked, so no account is exact: neither that of a ring, nor that of the machine.

@@ -206,6 +206,7 @@ impl Ring {
             is_backward: backward,
             map: None,
             page: base,
+            discarded: None,
             owner: Owner::new(),
             memory,
             fd,

@@ -169,6 +169,7 @@ impl Ring {
             is_backward: false,
             map: Some(info.id),
             page: base,
+            discarded: None,
             owner: Owner::new(),
             memory: Memory::MappedApart(consumer, producer),
             fd: Some(duplicate(map)?),

@@ -100,6 +100,17 @@ pub fn hotplug() -> Option<()> {
     cpus::may_go().then_some(())
 }
 
+/// The folder of recordings that `PERFWEAVE_RECORDINGS` names. Without one, that is listed with what was skipped, also
+/// under `PERFWEAVE_REQUIRE_TOOLS`: no machine has such a collection by itself.
+#[track_caller]
+pub fn recordings() -> Option<std::path::PathBuf> {
+    let folder = std::env::var_os("PERFWEAVE_RECORDINGS");
+    if folder.is_none() {
+        skip::want("PERFWEAVE_RECORDINGS=FOLDER, a collection of recordings to compare with perf", false);
+    }
+    folder.map(Into::into)
+}
+
 /// Notes what could not be tested because this kernel was built without it. It is listed with the skips, and is never a
 /// failure, because it takes another kernel.
 #[track_caller]

@@ -15,15 +15,15 @@ fn no_name_ends_the_page() {
     let point =
         Point { time: 1, cpu: None, tid: Some(1), interrupt: None, event: 0, text, place: Place::Proven, chain };
     let by = || By::Interrupt(EVIL.into());
-    let (why, call) = (Why::Asleep, Some(EVIL.to_owned()));
+    let (why, call) = (Why::Asleep, Some(EVIL.into()));
     let wait = Wait { tid: 1, from: 1, to: 2, why, cpu: None, call, by: Some(by()) };
     let wake = Wake { time: 1, point: None, by: by(), cpu: None, woken: 1, ran: (2, 0) };
     let picture = Picture {
         threads: [(1, thread)].into(),
         events: vec![EVIL.into()],
-        points: vec![point],
-        waits: vec![wait],
-        wakes: vec![wake],
+        points: [point].into_iter().collect(),
+        waits: [wait].into_iter().collect(),
+        wakes: [wake].into_iter().collect(),
         losses: vec![Loss { cpu: None, from: 1, to: 2, text: EVIL.into() }],
         ..Picture::default()
     };
@@ -68,16 +68,18 @@ fn large() -> Picture {
             place,
             chain: vec![],
         };
-        picture.points.push(point);
+        picture.points.push(&point).unwrap();
         let run = Run { cpu, tid, from: time, to: time + 3000 };
         if at % 4 == 0 {
-            picture.runs.push(run);
+            picture.runs.push(&run).unwrap();
         }
         if at % 10 == 0 {
             let (woken, ran, by) = (100 + ((at + 4) % 40) as u32, (time + 4000, cpu), By::Thread(tid));
-            picture.wakes.push(Wake { time, point: Some(at as usize), by, cpu: Some((cpu + 1) % 4), woken, ran });
+            let wake = Wake { time, point: Some(at as usize), by, cpu: Some((cpu + 1) % 4), woken, ran };
+            picture.wakes.push(&wake).unwrap();
             let (why, cpu, call, by) = (Why::Ready, Some(cpu), None, None);
-            picture.waits.push(Wait { tid: woken, from: time, to: time + 4000, why, cpu, call, by });
+            let wait = Wait { tid: woken, from: time, to: time + 4000, why, cpu, call, by };
+            picture.waits.push(&wait).unwrap();
         }
     }
     let from = picture.start + 40_000_000;

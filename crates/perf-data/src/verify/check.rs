@@ -7,7 +7,7 @@ use crate::attrs::{self, TIME};
 use crate::file::{Input, Words, changed, io, malformed, too_much};
 use crate::lost::Loss;
 use crate::metadata::{HEADER, HEADER_ATTR, PIPE_HEADER, SMALLEST_ATTR, check_begin, no_event, piped_attr, read_attrs};
-use crate::pieces::{OWN_KINDS, Packed, Piece, behind_it, compressed, header};
+use crate::pieces::{AUXTRACE, OWN_KINDS, Packed, Piece, behind_it, compressed, header};
 use crate::seal::{
     BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, NUMBERS, Row, Rows, SHORTEST, Seal, Sums, Tally,
     WHOLE,
@@ -79,6 +79,8 @@ pub(super) struct Check<'a> {
     beside: BTreeMap<(bool, u32), [u64; 2]>,
     doubts: Vec<Doubt>,
     more: u64,
+    /// Bytes of AUX data.
+    aux: u64,
 }
 
 /// Where the parts of a file are, by its header.
@@ -175,12 +177,11 @@ impl<'a> Check<'a> {
             beside: BTreeMap::new(),
             doubts: Vec::new(),
             more: 0,
+            aux: 0,
         };
         check.reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
-        if parts.is_pipe {
-            // The first block of a pipe has these bytes too (`Writer::seal_with`).
-            check.skip(PIPE_HEADER)?;
-        }
+        // The first block of a pipe has these bytes too (`Writer::seal_with`).
+        check.skip(if parts.is_pipe { PIPE_HEADER } else { 0 })?;
         check.records()?;
         check.finish(of_file, &parts, data.start)
     }
@@ -241,7 +242,9 @@ impl<'a> Check<'a> {
                 let put = packed.put(at, bytes, |at, piece| self.unpacked(at, &piece))?;
                 self.packed = put.map(|()| packed);
             }
-            match behind_it(kind, body) {
+            let behind = behind_it(kind, body);
+            self.aux += if kind == AUXTRACE { behind.min(self.end - self.at) } else { 0 };
+            match behind {
                 behind if behind <= self.end - self.at => self.skip(behind)?,
                 _ => self.search(self.at)?,
             }
@@ -547,6 +550,7 @@ impl<'a> Check<'a> {
             hash: last.map(|last| last.stated),
             seals: self.seals,
             found,
+            aux: self.aux,
             claims,
             cpus: self.cpus.into_values().collect(),
             doubts: self.doubts,
