@@ -80,11 +80,6 @@ impl Frontier {
         self.advance(key);
     }
 
-    /// Records that no key below `key` can still come. Only where nothing is in flight.
-    pub(crate) fn prove_below(&mut self, key: u64) {
-        self.advance(key.checked_sub(1));
-    }
-
     fn advance(&mut self, key: Option<u64>) {
         // It never moves back (I8), also if the clock of the lag rule does.
         self.key = self.key.max(key);

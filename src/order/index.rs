@@ -619,11 +619,6 @@ impl Index {
         self.queue.firsts().map(|place| place.key).chain(self.back())
     }
 
-    /// The key of the record that was indexed last.
-    pub(crate) fn before(&self) -> Option<u64> {
-        self.before
-    }
-
     /// The largest key ever indexed.
     pub(crate) fn largest(&self) -> Option<u64> {
         self.largest

@@ -8,12 +8,12 @@ use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
 use crate::order::event::{EarlyRelease, Event};
 use crate::order::event_guard::{Batch, EventGuard};
-use crate::order::floors::Floors;
+use crate::order::footprint;
 use crate::order::frontier::Frontier;
-use crate::order::index::{Far, Index, Indexing, memory_of, shrink};
+use crate::order::index::{Index, Indexing, memory_of, shrink};
 use crate::order::key::{Key, Keys};
 use crate::order::place::{RINGS, Tag};
-use crate::order::queue::{BLOCK, SLOTS};
+use crate::order::queue::SLOTS;
 use crate::order::rules::Rule;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
@@ -40,13 +40,6 @@ const SHORT: Duration = Duration::from_micros(500);
 
 /// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
 const WINDOW: u32 = 32;
-
-/// The most bytes of memory that a byte of a ring takes: a record of 8 bytes that is out of order and has a note, while
-/// its lists grow.
-const DEAREST: u64 = 32;
-
-/// How many bytes of memory a ring's index grows before the rings are compared again.
-const STEP: usize = 64 << 10;
 
 /// The rings of a machine merged into one stream, step by step, for a program's tests (feature `test-util`): the test
 /// says when heads are loaded and when a grace period is over. A [`Reader`](crate::Reader) is built on it.
@@ -112,8 +105,6 @@ pub struct Merge {
     when_full: WhenFull,
     /// Whether held records stay in rings that outlive the reader.
     keeps_adopted: bool,
-    /// For a recording that is indexed in parts.
-    floors: Option<Floors>,
     mark: FillMark,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
@@ -142,8 +133,8 @@ impl Merge {
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
         let complete = rings.are_complete();
-        let when_full = order.when_full.unwrap_or_default();
-        let when_full = if complete { when_full.for_a_recording() } else { when_full };
+        // Rings that nobody writes into do not fill up.
+        let when_full = if complete { WhenFull::Discard } else { order.when_full.unwrap_or_default() };
         if !complete {
             order.mark.check(&rings.cpu_rings)?;
         }
@@ -158,6 +149,9 @@ impl Merge {
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense.flatten());
         if in_doubt {
             keys.distrust();
+        }
+        if complete {
+            footprint::check(&mut rings, &keys)?;
         }
         let indexes = rings
             .cpu_rings
@@ -179,7 +173,6 @@ impl Merge {
             stream,
             when_full,
             keeps_adopted: order.when_full.is_none(),
-            floors: None,
             mark: order.mark,
             pause: None,
             was_crowded: false,
@@ -316,9 +309,6 @@ impl Merge {
 
     /// Indexes the new records of each ring.
     fn index(&mut self) -> Indexed {
-        if self.is_in_parts() {
-            return self.index_in_parts();
-        }
         let indexed = self.index_all();
         // What one ring lacks, others may have in spare blocks.
         if indexed.up_to().is_some() && self.stream.free_spare() { self.index_all() } else { indexed }
@@ -773,15 +763,14 @@ impl Merge {
         let mut crowded = false;
         // Before copies make space: a ring that was crowded lets a proof begin at once.
         self.was_crowded |= self.is_crowded();
-        let is_complete = self.rings.are_complete();
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
             let (tail, used, size) = (cpu_ring.ring.tail(), cpu_ring.ring.used(), cpu_ring.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
             let mark = self.mark.leaving(size, index.longest());
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
-            // A copy out of a ring that outlives the reader would be lost with it. Those of a recording need no space.
-            let stays = is_complete || self.keeps_adopted && cpu_ring.origin.is_adopted;
+            // A copy out of a ring that outlives the reader would be lost with it.
+            let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
             if used <= mark.min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
@@ -806,9 +795,7 @@ impl Merge {
         }
         let counts = &mut self.stream.counts;
         (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
-        // Proven events of a recording leave first and free memory.
-        let is_enough = is_complete && self.stream.top().is_some_and(|top| self.stream.frontier.admits(top.key));
-        if (crowded || indexed.up_to().is_some() || memory > enough) && !is_enough {
+        if crowded || indexed.up_to().is_some() || memory > enough {
             release = release.max(self.oldest_quarter());
         }
         // A ring was left in the middle, and is indexed up to this key only.
@@ -849,90 +836,6 @@ impl Merge {
         let (cpu, filled) = fullest.map_or((0, 0), |cpu_ring| (cpu_ring.origin.cpu, filled(&cpu_ring.ring)));
         let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
         EarlyRelease { cpu, filled, memory, most, reserved: None }
-    }
-
-    // A recording in parts, if the index of the whole would exceed the memory bound.
-
-    /// Whether the rings are a recording that must be indexed in parts. If so, also computes the smallest keys of each
-    /// ring's parts.
-    fn is_in_parts(&mut self) -> bool {
-        if self.floors.is_none() && self.rings.are_complete() {
-            // This may be the first refresh, before which the heads are unknown.
-            for cpu_ring in &mut self.rings.cpu_rings {
-                // A fault is found again when the ring is indexed.
-                let _ = cpu_ring.ring.refresh();
-            }
-            let bytes: u64 =
-                self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.head() - cpu_ring.ring.tail()).sum();
-            if bytes.saturating_mul(DEAREST) > self.when_full.most() as u64 {
-                self.floors = Some(Floors::of(&self.rings.cpu_rings, &self.stream.keys));
-            }
-        }
-        self.floors.is_some()
-    }
-
-    /// Indexes as much as fits into the memory, always in the ring with the smallest keys left. So few events are held
-    /// that another ring keeps from leaving. Keys smaller than all that are left are proven.
-    fn index_in_parts(&mut self) -> Indexed {
-        let most = self.when_full.most();
-        // Another ring may need it.
-        self.stream.free_spare();
-        let mut all = self.memory() + self.reserved();
-        let step = (most / 2 / self.rings.cpu_rings.len()).clamp(BLOCK, STEP);
-        // A part of each ring: a ring without held events says nothing about its keys.
-        for ring_index in 0..self.rings.cpu_rings.len() {
-            if self.stream.indexes[ring_index].len() == 0 {
-                // Whether it fits is asked again below.
-                self.index_further(ring_index, &mut all, step);
-            }
-        }
-        while let Some((floor, ring_index)) = self.lowest() {
-            if !self.index_further(ring_index, &mut all, step) {
-                self.stream.frontier.prove_below(floor);
-                return Indexed::UpTo(self.left().filter_map(|(index, _)| index.largest()).min().unwrap_or(u64::MAX));
-            }
-        }
-        Indexed::Whole
-    }
-
-    /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that
-    /// all rings take.
-    fn index_further(&mut self, ring_index: usize, all: &mut usize, step: usize) -> bool {
-        let Stream { keys, indexes, far, .. } = &mut self.stream;
-        let (cpu_ring, index) = (&mut self.rings.cpu_rings[ring_index], &mut indexes[ring_index]);
-        let memory = |index: &Index, far: &Far| index.memory() + memory_of(far);
-        let (cursor, others, mut more) = (index.cursor(), *all - memory(index, far), step);
-        let most = self.when_full.most().saturating_sub(others);
-        // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need
-        // the rest.
-        loop {
-            let some = most.min(memory(index, far).saturating_add(more));
-            if index.refresh(cpu_ring, Indexing { keys, far, most: some }) || index.cursor() > cursor || some == most {
-                break;
-            }
-            more = more.saturating_mul(2);
-        }
-        *all = others + memory(index, far);
-        index.cursor() > cursor
-    }
-
-    /// Of the rings that are not completely indexed, the one with the smallest keys left, and a lower bound of those
-    /// keys.
-    fn lowest(&self) -> Option<(u64, usize)> {
-        let floors = self.floors.as_ref()?;
-        let floor = |(index, ring_index): (&Index, usize)| {
-            // An event without a key of its own has the key of the record before it.
-            let floor = floors.behind(ring_index, index.cursor()).min(index.before().unwrap_or(0));
-            (floor, index.largest(), ring_index)
-        };
-        self.left().map(floor).min().map(|(floor, _, ring_index)| (floor, ring_index))
-    }
-
-    /// The rings that are not completely indexed.
-    fn left(&self) -> impl Iterator<Item = (&Index, usize)> {
-        let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate();
-        all.filter(|(_, (cpu_ring, index))| index.cursor() < cpu_ring.ring.head())
-            .map(|(ring_index, (_, index))| (index, ring_index))
     }
 
     // The status, and losses that no record in a ring reports.

@@ -31,7 +31,7 @@ pub(crate) mod event;
 pub(crate) mod event_guard;
 pub(crate) mod fence;
 pub(crate) mod fences;
-mod floors;
+mod footprint;
 pub(crate) mod frontier;
 pub(crate) mod hold;
 mod index;

@@ -6,7 +6,6 @@ use crate::order::key::Key;
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
 use crate::sequence::counter::Sequence;
-use crate::sys::memory;
 use std::time::Duration;
 
 /// The default of [`Order::latency`].
@@ -45,17 +44,9 @@ impl Default for Order {
 ///
 /// The kernel drops records that do not fit, and holding records must not cost records.
 ///
-/// # Recordings
-///
-/// No kernel writes into the rings of a recording. So no ring can overflow, and nothing is copied, released or
-/// discarded because a ring is full. The bound of [`WhenFull::Copy`] limits the index. If the index of the whole
-/// recording could take more than the bound, each refresh indexes a part of each ring. Before the first part the reader
-/// computes the key of each record once. So a part proves the order of all keys that are smaller than every key that is
-/// left.
-///
-/// Records leave before their order is proven in two cases, and [`EarlyRelease`](crate::EarlyRelease) says so: if a key
-/// is smaller than so many keys before it in its ring that they do not fit into the bound. [`WhenFull::Release`] and
-/// [`WhenFull::Discard`] index a whole recording at once, without a bound.
+/// No kernel writes into the rings of a recording, so none can overflow, and this choice changes nothing there. The
+/// index of the whole recording must fit into half of the memory that this process can get: else
+/// [`Reader::new`](crate::Reader::new) gives [`ErrorKind::Limit`], with the bytes that the index would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "overflow")]
@@ -98,14 +89,6 @@ impl WhenFull {
             // The index is bounded by the size of the rings.
             Self::Release | Self::Discard => usize::MAX,
         }
-    }
-
-    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a
-    /// process that exceeds a limit, and a control group kills it. The other half is for the rest of the program.
-    pub(crate) fn for_a_recording(self) -> Self {
-        let available =
-            memory::available().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX));
-        Self::Copy { most: self.most().min(available) }
     }
 }
 

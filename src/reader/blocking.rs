@@ -132,7 +132,8 @@ impl Reader {
     /// a record; the key is the kernel's time and a ring does not record it; the lag rule, and a clock that cannot be
     /// read; the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice.
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the hold rule needs a fence and none is possible, or
-    /// writers' epochs prove nothing for these rings. [`ErrorKind::Limit`](crate::ErrorKind::Limit),
+    /// writers' epochs prove nothing for these rings. [`ErrorKind::Limit`](crate::ErrorKind::Limit), also if
+    /// the index of a recording does not fit into memory ([`WhenFull`](crate::WhenFull));
     /// [`ErrorKind::System`](crate::ErrorKind::System), [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;

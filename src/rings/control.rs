@@ -343,14 +343,6 @@ impl Control {
         resumed
     }
 
-    /// Stops or restarts the output of one CPU; whether it has any.
-    pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
-        self.check()?;
-        let turned = self.producers().turn_output(cpu, paused);
-        self.lossy.store(true, Ordering::Relaxed);
-        turned
-    }
-
     pub(crate) fn producers(&self) -> MutexGuard<'_, Producers> {
         self.producers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -498,17 +490,6 @@ impl Producers {
     pub(crate) fn stop(&mut self, cpu: u32) {
         self.events.iter_mut().filter(|producer| producer.cpu == cpu).for_each(Producer::stop);
         self.events.retain(|producer| producer.cpu != cpu);
-    }
-
-    /// Stops or restarts the output into the rings of one CPU; whether it has any, or all are stopped for good.
-    pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
-        // After the end, controls do nothing and do not fail.
-        let (mut found, mut turned) = (self.retired, Ok(()));
-        for (cpu, gate) in self.gates.iter().filter(|(of, _)| *of == cpu) {
-            turned = turned.and(gate.turn(*cpu, Pause::Output, paused));
-            found = true;
-        }
-        turned.map(|()| found)
     }
 
     /// Pauses or resumes all rings, even if some refuse. The first refusal is reported.

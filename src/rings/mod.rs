@@ -478,20 +478,6 @@ impl Rings {
         self.started
     }
 
-    /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). The kernel drops what is
-    /// written meanwhile and counts it as lost. A writer that is inside at this moment finishes.
-    ///
-    /// [`Handle::pause`](crate::Handle::pause) does this for all CPUs, and from other threads.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the CPU has no ring with a known event;
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if one of them is a BPF ring buffer;
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
-    pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
-        if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
-    }
-
     /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The simulator against the kernel: the same writes, the same reads, the same bytes.
 
 use perf_event_open_sys::bindings as sys;
-use perfweave::{Hold, Layout, Merge, Order, RawRing, Rings, sim};
+use perfweave::{Hold, Layout, Merge, Order, Pause, RawRing, Rings, sim};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, foreign, kernel, load, threads};
 use quickcheck::{Arbitrary, Gen};
@@ -134,7 +134,8 @@ fn compare(layout: Layout, steps: &[Step]) -> Option<u64> {
                 }
             }
             Step::Pause(paused) => {
-                on_live.rings().pause_output(0, paused).unwrap();
+                let rings = on_live.rings();
+                if paused { rings.pause(Pause::Output) } else { rings.resume() }.unwrap();
                 machine.pause(0, paused);
             }
         }

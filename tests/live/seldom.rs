@@ -106,7 +106,7 @@ fn cpus_that_cannot_be_listed_are_an_error() {
         };
         let Some(error) = judged(judge, || {
             // Also for a CPU without a ring.
-            let absent = Rings::empty(Default::default()).pause_output(0, true).unwrap_err();
+            let absent = Rings::empty(Default::default()).raw(0).err().unwrap();
             assert!(absent.to_string().starts_with("cannot list CPUs"), "{absent}");
             Rings::options().bpf_output(&events).pages(1).open().unwrap_err()
         }) else {

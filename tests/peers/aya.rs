@@ -5,7 +5,7 @@
 
 use crate::reading;
 use crate::reading::{LONG, number};
-use perfweave::{Event, Hold, Item, Layout, Merge, Order, Reader, Rings, sim};
+use perfweave::{Event, Hold, Item, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{assert_error, echo, foreign, kernel, load};
 use std::ops::ControlFlow;
@@ -105,11 +105,11 @@ fn test_for_each_lost() {
 fn test_read_first_lost() {
     let Some((rings, _map, program)) = open() else { return };
     let mut reader = reader(rings);
-    reader.rings().pause_output(0, true).unwrap();
+    reader.rings().pause(Pause::Output).unwrap();
     for _ in 0..1000 {
         assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOSPC);
     }
-    reader.rings().pause_output(0, false).unwrap();
+    reader.rings().resume().unwrap();
     write(&program, [2]);
     let event = reader.next_timeout(LONG).unwrap().unwrap();
     let Item::Lost(lost) = event.item() else { panic!("{event:?}") };

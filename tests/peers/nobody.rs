@@ -315,7 +315,6 @@ fn a_forked_child_cannot_pause_its_parents_rings() {
         first_false(&[
             is_forked(rings.pause(Pause::Slots)),
             is_forked(rings.pause(Pause::Output)),
-            is_forked(rings.pause_output(0, true)),
             is_forked(rings.resume()),
         ])
     });

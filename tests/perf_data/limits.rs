@@ -4,7 +4,7 @@ use crate::perf::File;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perfweave::{Certainty, Hold, Merge, Order, sim};
 use perfweave_perf_data as perf_data;
-use perfweave_support::{kernel, lacks};
+use perfweave_support::{assert_error, kernel, lacks, number_behind};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -110,18 +110,25 @@ fn read(path: &Path) -> u64 {
     }
 }
 
+/// The index takes 16 bytes for each record, some 14 MiB. Where that is more than half of what is left, the reader is
+/// refused and nothing ends the process. Where it fits, all is read.
 #[test]
-fn what_just_fits_is_read_to_its_end() {
-    // The index of all records would take 16 bytes for each of them, some 14 MiB.
+fn an_index_that_does_not_fit_is_an_error_with_its_bytes() {
     const RECORDS: u64 = 450_000;
     let Some(path) = limited() else {
-        return again("limits::what_just_fits_is_read_to_its_end", &short(RECORDS), Path::new(""));
+        return again("limits::an_index_that_does_not_fit_is_an_error_with_its_bytes", &short(RECORDS), Path::new(""));
     };
     let most = memory_of_rings(&path);
-    for more in [2 << 20, 6 << 20, 20 << 20] {
+    for more in [2 << 20, 20 << 20] {
         limit_more(most + more);
-        assert_eq!(read(&path), 2 * RECORDS, "{more}");
+        let error = Merge::new(perf_data::open(&path).unwrap(), Order::new()).unwrap_err();
+        assert_error!(error, Limit, "RLIMIT_AS");
+        let said = error.to_string();
+        let [bytes, may] = ["takes ", "of which "].map(|text| number_behind(&said, text));
+        assert!((RECORDS * 32..RECORDS * 40).contains(&bytes) && may <= more / 2, "{said}");
     }
+    limit_more(most + (60 << 20));
+    assert_eq!(read(&path), 2 * RECORDS);
 }
 
 /// Bytes of memory that the rings of a recording take.

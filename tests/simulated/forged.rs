@@ -4,7 +4,9 @@
 use crate::reading;
 use crate::{fence, small};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Event, Fault, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, WhenFull, sim};
+use perfweave::{
+    Certainty, Clock, Event, Fault, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, WhenFull, sim,
+};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::time::Duration;
@@ -297,9 +299,9 @@ fn live_forged_losses_do_not_reach_the_ledger() {
         assert!(forgeries > 0 && told == 0 && ledger.total().lost == 0, "{forgeries} forged, {told} told: {ledger}");
         assert!(ledger.total().exact && !ledger.total().is_balanced(), "{ledger}");
         // Real ones.
-        reader.rings().pause_output(0, true).unwrap();
+        reader.rings().pause(Pause::Output).unwrap();
         (0..7).for_each(|number| assert_eq!(forger.echo.run_with(0, &[number]).unwrap(), -libc::ENOSPC));
-        reader.rings().pause_output(0, false).unwrap();
+        reader.rings().resume().unwrap();
         reading::all(&mut reader, |event| told += event.item().lost().map_or(0, |lost| lost.count));
         assert_eq!((told, reader.ledger().unwrap().total().lost), (7, 7));
     }

@@ -15,7 +15,6 @@ enum Step {
     Emit(u8, u8),
     Burst(u8, u8),
     Pause(bool),
-    PauseOne(u8, bool),
     Resume,
     Look,
     Fence,
@@ -50,8 +49,7 @@ impl Arbitrary for Schedule {
                     8..12 => Step::End(cpu),
                     12..16 => Step::Emit(cpu, count % 40),
                     16 => Step::Burst(cpu, count % 32),
-                    17 => Step::Pause(count % 2 == 0),
-                    18 => Step::PauseOne(cpu, count % 2 == 0),
+                    17..19 => Step::Pause(count % 2 == 0),
                     19..22 => Step::Resume,
                     22..25 => Step::Look,
                     25..27 => Step::Fence,
@@ -200,9 +198,6 @@ impl<'a> Run<'a> {
             Step::Pause(output) => {
                 self.merge.rings().pause(if output { Pause::Output } else { Pause::Slots }).expect("a pause");
                 self.detached |= !output;
-            }
-            Step::PauseOne(cpu, paused) => {
-                self.merge.rings().pause_output(self.cpu(cpu), paused).expect("a pause");
             }
             Step::Resume => self.resume(),
             Step::Look => drop(self.merge.refresh(0)),

@@ -4,8 +4,8 @@
 use perf_event_open_sys::bindings;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use perfweave::{
-    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Key, Layout, Merge, Order, Reader, Recording, Rings,
-    Sequence, WhenFull, sim,
+    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Layout, Merge, Order, Reader, Recording, Rings,
+    Sequence, sim,
 };
 use std::mem::offset_of;
 use std::time::Duration;
@@ -210,26 +210,6 @@ fn a_loss_may_have_no_time() {
     let lost: Vec<_> =
         merge.batch().filter_map(|event| event.item().lost()).map(|lost| (lost.count, lost.after)).collect();
     assert_eq!(lost, [(5, Some(5)), (7, Some(7))]);
-}
-
-/// Also where a recording is indexed in parts, which looks for the smallest keys first.
-#[test]
-fn a_key_function_is_not_asked_about_losses_in_parts() {
-    let lines = |at: u64| format!("0 {} 0 text\n0 {} lost 1\n0 {} 0 text\n", 3 * at, 3 * at + 1, 3 * at + 2);
-    let text = format!("event only\n{}", (0..2_000).map(lines).collect::<String>());
-    let key = Key::with(|record| {
-        assert_ne!(record.kind(), bindings::PERF_RECORD_LOST);
-        record.time()
-    });
-    let order = Order::new().key(key).when_full(WhenFull::Copy { most: 32 << 10 });
-    let mut merge = Merge::new(read(&text), order).unwrap();
-    let (mut events, mut parts) = (0, 0);
-    while parts == 0 || merge.is_behind() {
-        merge.refresh(0);
-        events += merge.batch().count();
-        parts += 1;
-    }
-    assert!(events == 6_000 && parts > 2, "{events} events in {parts} parts");
 }
 
 /// What a verifier reads of records that are not in a ring of a kernel.

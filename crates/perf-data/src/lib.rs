@@ -43,10 +43,6 @@
 //! [`Certainty::Assumed`](perfweave::Certainty::Assumed). When all events were yielded, the stream has ended: a reader
 //! gives `None` ([`Ended::Recording`](perfweave::Ended::Recording)). Times are not compared with this machine's clocks.
 //!
-//! A reader indexes a long recording in parts, so that holding stays within its bound
-//! ([`WhenFull`](perfweave::WhenFull)). The order is still proven, unless a key is smaller than more records before it
-//! than fit into the bound. In that case [`EarlyRelease`](perfweave::EarlyRelease) comes first.
-//!
 //! # Certificates
 //!
 //! A written recording has a chain of hashes among its records, and says in it what is proven and what is missing

@@ -79,10 +79,8 @@ use std::path::{Path, PathBuf};
 ///
 /// From the first refresh on, a reader takes 16 bytes for each indexed record, 40 if the record is out of order, and 64
 /// for damage and for a loss. While a list of records out of order, or of damage and losses, grows, the old list and
-/// the new one both exist, so these take up to 80 and 140 bytes. The total stays within the bound of
-/// [`WhenFull::Copy`](perfweave::WhenFull::Copy), 64 MiB unless set, and within half of the memory that is available
-/// when the reader is made. A recording whose index could be larger is indexed in parts, in proven order: see
-/// [`WhenFull`](perfweave::WhenFull). That takes 4 bytes more for each KiB of records.
+/// the new one both exist, so these take up to 80 and 140 bytes. If that may exceed half of the memory that is available
+/// when the reader is made, [`Reader::new`](perfweave::Reader::new) gives [`ErrorKind::Limit`] with the bytes.
 ///
 /// # Errors
 /// [`ErrorKind::Recording`], with the problem and what helps; [`ErrorKind::Limit`] if there is too little memory.
