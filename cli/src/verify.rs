@@ -126,6 +126,11 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     for line in [elsewhere, missing::undecoded(verdict.aux)].into_iter().flatten() {
         writeln!(out, "{line}")?;
     }
+    certificate(args, verdict, is_expected, out)
+}
+
+/// What the certificate says, and what of it is in doubt.
+fn certificate(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write) -> io::Result<()> {
     if verdict.hash.is_some() {
         let in_doubt = if verdict.holds() && is_expected { "" } else { " (in doubt)" };
         writeln!(out, "ledger{in_doubt}: {}", ledger(verdict))?;
