@@ -31,9 +31,15 @@ enum Of {
 struct Symbol {
     at: u64,
     is_function: bool,
-    name: String,
-    /// ` [module]`, or nothing.
-    module: String,
+    /// `name`, or `name [module]`.
+    text: Box<str>,
+}
+
+impl Symbol {
+    /// Its name, and ` [module]` or nothing.
+    fn parts(&self) -> (&str, &str) {
+        self.text.split_at(self.text.find(' ').unwrap_or(self.text.len()))
+    }
 }
 
 /// No function is longer. Behind the last one lies something else.
@@ -63,7 +69,7 @@ impl Kernel {
     pub fn function(&self, address: u64) -> Option<&str> {
         let symbols = self.symbols();
         let after = symbols.partition_point(|symbol| symbol.at <= address);
-        symbols[..after].iter().rev().find(|symbol| symbol.is_function).map(|symbol| &*symbol.name)
+        symbols[..after].iter().rev().find(|symbol| symbol.is_function).map(|symbol| symbol.parts().0)
     }
 
     /// The string at an address, or the function as `%pS` prints it: `name+0x1/0x20 [module]`.
@@ -75,10 +81,10 @@ impl Kernel {
         let after = symbols.partition_point(|symbol| symbol.at <= address);
         let begin = symbols.get(after.checked_sub(1)?)?.at;
         // Of several names the first, as in the kernel (kernel/kallsyms.c).
-        let symbol = &symbols[symbols.partition_point(|symbol| symbol.at < begin)];
+        let (name, module) = symbols[symbols.partition_point(|symbol| symbol.at < begin)].parts();
         let end = symbols.get(after).map_or(begin, |next| next.at);
         let offset = address - begin;
-        (offset < LONGEST).then(|| format!("{}+{offset:#x}/{:#x}{}", symbol.name, end - begin, symbol.module))
+        (offset < LONGEST).then(|| format!("{name}+{offset:#x}/{:#x}{module}", end - begin))
     }
 
     fn symbols(&self) -> &[Symbol] {
@@ -89,7 +95,7 @@ impl Kernel {
             Of::Recorded { path, .. } if !is_since_boot(path) => Vec::new(),
             Of::Recorded { symbol, address, .. } => {
                 let symbols = kallsyms();
-                let is_same = symbols.iter().any(|known| known.at == *address && known.name == *symbol);
+                let is_same = symbols.iter().any(|known| known.at == *address && known.parts().0 == symbol);
                 if is_same { symbols } else { Vec::new() }
             }
         })
@@ -111,7 +117,8 @@ fn symbols(text: impl BufRead) -> Vec<Symbol> {
         // What comes from BPF and from tracing itself has no module.
         let module = words.next().filter(|module| *module != "[bpf]" && !module.starts_with("[__builtin"));
         let module = module.map(|module| format!(" {module}")).unwrap_or_default();
-        Some(Symbol { at, is_function: matches!(kind, "t" | "T" | "w" | "W"), name: name.to_owned(), module })
+        let text = format!("{name}{module}").into();
+        Some(Symbol { at, is_function: matches!(kind, "t" | "T" | "w" | "W"), text })
     };
     let mut symbols: Vec<_> = text.lines().map_while(Result::ok).filter_map(symbol).collect();
     symbols.sort_by_key(|symbol| symbol.at);

@@ -225,151 +225,165 @@ impl Scheduler {
     /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of
     /// one that does.
     pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
-        let (sampled, cpu) = (record.pid_tid(), record.cpu());
-        let Self { sources, numbers, account, .. } = self;
         if time == 0 {
             // A recording begins with what was before it.
             return None;
         }
-        let source = record.source().and_then(|source| sources.get(source)).unwrap_or(&Source::Other);
-        match (record.kind(), source) {
-            (bindings::PERF_RECORD_SAMPLE, Source::Wakes { by, flags, woken }) => {
-                let (process, tid) = sampled?;
-                let [by, thread] = [by, &woken[0]].map(|field| number(field, record));
-                let (by, thread) = (by?, thread?);
-                let tid = numbers.learn(by, tid);
-                let interrupt = flags.uint(record).and_then(interrupt::kind);
-                account.wakes(time, cpu, thread, by, interrupt, (process, tid));
-                known(account, by, tid, process);
-                name(account, numbers, thread, woken[1].text(record).as_deref(), names);
+        match record.kind() {
+            bindings::PERF_RECORD_SAMPLE => match self.sources.get(record.source()?)? {
+                Source::Wakes { .. } => self.wakes(record, time, names)?,
+                Source::Switches { .. } => return self.switches(record, time, names),
+                _ => self.sample(record, time)?,
+            },
+            bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE => {
+                return self.switches_unseen(record, time);
+            }
+            bindings::PERF_RECORD_FORK => self.forks(record, time)?,
+            bindings::PERF_RECORD_EXIT => {
+                let thread = self.numbers.kernels(record.pid_tid()?.1)?;
+                self.account.tells_its_end(time, record.cpu(), thread);
+            }
+            bindings::PERF_RECORD_COMM => self.is_named(record, time)?,
+            _ => {}
+        }
+        None
+    }
+
+    fn wakes(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<()> {
+        let Self { sources, numbers, account, .. } = self;
+        let Source::Wakes { by, flags, woken } = &sources[record.source()?] else { return None };
+        let (process, tid) = record.pid_tid()?;
+        let [by, thread] = [by, &woken[0]].map(|field| number(field, record));
+        let (by, thread) = (by?, thread?);
+        let tid = numbers.learn(by, tid);
+        let interrupt = flags.uint(record).and_then(interrupt::kind);
+        account.wakes(time, record.cpu(), thread, by, interrupt, (process, tid));
+        known(account, by, tid, process);
+        name(account, numbers, thread, woken[1].text(record).as_deref(), names);
+        Some(())
+    }
+
+    fn switches(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
+        let Self { sources, numbers, account, .. } = self;
+        let Source::Switches { prev, state, next } = &sources[record.source()?] else { return None };
+        let ((process, tid), cpu) = (record.pid_tid()?, record.cpu());
+        let why = why(state.int(record)?);
+        let ([prev, prev_comm], [next, next_comm]) = (prev, next);
+        let (prev, next) = (number(prev, record)?, number(next, record)?);
+        let tid = numbers.learn(prev, tid);
+        known(account, prev, tid, process);
+        // Before it ends.
+        name(account, numbers, prev, prev_comm.text(record).as_deref(), names);
+        let ran = account.switches(time, cpu, prev, why.map(|why| (why, process)), next);
+        name(account, numbers, next, next_comm.text(record).as_deref(), names);
+        if why.is_none() {
+            numbers.forget(prev);
+        }
+        self.begins.remove(&cpu);
+        match numbers.here(next) {
+            Some(tid) => ran.map(|ran| (tid, ran)),
+            None if self.is_limited => None,
+            None => {
+                self.begins.insert(cpu, (next, ran));
                 None
             }
-            (bindings::PERF_RECORD_SAMPLE, Source::Switches { prev, state, next }) => {
-                let (process, tid) = sampled?;
-                let why = why(state.int(record)?);
-                let ([prev, prev_comm], [next, next_comm]) = (prev, next);
-                let (prev, next) = (number(prev, record)?, number(next, record)?);
-                let tid = numbers.learn(prev, tid);
-                known(account, prev, tid, process);
-                // Before it ends.
-                name(account, numbers, prev, prev_comm.text(record).as_deref(), names);
-                let ran = account.switches(time, cpu, prev, why.map(|why| (why, process)), next);
-                name(account, numbers, next, next_comm.text(record).as_deref(), names);
-                if why.is_none() {
-                    numbers.forget(prev);
-                }
-                self.begins.remove(&cpu);
-                match numbers.here(next) {
-                    Some(tid) => ran.map(|ran| (tid, ran)),
-                    None if self.is_limited => None,
-                    None => {
-                        self.begins.insert(cpu, (next, ran));
-                        None
-                    }
-                }
-            }
-            (bindings::PERF_RECORD_SAMPLE, Source::Enters { by, number: call, args }) => {
-                let ((process, tid), by) = (sampled?, number(by, record)?);
+        }
+    }
+
+    /// What neither wakes nor switches.
+    fn sample(&mut self, record: &Record<'_>, time: u64) -> Option<()> {
+        let Self { sources, numbers, account, .. } = self;
+        let cpu = record.cpu();
+        match &sources[record.source()?] {
+            Source::Enters { by, number: call, args } => {
+                let ((process, tid), by) = (record.pid_tid()?, number(by, record)?);
                 let (number, values) = (call.int(record)?, args.ints(record)?);
                 let mut args = [0; 6];
                 args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
                 let tid = numbers.learn(by, tid);
                 account.calls(time, cpu, by, In::Call(Arc::new(Call { number, args, entered: time })));
                 known(account, by, tid, process);
-                None
             }
-            (bindings::PERF_RECORD_SAMPLE, Source::Returns { by, result }) => {
+            Source::Returns { by, result } => {
                 let interrupted = result.int(record).is_some_and(is_interrupted);
                 account.returns_from(time, cpu, number(by, record)?, interrupted);
-                None
             }
-            (bindings::PERF_RECORD_SAMPLE, Source::Begins(kinds, named)) => {
-                account.interrupts(time, cpu, kinds, named.name(record)?);
-                None
-            }
-            (bindings::PERF_RECORD_SAMPLE, Source::Ends(kinds)) => {
-                account.returns(time, cpu, kinds);
-                None
-            }
-            (bindings::PERF_RECORD_SAMPLE, Source::Sends { by, flags, packet }) => {
+            Source::Begins(kinds, named) => account.interrupts(time, cpu, kinds, named.name(record)?),
+            Source::Ends(kinds) => account.returns(time, cpu, kinds),
+            Source::Sends { by, flags, packet } => {
                 let in_interrupt = flags.uint(record).and_then(interrupt::kind).is_some();
                 account.sends(time, cpu, number(by, record)?, in_interrupt, packet.uint(record)?);
-                None
             }
-            (bindings::PERF_RECORD_SAMPLE, Source::Signals([thread, signal, group, result])) => {
+            Source::Signals([thread, signal, group, result]) => {
                 let signal = NonZeroU8::new(u8::try_from(signal.int(record)?).ok()?)?;
                 let thread = number(thread, record)?;
                 // One that is ignored or waits already wakes nobody, but SIGCONT lets go on also where it is ignored.
                 let counts = result.int(record)? == 0 || signal.get() == SIGCONT;
                 account.signals(time, cpu, counts.then_some((thread, group.int(record)? != 0, signal)));
-                None
             }
-            (bindings::PERF_RECORD_SAMPLE, Source::Delivers(packet)) => {
-                account.delivers(time, cpu, packet.uint(record));
-                None
-            }
-            (bindings::PERF_RECORD_SAMPLE, Source::HasDelivered(counts)) => {
+            Source::Delivers(packet) => account.delivers(time, cpu, packet.uint(record)),
+            Source::HasDelivered(counts) => {
                 account.delivers(time, cpu, None);
                 if counts.as_ref().is_some_and(|counts| is_backlog_empty(counts, record)) {
                     account.delivered_all(cpu);
                 }
-                None
             }
-            (kind @ (bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE), _) => {
-                let (process, tid) = sampled?;
-                // struct { u32 next_prev_pid, next_prev_tid; }: in a PID namespace, 0 is any thread from outside.
-                let other = record
-                    .body()
-                    .u32(4)
-                    .filter(|_| kind == bindings::PERF_RECORD_SWITCH_CPU_WIDE && !numbers.are_others());
-                let other = other.and_then(|other| numbers.kernels(other));
-                if record.misc() & OUT != 0 {
-                    let could_run = (record.misc() & PREEMPTED != 0).then_some(process);
-                    account.leaves_unseen(time, cpu, numbers.kernels(tid)?, could_run, other);
-                    return None;
-                }
-                // Where one command is recorded, who was to begin may have been a stranger, without a record of its
-                // own. A thread whose number is known is none.
-                let is_known = |begins: &u32| numbers.kernels(tid).is_none_or(|thread| thread == *begins);
-                match self.begins.remove(&cpu).filter(|(thread, _)| is_known(thread)) {
-                    Some((thread, ran)) => {
-                        let tid = numbers.learn(thread, tid)?;
-                        known(account, thread, Some(tid), process);
-                        ran.map(|ran| (tid, ran))
-                    }
-                    None => {
-                        let ran = account.comes_unseen(time, cpu, numbers.kernels(tid)?, other);
-                        ran.map(|ran| (tid, ran))
-                    }
-                }
-            }
-            // struct { u32 pid, ppid, tid, ptid; u64 time; }
-            (bindings::PERF_RECORD_FORK, _) => {
-                let [process, _, tid, parent] = [0, 4, 8, 12].map(|at| record.body().u32(at));
-                let thread = numbers.kernels(tid?)?;
-                account.forks(time, cpu, thread);
-                known(account, thread, tid, process?);
-                let parent = account.learn(numbers.kernels(parent?)?).map(|known| known.name.clone());
-                account.learn(thread)?.name = parent.unwrap_or_default();
-                None
-            }
-            (bindings::PERF_RECORD_EXIT, _) => {
-                account.tells_its_end(time, cpu, numbers.kernels(sampled?.1)?);
-                None
-            }
-            // struct { u32 pid, tid; char comm[]; }
-            (bindings::PERF_RECORD_COMM, _) => {
-                let body = record.body();
-                let thread = numbers.kernels(body.u32(4)?)?;
-                if sampled.is_some_and(|(_, tid)| Some(tid) == body.u32(4)) {
-                    account.writes(time, cpu, thread);
-                }
-                let bytes = (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0);
-                account.learn(thread)?.name = String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned();
-                None
-            }
-            _ => None,
+            Source::Wakes { .. } | Source::Switches { .. } | Source::Other => {}
         }
+        Some(())
+    }
+
+    /// The kernel's own records of switches: one for the thread that goes, one for that which comes.
+    fn switches_unseen(&mut self, record: &Record<'_>, time: u64) -> Option<(u32, Ran)> {
+        let Self { numbers, account, .. } = self;
+        let ((process, tid), cpu) = (record.pid_tid()?, record.cpu());
+        // struct { u32 next_prev_pid, next_prev_tid; }: in a PID namespace, 0 is any thread from outside.
+        let has_other = record.kind() == bindings::PERF_RECORD_SWITCH_CPU_WIDE && !numbers.are_others();
+        let other = record.body().u32(4).filter(|_| has_other).and_then(|other| numbers.kernels(other));
+        if record.misc() & OUT != 0 {
+            let could_run = (record.misc() & PREEMPTED != 0).then_some(process);
+            account.leaves_unseen(time, cpu, numbers.kernels(tid)?, could_run, other);
+            return None;
+        }
+        // Where one command is recorded, who was to begin may have been a stranger, without a record of its own. A
+        // thread whose number is known is none.
+        let is_known = |begins: &u32| numbers.kernels(tid).is_none_or(|thread| thread == *begins);
+        match self.begins.remove(&cpu).filter(|(thread, _)| is_known(thread)) {
+            Some((thread, ran)) => {
+                let tid = numbers.learn(thread, tid)?;
+                known(account, thread, Some(tid), process);
+                ran.map(|ran| (tid, ran))
+            }
+            None => {
+                let ran = account.comes_unseen(time, cpu, numbers.kernels(tid)?, other);
+                ran.map(|ran| (tid, ran))
+            }
+        }
+    }
+
+    fn forks(&mut self, record: &Record<'_>, time: u64) -> Option<()> {
+        let Self { numbers, account, .. } = self;
+        // struct { u32 pid, ppid, tid, ptid; u64 time; }
+        let [process, _, tid, parent] = [0, 4, 8, 12].map(|at| record.body().u32(at));
+        let thread = numbers.kernels(tid?)?;
+        account.forks(time, record.cpu(), thread);
+        known(account, thread, tid, process?);
+        let parent = account.learn(numbers.kernels(parent?)?).map(|known| known.name.clone());
+        account.learn(thread)?.name = parent.unwrap_or_default();
+        Some(())
+    }
+
+    fn is_named(&mut self, record: &Record<'_>, time: u64) -> Option<()> {
+        let Self { numbers, account, .. } = self;
+        // struct { u32 pid, tid; char comm[]; }
+        let body = record.body();
+        let thread = numbers.kernels(body.u32(4)?)?;
+        if record.pid_tid().is_some_and(|(_, tid)| Some(tid) == body.u32(4)) {
+            account.writes(time, record.cpu(), thread);
+        }
+        let bytes = (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0);
+        account.learn(thread)?.name = String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned();
+        Some(())
     }
 }
 

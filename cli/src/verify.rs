@@ -1,6 +1,6 @@
 //! Checks the certificate of a recording.
 
-use crate::convert::{self, WITHOUT_TIMES};
+use crate::convert::{self, Progress, WITHOUT_TIMES};
 use crate::failure::Outcome;
 use crate::missing;
 use crate::out::{Out, line};
@@ -67,10 +67,13 @@ pub fn hex(hash: &[u8; 32]) -> String {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    let progress = Progress::new("reading");
     let verdict = match args.numbers {
         None => convert::read(&args.file, verify),
         Some(offset) => convert::read(&args.file, |path| verify_numbered(path, &Sequence::u64(offset))),
-    }?;
+    };
+    drop(progress);
+    let verdict = verdict?;
     let is_expected = args.expect.is_none() || verdict.hash == args.expect;
     let mut out = Out::new();
     if args.json {
@@ -123,6 +126,11 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     for line in [elsewhere, missing::undecoded(verdict.aux)].into_iter().flatten() {
         writeln!(out, "{line}")?;
     }
+    certificate(args, verdict, is_expected, out)
+}
+
+/// What the certificate says, and what of it is in doubt.
+fn certificate(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write) -> io::Result<()> {
     if verdict.hash.is_some() {
         let in_doubt = if verdict.holds() && is_expected { "" } else { " (in doubt)" };
         writeln!(out, "ledger{in_doubt}: {}", ledger(verdict))?;

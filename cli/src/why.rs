@@ -11,7 +11,7 @@ mod stacks;
 use crate::args::Common;
 use crate::child::Child;
 use crate::convert::picture::Picture;
-use crate::convert::{self, html};
+use crate::convert::{self, Progress, html};
 use crate::failure::{Failure, Outcome};
 use crate::family::Family;
 use crate::key;
@@ -224,9 +224,14 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
     };
     let stacks = args.stacks.then(|| Stacks::recorded(rings, path));
     let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests, stacks, None);
+    let progress = Progress::new("events");
     while let Some(batch) = reader.batch(Duration::ZERO)? {
-        batch.into_iter().for_each(|event| search.event(&event));
+        batch.into_iter().for_each(|event| {
+            search.event(&event);
+            progress.one();
+        });
     }
+    drop(progress);
     let ledger = reader.ledger()?;
     let mut out = Out::new();
     print(args, search, &ledger, &stamp, page, &mut out)?;

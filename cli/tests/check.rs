@@ -147,7 +147,7 @@ fn how_fast_grace_periods_may_be_is_said() {
     assert!(of(&text, "grace periods").0.contains("expedited for those who ask"), "{text}");
     let advice = of(&text, "fence ").1.unwrap_or_default();
     assert!(
-        advice.contains("write 1 into /sys/kernel/rcu_expedited") && advice.contains("an expedited fence"),
+        advice.contains("write 1 into /sys/kernel/rcu_expedited") && advice.contains("--hold expedited expedites"),
         "{text}"
     );
     assert_eq!(of(&text, "fence, expedited").1, None, "{text}");
@@ -156,10 +156,7 @@ fn how_fast_grace_periods_may_be_is_said() {
     let text = said();
     assert!(of(&text, "grace periods").0.contains("rcu_expedited is 1"), "{text}");
     assert_eq!(of(&text, "fence ").1, None, "{text}");
-    assert!(
-        of(&text, "fence, expedited").1.is_some_and(|advice| advice.contains("the default fence takes no")),
-        "{text}"
-    );
+    assert!(of(&text, "fence, expedited").1.is_some_and(|advice| advice.contains("--hold fence takes no")), "{text}");
 
     let Some(normal) = Setting::set("/sys/kernel/rcu_normal", "1") else { return };
     let text = said();

@@ -10,6 +10,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use perfweave::{Clock, Layout, Order, Reader, Recording};
 use perfweave_perf_data::Writer;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use support::{Place, perfweave};
 
 const FORMATS: [&str; 6] = ["--text", "--json", "--folded", "--html", "--perfetto", "--firefox"];
@@ -17,8 +18,11 @@ const FORMATS: [&str; 6] = ["--text", "--json", "--folded", "--html", "--perfett
 /// IDENTIFIER, TID, TIME, CPU, CALLCHAIN and RAW.
 const SAMPLE: u64 = 1 << 16 | 1 << 1 | 1 << 2 | 1 << 7 | 1 << 5 | 1 << 10;
 
-/// Tracepoints: their names, and their fields behind the common ones, with offset and size.
-const EVENTS: [(&str, &[(&str, usize, usize)]); 3] = [
+/// A field of a tracepoint, its offset and its size.
+type Field = (&'static str, usize, usize);
+
+/// Tracepoints: their names, and their fields behind the common ones.
+const EVENTS: [(&str, &[Field]); 3] = [
     (
         "sched:sched_switch",
         &[
@@ -126,6 +130,8 @@ fn largest() -> u64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss() as u64 * 1_024
 }
 
+const STEPS: u64 = 20_000;
+
 /// The program's own memory is that which it takes for a few events, and what does not grow with a recording.
 #[test]
 fn what_is_made_of_a_recording_takes_1_5_times_its_memory() {
@@ -136,12 +142,16 @@ fn what_is_made_of_a_recording_takes_1_5_times_its_memory() {
         convert(&file, format, &out, false);
     }
     let small = largest();
-    record(&file, 20_000);
+    record(&file, STEPS);
     let len = fs::metadata(&file).unwrap().len();
     for (format, is_piped) in FORMATS.iter().flat_map(|format| [(format, false), (format, true)]) {
         convert(&file, format, &out, is_piped);
         let taken = largest() - small;
         println!("{format}, piped {is_piped}: {:.2} times {len} bytes", taken as f64 / len as f64);
         assert!(2 * taken <= 3 * len, "{format}, piped {is_piped}: {taken} bytes for a recording of {len}");
+        if *format == "--text" {
+            // Line by line, because what this process takes is counted.
+            assert_eq!(BufReader::new(File::open(&out).unwrap()).lines().count() as u64, 3 * STEPS);
+        }
     }
 }

@@ -476,7 +476,7 @@ fn sources_have_formats_or_say_why_not() {
     let options = Rings::options().bpf_output(&map).tracepoint_id(waking.id.into()).bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
     let error = Format::of(&rings, 0).unwrap_err();
-    assert_error!(error, NotFound, "has no format", "payload_as");
+    assert_error!(error, NotFound, "has no format", "laid out as the program has it");
     assert_eq!(Format::of(&rings, 1).unwrap().name(), "sched_waking");
     let error = Format::of(&rings, 2).unwrap_err();
     assert_error!(error, InvalidInput, "there is no source 2: the rings have 2");

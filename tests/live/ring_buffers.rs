@@ -377,7 +377,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     // SAFETY: it has no other reader.
     mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
     let error = Reader::new(mixed, order(RESERVED)).unwrap_err();
-    assert_error!(error, Unsupported, "perf ring", "Hold::FENCE");
+    assert_error!(error, Unsupported, "perf ring", "choose the default fence");
 
     let mut rings = adopt(&map);
     assert_error!(

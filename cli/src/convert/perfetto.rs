@@ -248,14 +248,16 @@ fn event(kind: i32, track: u64, name: Option<String>) -> TrackEvent {
 /// Makes the packets of a picture one after the other, by their times: a trace is much larger than the picture.
 struct Packets<'a> {
     picture: &'a Picture,
-    /// With the wake-up that each follows.
-    runs: Kept<(Run, Option<Wake>)>,
+    runs: Kept<Woken>,
     /// With their places in the picture.
     waits: Sorted<(usize, Wait), u64>,
     /// With their flows.
     points: Sorted<(Option<u64>, Point), u64>,
     ends: BinaryHeap<Reverse<End>>,
 }
+
+/// A run, and the wake-up that it follows.
+type Woken = (Run, Option<Wake>);
 
 /// A slice that has begun. Those that end at the same time end in the order of the picture: when, which kind of slices
 /// it is, which of these, and on which track.
@@ -334,7 +336,7 @@ fn numbered<T: Packed>(kept: &Kept<T>) -> impl Iterator<Item = io::Result<(usize
 }
 
 /// The runs with the wake-ups that they follow, and the places of the events that tell of these.
-fn woken(picture: &Picture) -> io::Result<(Kept<(Run, Option<Wake>)>, Kept<usize>)> {
+fn woken(picture: &Picture) -> io::Result<(Kept<Woken>, Kept<usize>)> {
     let mut wakes = Sorted::by(|wake: &Wake| wake.ran.0);
     picture.wakes.iter().try_for_each(|wake| wakes.push(wake?))?;
     let (mut wakes, mut here) = (Ahead::of(wakes.iter()?)?, Vec::<Wake>::new());
@@ -466,7 +468,11 @@ mod tests {
 
     fn packets(picture: &Picture) -> Vec<(u64, TrackEvent)> {
         let mut all = Vec::new();
-        Packets::of(picture).unwrap().all(|time, event| Ok(all.push((time, event)))).unwrap();
+        let put = |time, event| {
+            all.push((time, event));
+            Ok(())
+        };
+        Packets::of(picture).unwrap().all(put).unwrap();
         all
     }
 

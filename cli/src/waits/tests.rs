@@ -917,7 +917,7 @@ fn told(account: &mut Account, told: &[Value]) {
 
 /// What the account knows to have ended, of one thread.
 fn outcome(account: &Account, who: Who, end: u64) -> Outcome {
-    let (mut outcome, did) = (Outcome::default(), did(&account, who, 0, end));
+    let (mut outcome, did) = (Outcome::default(), did(account, who, 0, end));
     let thread = u64::from(who.thread);
     let mut since = None;
     for (at, Stretch { from, to, what }) in did.iter().enumerate() {

@@ -375,49 +375,52 @@ impl Found {
                 });
                 set("instead", instead.collect());
             }
-            Does::Blocked { why, call, end, signal: sent, stacks } => {
-                set("what", "blocked".into());
-                let state = match why {
-                    Why::Disk => "disk",
-                    Why::Stopped => "stopped",
-                    Why::Other => "other",
-                    Why::Asleep | Why::Ready => "asleep",
-                };
-                set("state", state.into());
-                if let In::Call(call) = call {
-                    let of = calls.of(call.number);
-                    set("call", of.name.clone().into());
-                    set("args", of.json(&call.args, None, &mut Exact::default()));
-                    self.file(step.who, call).into_iter().for_each(|file| set("file", file.into()));
-                }
-                set(
-                    "by",
-                    match end {
-                        Some(Waker::Thread(waker)) => {
-                            let mut by = json!({});
-                            self.add(&mut by, *waker);
-                            by
-                        }
-                        Some(Waker::Interrupt(name)) => json!({ "interrupt": name.as_deref().unwrap_or("unnamed") }),
-                        None => Value::Null,
-                    },
-                );
-                sent.iter().for_each(|sent| set("signal", signal_name(*sent).into()));
-                for (stack, name) in stacks.iter().zip(["asleep_at", "woken_at"]) {
-                    if let Some(names) = self.stacks.get(stack) {
-                        fields.insert(name.into(), names.clone().into());
-                    }
-                }
-                let within: Vec<_> = step.within.iter().map(|step| self.step(step, calls, stamp)).collect();
-                if !within.is_empty() {
-                    fields.insert("path".into(), within.into());
-                }
-            }
+            Does::Blocked { .. } => fields = self.blocked(step, calls, stamp),
         }
         if let Value::Object(object) = &mut object {
             object.extend(fields);
         }
         object
+    }
+
+    /// What is said of a step that is blocked.
+    fn blocked(&self, step: &Step, calls: &mut Calls, stamp: &Stamp) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+        let Does::Blocked { why, call, end, signal: sent, stacks } = &step.what else { return fields };
+        set("what", "blocked".into());
+        let state = match why {
+            Why::Disk => "disk",
+            Why::Stopped => "stopped",
+            Why::Other => "other",
+            Why::Asleep | Why::Ready => "asleep",
+        };
+        set("state", state.into());
+        if let In::Call(call) = call {
+            let of = calls.of(call.number);
+            set("call", of.name.clone().into());
+            set("args", of.json(&call.args, None, &mut Exact::default()));
+            self.file(step.who, call).into_iter().for_each(|file| set("file", file.into()));
+        }
+        let by = match end {
+            Some(Waker::Thread(waker)) => {
+                let mut by = json!({});
+                self.add(&mut by, *waker);
+                by
+            }
+            Some(Waker::Interrupt(name)) => json!({ "interrupt": name.as_deref().unwrap_or("unnamed") }),
+            None => Value::Null,
+        };
+        set("by", by);
+        sent.iter().for_each(|sent| set("signal", signal_name(*sent).into()));
+        for (stack, name) in stacks.iter().zip(["asleep_at", "woken_at"]) {
+            self.stacks.get(stack).into_iter().for_each(|names| set(name, names.clone().into()));
+        }
+        let within: Vec<_> = step.within.iter().map(|step| self.step(step, calls, stamp)).collect();
+        if !within.is_empty() {
+            set("path", within.into());
+        }
+        fields
     }
 
     /// Adds who waited for whom, as frames from the outermost on. What the thread itself ran is no wait.

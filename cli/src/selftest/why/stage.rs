@@ -541,30 +541,10 @@ impl Stage {
             thread::sleep(LOOK);
         }
         wait_until(&format!("/proc/self/task/{other}/stat"), "SD")?;
-        let (begin, mut by, mut injected, mut is_made) = (now(), tid(), None, true);
-        let mut end = match kind {
-            Kind::Hog | Kind::RealTime => {
-                self.done.write(Message::QUIT)?;
-                let [_, _, times] = ran()?;
-                let (hogged, end) = self.hog(turn);
-                let [_, _, times_then] = ran()?;
-                injected = Some(hogged.saturating_sub((times_then - times) * SWITCH));
-                Some(end)
-            }
-            Kind::Quota => {
-                self.is_idle.store(true, Ordering::Relaxed);
-                pin(self.cpu(self.cpus.len() - 1));
-                injected = self.group.as_ref().ok().map(Group::use_up).transpose()?.flatten();
-                self.is_idle.store(false, Ordering::Relaxed);
-                is_made = injected.is_some();
-                None
-            }
-            _ => {
-                thread::sleep(DELAY);
-                None
-            }
-        };
-        let until = *end.get_or_insert_with(now);
+        let (begin, mut by) = (now(), tid());
+        let (injected, end) = self.hold_back(kind, turn)?;
+        let is_made = kind != Kind::Quota || injected.is_some();
+        let until = end.unwrap_or_else(now);
         match kind {
             Kind::Lock => drop(own.map(Flock::unlock)),
             Kind::Futex => drop(mutex),
@@ -586,6 +566,30 @@ impl Stage {
         let injected = injected.unwrap_or(until - begin);
         lock(&self.truth).delays.push(Delay { kind, turn, tid: other, by, begin, end: until, injected });
         Ok(())
+    }
+
+    /// Makes a delay. Gives how long it was and until when it lasted, if that is measured.
+    fn hold_back(&self, kind: Kind, turn: u64) -> io::Result<(Option<u64>, Option<u64>)> {
+        match kind {
+            Kind::Hog | Kind::RealTime => {
+                self.done.write(Message::QUIT)?;
+                let [_, _, times] = ran()?;
+                let (hogged, end) = self.hog(turn);
+                let [_, _, times_then] = ran()?;
+                Ok((Some(hogged.saturating_sub((times_then - times) * SWITCH)), Some(end)))
+            }
+            Kind::Quota => {
+                self.is_idle.store(true, Ordering::Relaxed);
+                pin(self.cpu(self.cpus.len() - 1));
+                let injected = self.group.as_ref().ok().map(Group::use_up).transpose()?.flatten();
+                self.is_idle.store(false, Ordering::Relaxed);
+                Ok((injected, None))
+            }
+            _ => {
+                thread::sleep(DELAY);
+                Ok((None, None))
+            }
+        }
     }
 
     /// Computes where another waits for the CPU, until that one has it or the delay is over. Gives how long this thread
