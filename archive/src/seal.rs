@@ -141,8 +141,7 @@ impl End {
                 (&mut total.unreported, account.unreported),
                 (&mut total.damaged, account.damaged),
                 (&mut total.missing, account.missing),
-                (&mut total.unexplained, account.unexplained),
-                (&mut total.unexplained, account.wraparounds),
+                (&mut total.unexplained, account.unexplained.saturating_add(account.wraparounds)),
             ] {
                 *sum = sum.saturating_add(more);
             }
