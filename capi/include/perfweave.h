@@ -133,9 +133,6 @@ enum pw_hold {
    */
   PW_HOLD_LAG = 5,
   /*
-   Wait for a second look at all rings, as perf(1) does. Events can be late.
-   */
-  /*
    Do not wait. Events can be late.
    */
   PW_HOLD_NONE = 7,

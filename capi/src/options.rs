@@ -40,7 +40,6 @@ pub enum pw_hold {
     PW_HOLD_DENSE = 4,
     /// Wait for lag_ns. A guess: events can be late.
     PW_HOLD_LAG = 5,
-    /// Wait for a second look at all rings, as perf(1) does. Events can be late.
     /// Do not wait. Events can be late.
     PW_HOLD_NONE = 7,
 }

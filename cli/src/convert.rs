@@ -22,7 +22,7 @@ use crate::profile::compiled::Compiled;
 use crate::stamp::{self, Stamp};
 use names::{Mode, Names, frames};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Order, Reader, Rings, WhenFull};
+use perfweave::{Event, Order, Reader, Rings};
 use perfweave_perf_data as perf_data;
 use picture::Painter;
 pub use progress::Progress;
@@ -155,11 +155,7 @@ pub const WITHOUT_TIMES: &str = "it was recorded without times (perf record --no
 
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
-    let mut len = 0;
-    let rings = read(path, |path| {
-        len = std::fs::metadata(&path).map_or(0, |file| file.len());
-        perf_data::open(path)
-    })?;
+    let rings = read(path, perf_data::open)?;
     if rings.is_empty() {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
@@ -175,13 +171,7 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
         say(format_args!("perfweave: {undecoded}"));
     }
     let view = View::new(&rings, path);
-    Ok((view, Reader::new(rings, order(len))?))
-}
-
-/// What is known of records that are not yielded yet takes a sixteenth of the recording at most, and no more than usual.
-fn order(len: u64) -> Order {
-    let most = usize::try_from(len / 16).unwrap_or(usize::MAX).clamp(4 << 20, 64 << 20);
-    Order::new().when_full(WhenFull::Copy { most })
+    Ok((view, Reader::new(rings, Order::new())?))
 }
 
 /// The functions that runtimes compiled, if their maps are kept beside the recording. It is read once more for them: a

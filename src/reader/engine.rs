@@ -172,6 +172,7 @@ impl Engine {
         wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn is_forked(&self) -> bool {
         self.control.is_forked()
     }

@@ -235,7 +235,7 @@ impl Ring {
         let (Some(from), Memory::Simulated(pages)) = (self.discarded, &self.memory) else { return };
         // SAFETY: (I3) it lies before the tail, where no slice reads, and a recording is written once from its begin.
         unsafe { pages.discard(from, self.tail) };
-        // The page in which the tail lies is given back with the next ones.
+        // Whole pages are given back: that in which the tail lies is not, and may stay.
         self.discarded = Some(self.tail & !(machine::page_size() as u64 - 1));
     }
 

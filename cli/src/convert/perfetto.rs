@@ -325,7 +325,7 @@ impl<'a> Packets<'a> {
                 slice(wait.from, wait.to, WAIT, at, of_wait(picture, &wait))?;
             } else if let Some((at, loss)) = losses.next() {
                 // A slice without length has no end after its beginning.
-                slice(loss.from, loss.to.max(loss.from + 1), MISSING, at, of_loss(loss))?;
+                slice(loss.from, loss.to.max(loss.from.saturating_add(1)), MISSING, at, of_loss(loss))?;
             }
         }
     }

@@ -35,12 +35,14 @@ impl Progress {
     pub fn when(is_wanted: bool) -> Self {
         let (done, (sender, ended)) = (Arc::default(), mpsc::channel());
         let (shown, begin) = (Arc::clone(&done), Instant::now());
-        let thread = (is_wanted && io::stderr().is_terminal()).then(|| {
+        let thread = (is_wanted && io::stderr().is_terminal()).then_some(()).and_then(|()| {
             let tick = move || match ended.recv_timeout(EACH) {
                 Err(RecvTimeoutError::Timeout) => Some(begin.elapsed()),
                 _ => None,
             };
-            (sender, std::thread::spawn(move || show(&shown, tick, &mut io::stderr())))
+            // Without a thread nothing is said, which is no reason to end.
+            let thread = std::thread::Builder::new().spawn(move || show(&shown, tick, &mut io::stderr()));
+            Some((sender, thread.ok()?))
         });
         Self { done, thread }
     }

@@ -22,7 +22,11 @@ pub struct Nameless {
 impl Nameless {
     pub fn new() -> io::Result<Self> {
         let tmp = std::env::temp_dir();
-        let folders = if std::env::var_os("TMPDIR").is_some() { vec![tmp] } else { vec!["/var/tmp".into(), tmp] };
+        let folders = if std::env::var_os("TMPDIR").is_some_and(|folder| !folder.is_empty()) {
+            vec![tmp]
+        } else {
+            vec!["/var/tmp".into(), tmp]
+        };
         let mut all = folders.into_iter().map(|folder| Self::within(&folder).map_err(|error| named(&folder, error)));
         let first = all.next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
         first.or_else(|error| all.next().and_then(Result::ok).ok_or(error))
@@ -166,10 +170,17 @@ impl<T: Packed> Kept<T> {
     }
 
     pub fn push(&mut self, value: &T) -> io::Result<()> {
-        self.bytes.clear();
-        value.pack(&mut self.bytes);
-        self.spill.write_all(&(self.bytes.len() as u32).to_ne_bytes())?;
-        self.spill.write_all(&self.bytes)?;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        value.pack(&mut bytes);
+        let pushed = self.push_packed(&bytes);
+        self.bytes = bytes;
+        pushed
+    }
+
+    fn push_packed(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.spill.write_all(&(bytes.len() as u32).to_ne_bytes())?;
+        self.spill.write_all(bytes)?;
         self.len += 1;
         Ok(())
     }
@@ -208,29 +219,36 @@ pub struct Sorted<T, K> {
     kept: Kept<T>,
     /// Where each part begins, and how many it has.
     parts: Vec<(u64, usize)>,
-    /// The part that is not written yet.
-    last: Vec<T>,
+    /// The part that is not written yet: keys, and where each value ends in the bytes behind.
+    last: Vec<(K, std::ops::Range<usize>)>,
+    bytes: Vec<u8>,
 }
 
-/// So many values are sorted in memory.
+/// So many values are sorted in memory, or those of so many bytes: one may have a long chain of calls.
 const PART: usize = 1 << 13;
+const PART_BYTES: usize = 1 << 20;
 /// So many bytes of each part are read at once.
 const READ: usize = 1 << 12;
 
 impl<T: Packed, K: Ord + Copy> Sorted<T, K> {
     pub fn by(key: fn(&T) -> K) -> Self {
-        Self { key, kept: Kept::default(), parts: Vec::new(), last: Vec::new() }
+        Self { key, kept: Kept::default(), parts: Vec::new(), last: Vec::new(), bytes: Vec::new() }
     }
 
     pub fn push(&mut self, value: T) -> io::Result<()> {
-        self.last.push(value);
-        if self.last.len() == PART { self.end_part() } else { Ok(()) }
+        let begin = self.bytes.len();
+        value.pack(&mut self.bytes);
+        self.last.push(((self.key)(&value), begin..self.bytes.len()));
+        if self.last.len() == PART || self.bytes.len() >= PART_BYTES { self.end_part() } else { Ok(()) }
     }
 
     fn end_part(&mut self) -> io::Result<()> {
         self.parts.push((self.kept.place(), self.last.len()));
-        self.last.sort_by_key(self.key);
-        self.last.drain(..).try_for_each(|value| self.kept.push(&value))
+        self.last.sort_by_key(|(key, _)| *key);
+        let Self { kept, last, bytes, .. } = self;
+        last.drain(..).try_for_each(|(_, at)| kept.push_packed(&bytes[at]))?;
+        bytes.clear();
+        Ok(())
     }
 
     /// All of them, in their order.

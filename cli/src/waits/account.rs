@@ -406,8 +406,11 @@ impl Account {
         let Some(who) = self.who(thread) else { return };
         let Some(thread) = self.threads.get_mut(&who).filter(|thread| thread.call == In::Nothing) else { return };
         let Some((number, woken)) = thread.signalled.take().filter(|_| interrupted) else { return };
-        if let Some(What::Blocked { signal, .. }) = thread.history.ended(woken) {
-            *signal = Some(number);
+        let ended = thread.history.change_ended(woken, |what| match what {
+            What::Blocked { signal, .. } => Some(*signal = Some(number)),
+            _ => None,
+        });
+        if ended.flatten().is_some() {
             self.signalled = Some((who, woken, number));
         }
     }

@@ -97,8 +97,8 @@ impl<T: Clone + PartialEq + Packed> History<T> {
                 while self.newest.len() >= NEWEST {
                     // A chunk has no hole.
                     let holes = self.newest.iter().zip(self.newest.range(1..));
-                    let len = holes.take_while(|(one, next)| one.to == next.from).count() + 1;
-                    self.old.push_back(Chunk::new(self.newest.drain(..len.min(CHUNK))));
+                    let len = holes.take(CHUNK - 1).take_while(|(one, next)| one.to == next.from).count() + 1;
+                    self.old.push_back(Chunk::new(self.newest.drain(..len)));
                 }
                 self.newest.push_back(Stretch { from, to, what });
                 true
@@ -134,13 +134,18 @@ impl<T: Clone + PartialEq + Packed> History<T> {
         Some((&mut shortened.what, last.next().map(|before| &before.what)))
     }
 
-    /// What ended at this time, if it is one of the last.
-    pub fn ended(&mut self, at: u64) -> Option<&mut T> {
-        while self.newest.front().is_none_or(|first| first.to > at) && !self.old.is_empty() {
-            self.unpack(self.newest.len() + 1);
+    /// Changes what ended at this time, if anything did.
+    pub fn change_ended<R>(&mut self, at: u64, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let newest = self.newest.partition_point(|stretch| stretch.to < at);
+        if let Some(stretch) = self.newest.get_mut(newest).filter(|stretch| stretch.to == at) {
+            return Some(change(&mut stretch.what));
         }
-        let mut last = self.newest.iter_mut().rev().take_while(|stretch| stretch.to >= at);
-        last.find(|stretch| stretch.to == at).map(|stretch| &mut stretch.what)
+        let chunk = self.old.partition_point(|chunk| chunk.to < at);
+        let chunk = self.old.get_mut(chunk)?;
+        let mut stretches: Vec<Stretch<T>> = chunk.stretches().collect();
+        let changed = change(&mut stretches.iter_mut().find(|stretch| stretch.to == at)?.what);
+        *chunk = Chunk::new(stretches.into_iter());
+        Some(changed)
     }
 
     /// Drops the oldest.
@@ -213,7 +218,7 @@ mod tests {
                     let at = plain.get(plain.len().saturating_sub(1 + random(30) as usize)).map_or(0, |one| one.to);
                     let one = plain.iter_mut().rev().find(|one| one.to == at);
                     assert_eq!(
-                        history.ended(at).map(|what| (*what, *what = 77).0),
+                        history.change_ended(at, |what| (*what, *what = 77).0),
                         one.map(|one| (one.what, one.what = 77).0)
                     );
                 }

@@ -35,8 +35,8 @@ impl Members {
     }
 
     /// The events that have counted since their last sample, each as its place in [`Rings::sources`] and with what it
-    /// has counted. `None` for a record without counts: it is of [`Record::source`] alone. Each record must be given
-    /// once, in the order of times.
+    /// has counted. `None` for a record without counts, or with those of unknown ids alone: it is of [`Record::source`]
+    /// alone. Each record must be given once, in the order of times.
     pub fn of(&mut self, record: &Record<'_>) -> Option<Vec<(usize, u64)>> {
         let counts = record.field(READ)?;
         let has = |bit: u32| usize::from(record.layout().read_format() & u64::from(bit) != 0);
@@ -49,18 +49,21 @@ impl Members {
             false => (0, counts.len().max(8), 8 + times),
         };
         let tid = record.pid_tid().map_or(0, |(_, tid)| tid);
-        let mut counted = Vec::new();
+        let (mut counted, mut is_unknown) = (Vec::new(), false);
         for at in (first..counts.len()).step_by(each) {
             let id = if has_id { counts.u64(at + id) } else { record.id().filter(|_| !is_group) };
-            let (Some(count), Some(id)) = (counts.u64(at), id) else { continue };
-            // perf too shows none of an id that it does not know.
-            let Some((source, by_thread)) = self.events.get(&id).copied().or(self.only) else { continue };
-            let last = self.last.entry((id, if by_thread { tid } else { 0 })).or_default();
+            let Some(count) = counts.u64(at) else { continue };
+            let Some((source, by_thread)) = id.and_then(|id| self.events.get(&id).copied()).or(self.only) else {
+                is_unknown = true;
+                continue;
+            };
+            let last = self.last.entry((id.unwrap_or(0), if by_thread { tid } else { 0 })).or_default();
             let since = count.wrapping_sub(std::mem::replace(last, count));
             if since > 0 {
                 counted.push((source, since));
             }
         }
-        Some(counted)
+        // Whose counts are not known is shown as itself.
+        (!counted.is_empty() || !is_unknown).then_some(counted)
     }
 }
