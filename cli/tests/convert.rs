@@ -84,6 +84,10 @@ fn a_group_is_a_sample_of_each_member_that_has_counted() {
     let words: Vec<_> = text.lines().map(|line| line.split_once(": ").unwrap().1.trim_end()).collect();
     let expected = expected.map(|(_, event, period)| format!("{}: period={}", event.unwrap(), period.unwrap()));
     assert_eq!(words, expected);
+    // One with counts of unknown ids alone is shown as itself.
+    fs::write(&file, group(&[(40, &[(5, 99)])])).unwrap();
+    let shown = objects(&["convert", "--json", &file]);
+    assert_eq!((shown.len(), shown[0]["event"].as_str(), shown[0]["time"].as_u64()), (1, Some("task-clock"), Some(40)));
 }
 
 /// Each command says it once, wherever it is in the recording.
