@@ -86,7 +86,7 @@ fn what_is_no_recording_is_refused_in_the_same_words() {
         (&empty, "it is empty", "record anew"),
         (&folder, "it is a directory", "name the file of the recording"),
         (&packed, "it is compressed by zstd", "zstd -dc FILE"),
-        (&fifo, "it is no regular file", "standard input"),
+        (&fifo, "it is no regular file", "into a file first"),
     ] {
         let mut all = Vec::new();
         for args in [&["verify"][..], &["convert", "--text"], &["why"]] {

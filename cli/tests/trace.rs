@@ -687,7 +687,7 @@ fn errors_name_what_is_wrong() {
     }
     for (arguments, text) in [
         (&["trace", "-e", "sched:sched_swich", "--", "true"][..], "sched_switch"),
-        (&["trace", "-e", "flockk", "true"], "-e takes names of `perf list`"),
+        (&["trace", "-e", "flockk", "true"], "a software event has perf's name"),
         (&["trace", "-b", "3G", "true"], "a ring cannot have"),
         (&["trace", "-e", "sched:sched_switch", "--filter", "x == 1", "--", "true"], "x"),
         (&["trace", "-p", "99999999"], "there is no process 99999999"),

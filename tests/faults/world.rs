@@ -119,7 +119,8 @@ pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
         libc::SYS_mprotect | libc::SYS_mremap | libc::SYS_sigaltstack | libc::SYS_set_robust_list | libc::SYS_rseq => {
             true
         }
-        libc::SYS_exit | libc::SYS_gettid | libc::SYS_prctl | libc::SYS_sched_getaffinity | libc::SYS_getrandom => true,
+        libc::SYS_exit | libc::SYS_getpid | libc::SYS_gettid | libc::SYS_getrandom => true,
+        libc::SYS_prctl | libc::SYS_sched_getaffinity => true,
         libc::SYS_nanosleep | libc::SYS_clock_nanosleep => true,
         // A failed mapping of a thread's stack is covered by the failed creation of the thread.
         libc::SYS_mmap => {
