@@ -407,10 +407,13 @@ impl Account {
         let Some(thread) = self.threads.get_mut(&who).filter(|thread| thread.call == In::Nothing) else { return };
         let Some((number, woken)) = thread.signalled.take().filter(|_| interrupted) else { return };
         let ended = thread.history.change_ended(woken, |what| match what {
-            What::Blocked { signal, .. } => Some(*signal = Some(number)),
-            _ => None,
+            What::Blocked { signal, .. } => {
+                *signal = Some(number);
+                true
+            }
+            _ => false,
         });
-        if ended.flatten().is_some() {
+        if ended == Some(true) {
             self.signalled = Some((who, woken, number));
         }
     }
