@@ -279,7 +279,7 @@ fn threads_have_numbers_of_the_first_namespace_or_none() {
 fn errors_name_the_options_of_the_program() {
     let folder = Folder::new("errors");
     for (args, text) in [
-        (&["-e", "no-such-event"][..], "-e takes names of `perf list`"),
+        (&["-e", "no-such-event"][..], "a software event has perf's name"),
         (&["-e", "sched:sched_switch", "--buffer-kib", "4194304"], "a ring cannot have"),
     ] {
         let Output { status, stderr, .. } = program(&folder, args).output().unwrap();
