@@ -276,7 +276,7 @@ fn threads_have_numbers_of_the_first_namespace_or_none() {
 }
 
 #[test]
-fn errors_name_the_options_of_the_program() {
+fn errors_name_what_is_wrong() {
     let folder = Folder::new("errors");
     for (args, text) in [
         (&["-e", "no-such-event"][..], "a software event has perf's name"),
