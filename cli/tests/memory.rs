@@ -1,4 +1,4 @@
-//! `perfweave convert` takes no more memory than 1.5 times the recording beside its own, whatever it makes of it.
+//! `perfweave convert` takes at most 1.5 times the recording in memory, beside what a small recording takes.
 //!
 //! What is measured is the largest resident set that any run of the program has had so far (`ru_maxrss` of
 //! `RUSAGE_CHILDREN`), less that of a recording of a few events. It counts the heap and all that is mapped. Each test of

@@ -30,8 +30,8 @@ pub enum Fence {
     Auto,
     /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
     /// privilege. Takes some scheduler ticks, and more on a busy machine; far less if the machine's administrator has
-    /// set grace periods so (`/sys/kernel/rcu_expedited`). Kernels with `nohz_full` refuse it. While only one CPU is online,
-    /// membarrier does not wait at all, and `Map` replaces it.
+    /// set grace periods so (`/sys/kernel/rcu_expedited`). Kernels with `nohz_full` refuse it. While only one CPU is
+    /// online, membarrier does not wait at all, and `Map` replaces it.
     ///
     /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU
     /// (`sched_setaffinity(2)`). It visits CPUs whose rings hold events and on which the program's first thread may

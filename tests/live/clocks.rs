@@ -5,7 +5,7 @@ use perfweave::{Certainty, Clock, Fence, Key, Order, Reader, Recorder, Rings, si
 use perfweave_support::{assert_error, echo, kernel, lacks};
 use std::process::Command;
 
-/// Clocks that can be set back do not stamp records, whoever opens the rings. The error says which one does.
+/// Live rings are refused if their clock can be set back, whoever opens them. The error names a clock to take.
 #[test]
 fn a_clock_that_can_be_set_back_is_refused() {
     let Some((map, _)) = echo() else { return };

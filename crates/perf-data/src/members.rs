@@ -14,7 +14,7 @@ use std::collections::HashMap;
 pub struct Members {
     /// By id: the event, and whether each thread has a count of its own.
     events: HashMap<u64, (usize, bool)>,
-    /// That of a recording with one event, whatever its id.
+    /// The event of a recording that has only one: its samples may have no id.
     only: Option<(usize, bool)>,
     /// The last count of each id, and of each thread where threads have their own.
     last: HashMap<(u64, u32), u64>,
