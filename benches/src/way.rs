@@ -22,7 +22,8 @@ pub enum Kind {
     Batch,
     /// The crate: order, each event from a batch of its own. What the C library's `pw_buffer__next` does.
     Single,
-    /// What a user calls: [`Reader::next`] under a fence that ends at once, until all that was there is flushed.
+    /// What a user calls: [`Reader::next`], until all that was there is flushed. The fence is of epochs that no program
+    /// is in: it ends in the call that asks, so what is counted does not depend on when another thread has a CPU.
     Reader,
     /// The same by [`Reader::batch`].
     ReaderBatch,
@@ -100,7 +101,7 @@ impl Way {
             }
             Kind::Drain => Side::Rings(rings),
             Kind::Reader | Kind::ReaderBatch => {
-                let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(()))));
+                let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs())));
                 Side::Reader(Box::new(Reader::new(rings, order).expect("a reader")))
             }
             Kind::Look | Kind::Next | Kind::Batch | Kind::Single => {
