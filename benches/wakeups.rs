@@ -167,7 +167,7 @@ fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
     let clock = reader.rings().clock();
     let mut waits = Vec::new();
     while let Some(event) = reader.next()? {
-        if let Item::Flushed = event.item() {
+        if let Item::Flushed { .. } = event.item() {
             break;
         }
         let stamp = event.key();

@@ -71,7 +71,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
         tokio::select! {
             event = reader.next() => match event? {
                 // All records from before the end have come out.
-                Some(event) if matches!(event.item(), Item::Flushed) => break,
+                Some(event) if matches!(event.item(), Item::Flushed { .. }) => break,
                 Some(event) => summary.take(&event.event(), quiet),
                 // No handle closes it, and it has no deadline.
                 None => break,

@@ -273,7 +273,7 @@ impl Tally {
                     self.found += 1;
                 }
                 Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
-                Item::Flushed => {
+                Item::Flushed { .. } => {
                     self.flushed = true;
                     continue;
                 }

@@ -88,7 +88,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let (mut inside, mut calls, mut seen) = (HashMap::new(), BTreeMap::<_, Vec<u64>>::new(), [0; 3]);
     let (mut has_ended, handle) = (false, reader.handle());
     while let Some(event) = reader.next()? {
-        if let Item::Flushed = event.item() {
+        if let Item::Flushed { .. } = event.item() {
             break; // All that it wrote is out.
         }
         let Some(record) = event.record() else {

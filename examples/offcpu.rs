@@ -96,7 +96,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut held = HashMap::new();
     let handle = reader.handle();
     while let Some(event) = reader.next()? {
-        if let Item::Flushed = event.item() {
+        if let Item::Flushed { .. } = event.item() {
             break; // All that it wrote is out.
         }
         let Some(record) = event.record() else {

@@ -9,7 +9,7 @@
 //!
 //! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order),
 //! [`Key`](crate::Key), [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Barrier`](crate::Barrier),
-//! [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item), [`WhenFull`](crate::WhenFull),
+//! [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item),
 //! [`Status`](crate::Status), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
 
 #[doc = include_str!("../docs/guide/ordering.md")]

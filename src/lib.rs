@@ -23,10 +23,9 @@
 //!   Events with equal keys that leave together come by CPU, then by place in the ring, so the same rings always give
 //!   the same stream.
 //! - **Proof.** Under the fence rule, which is the default, no event is late. [`Hold`] says why, and what that takes.
-//! - **Memory.** Held records that fill a ring are copied out of it, unless another reader may follow
-//!   ([`Order::when_full`]). All that holding takes stays within 64 MiB unless
-//!   set ([`WhenFull`]). Only beyond that bound some events leave before their order is proven, and the stream says so
-//!   ([`EarlyRelease`]).
+//! - **Memory.** Held records that fill a ring are copied out of it, unless another reader may follow. The copies take
+//!   at most 64 MiB unless set ([`Order::most_held`]). Beyond that bound records stay in their rings, and the kernel
+//!   drops what does not fit and counts it. No event leaves before its order is proven.
 //! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with its
 //!   lateness, counts it, and never drops it.
 //! - **In place.** A record stays in its ring until the reader has yielded it and the program no longer borrows it.
@@ -82,7 +81,6 @@
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
-//! | fill mark | how full a ring may become before [`WhenFull`] applies ([`Order::fill_mark`]) | high watermark |
 //! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Fence::Reserved`]) | `bpf_ringbuf_reserve()` |
 //! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
@@ -141,10 +139,11 @@ mod sys;
 pub use account::cpu::Account;
 pub use account::status::Status;
 pub use error::{Error, ErrorKind};
+pub use order::Order;
 pub use order::barrier::Barrier;
 pub use order::certainty::Certainty;
 pub use order::epochs::Epochs;
-pub use order::event::{Damage, EarlyRelease, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly};
+pub use order::event::{Damage, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly};
 pub use order::event_guard::{Batch, EventGuard};
 pub use order::fence::Fence;
 pub use order::hold::Hold;
@@ -152,7 +151,6 @@ pub use order::key::Key;
 #[cfg(any(test, feature = "test-util"))]
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
-pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};

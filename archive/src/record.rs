@@ -370,7 +370,7 @@ fn take_all(
     let (handle, mut watched) = (reader.handle(), options.pid);
     while let Some(batch) = reader.batch(TICK)? {
         for event in batch {
-            if matches!(event.item(), Item::Flushed) {
+            if matches!(event.item(), Item::Flushed { .. }) {
                 if stop.load(Ordering::Acquire) {
                     return Ok(());
                 }

@@ -199,7 +199,7 @@ fn reader_next(reader: &mut Reader, base: u64) -> u64 {
     let mut sum = 0;
     while let Some(event) = reader.next().expect("simulated rings do not fail") {
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             _ => sum = taken(sum, event.key(), event.record(), base),
         }
     }
@@ -213,7 +213,7 @@ fn reader_batch(reader: &mut Reader, base: u64) -> u64 {
     while !flushed {
         let batch = reader.batch(Duration::MAX).expect("simulated rings do not fail").expect("it has no end");
         sum = batch.fold(sum, |sum, event| match event.item() {
-            Item::Flushed => {
+            Item::Flushed { .. } => {
                 flushed = true;
                 sum
             }

@@ -179,7 +179,7 @@ impl pw_event {
                 let lasted = cpu.lasted.map_or(0, |lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX).max(1));
                 say(pw_kind::PW_UNTRACED, 1, cpu.since.unwrap_or(0), lasted);
             }
-            Item::Flushed => say(pw_kind::PW_FLUSHED, 0, 0, 0),
+            Item::Flushed { .. } => say(pw_kind::PW_FLUSHED, 0, 0, 0),
             // Of a later version of the crate.
             _ => say(pw_kind::PW_PROBLEM, 0, 0, 0),
         }

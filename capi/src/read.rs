@@ -51,7 +51,7 @@ fn until(timeout_ms: c_int) -> Instant {
 
 fn ended(why: Ended) -> Failure {
     match why {
-        Ended::Deadline => {
+        Ended::Deadline { .. } => {
             Failure::new(libc::ETIME, "the deadline is over\nhint: set another with pw_handle__set_deadline")
         }
         _ => Failure::new(libc::ECANCELED, "the buffer was closed by pw_handle__close"),

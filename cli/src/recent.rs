@@ -92,7 +92,7 @@ impl Last {
                 self.silent.remove(&record.cpu());
                 late(event)
             }
-            Item::Flushed | Item::EarlyRelease(_) => None,
+            Item::Flushed { .. } => None,
             // Without a time: since the beginning.
             Item::Lost(lost) => {
                 // Behind the CPU's last record so far, it lasts until the next one.

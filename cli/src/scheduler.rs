@@ -181,7 +181,7 @@ impl Scheduler {
     /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
     pub fn notice(&mut self, event: &Event<'_>) -> Option<u64> {
         let since = match event.item() {
-            Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => return None,
+            Item::Record(_) | Item::Flushed { .. } => return None,
             // Behind the last record of a ring so far: it comes with that record, and lasts until the next one.
             Item::Lost(lost) if event.key().is_none() => self.account.silent(lost.cpu, lost.after.unwrap_or(0)),
             Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),

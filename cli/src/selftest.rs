@@ -321,7 +321,7 @@ fn read(
         is_over = until.is_some_and(|until| Instant::now() >= until);
         let Some(batch) = reader.batch(Duration::from_millis(100))? else { return Ok(()) };
         for event in batch {
-            is_over |= until.is_none() && matches!(event.item(), Item::Flushed);
+            is_over |= until.is_none() && matches!(event.item(), Item::Flushed { .. });
             turns.take(&event, number);
         }
         turns.pass();
@@ -391,7 +391,7 @@ fn flood(bytes: u64, cpus: &[usize]) -> Result<Flood, Failure> {
     let (mut yielded, mut lost) = (0, 0);
     while let Some(event) = reader.next()? {
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             Item::Record(record) => {
                 yielded += u64::from(number.int(&record).is_some_and(|number| number >= FIRST.into()))
             }

@@ -159,8 +159,8 @@ impl Session {
                 for event in batch {
                     self.cure.take(&event.item());
                     match event.item() {
-                        Item::Flushed if stop.is_last.load(Ordering::Acquire) => return Ok(Ok(())),
-                        Item::Flushed => {}
+                        Item::Flushed { .. } if stop.is_last.load(Ordering::Acquire) => return Ok(Ok(())),
+                        Item::Flushed { .. } => {}
                         item if is_late => self.unhandled += u64::from(matches!(item, Item::Record(_))),
                         _ => {
                             if let Err(error) = each(Tell::Event(&event)) {
@@ -327,7 +327,7 @@ fn on_signals(stop: Arc<Stop>, handle: Handle) -> Result<(), Failure> {
 /// An item that is no record, as a line says it.
 pub fn notice(item: &Item<'_>) -> Option<String> {
     match item {
-        Item::Record(_) | Item::Flushed => None,
+        Item::Record(_) | Item::Flushed { .. } => None,
         Item::Lost(lost) if lost.cpu == ANY_CPU => Some(format!("{} records were lost here", lost.count)),
         Item::Lost(lost) => Some(format!("CPU {} lost {} records here", lost.cpu, lost.count)),
         Item::Damage(damage) if damage.cpu == ANY_CPU => {
@@ -370,7 +370,7 @@ pub fn tell(event: &Event<'_>, stamp: &Stamp, json: bool, out: &mut impl Write) 
 /// The same in JSON, with the time to print.
 pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
     let name = match item {
-        Item::Record(_) | Item::Flushed => return None,
+        Item::Record(_) | Item::Flushed { .. } => return None,
         Item::Lost(lost) => {
             let cpu = (lost.cpu != ANY_CPU).then_some(lost.cpu);
             return Some(json!({ "notice": "lost", "time": key, "cpu": cpu, "count": lost.count }));

@@ -104,7 +104,7 @@ fn sleeps_and_wake_ups(python: &str) -> Option<([u64; 2], [u64; 2])> {
     let mut is_whole = true;
     reader.handle().flush().unwrap();
     while let Some(event) = reader.next().unwrap() {
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
         let Some(record) = event.record() else {

@@ -301,7 +301,7 @@ fn read(input: &mut Input<'_>) {
 /// Takes an event, if one comes. False at the report of a flush.
 fn take(reader: &mut Reader, timeout: Duration, mut each: impl FnMut(&perfweave::Event<'_>)) -> bool {
     match reader.next_timeout(timeout) {
-        Ok(Some(event)) if matches!(event.item(), Item::Flushed) => return false,
+        Ok(Some(event)) if matches!(event.item(), Item::Flushed { .. }) => return false,
         Ok(Some(event)) => each(&event.event()),
         Ok(None) => assert!(timeout.is_zero(), "it stalls"),
         // According to the words, a program has returned without leaving.

@@ -18,8 +18,7 @@ pub struct Account {
     pub most_used: u64,
     /// Records yielded.
     pub yielded: u64,
-    /// Records before the heads of the last refresh that are not yielded yet. This includes records that the refresh
-    /// left unindexed because memory was used up ([`WhenFull::Copy`](crate::WhenFull::Copy)).
+    /// Records before the heads of the last refresh that are not yielded yet.
     pub held: u64,
     /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of
     /// a record that did not fit an empty ring is reported with the next record, at the next flush, or here. Of a reader
@@ -50,12 +49,9 @@ pub struct Account {
     pub late: u64,
     /// The largest lateness, in units of the key.
     pub max_late: u64,
-    /// Records that left before the hold rule allowed it, because memory or ring space was used up
-    /// ([`EarlyRelease`](crate::EarlyRelease)).
-    pub early: u64,
     /// Records that were out of order inside their ring and were put in order.
     pub repaired: u64,
-    /// Bytes copied out of the rings because they were full ([`WhenFull::Copy`](crate::WhenFull::Copy)).
+    /// Bytes copied out of the rings because they filled up ([`Order::most_held`](crate::Order::most_held)).
     pub copied: u64,
     /// How long the CPU has been online without being traced, at most: before the reader noticed it, or because its
     /// ring or events could not be opened ([`Untraced`](crate::Untraced)). The events of that time are not counted. For
@@ -113,7 +109,6 @@ impl Default for Account {
             anomalies: 0,
             late: 0,
             max_late: 0,
-            early: 0,
             repaired: 0,
             copied: 0,
             untraced: Duration::ZERO,
@@ -136,7 +131,6 @@ impl AddAssign<&Self> for Account {
             (&mut self.unexplained, other.unexplained),
             (&mut self.anomalies, other.anomalies),
             (&mut self.late, other.late),
-            (&mut self.early, other.early),
             (&mut self.repaired, other.repaired),
             (&mut self.copied, other.copied),
         ] {

@@ -5,8 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// What came of everything that was written, what a reader did so far, and what it waits for. Its text is one line on
-/// what was written. This crate itself drops nothing. With [`WhenFull::Discard`](crate::WhenFull::Discard) the kernel
-/// drops what does not fit.
+/// what was written. This crate itself drops nothing. The kernel drops what does not fit into a ring.
 ///
 /// [`Reader::status`](crate::Reader::status) and [`Handle::status`](crate::Handle::status) ask the kernel nothing. They
 /// lack what was written since the last refresh and losses that no record has followed. So no account of theirs is
@@ -34,7 +33,8 @@ pub struct Status {
     /// Yielded records that were left out because they are about the tracer
     /// ([`Order::without_self`](crate::Order::without_self)).
     pub left_out: u64,
-    /// Bytes of memory that holding took at the last refresh: index and copies.
+    /// Bytes of memory that copies of held records took at the last refresh
+    /// ([`Order::most_held`](crate::Order::most_held)).
     pub memory: usize,
     /// The largest `memory` at any refresh.
     pub most_memory: usize,
@@ -127,7 +127,7 @@ mod tests {
     fn account(cpu: u32, each: u64) -> Account {
         let (yielded, held, lost, unreported) = (100 * each, 3 * each, 4 * each, 5 * each);
         let (damaged, missing, unexplained) = (6 * each, 7 * each, 8 * each);
-        let (size, most_used, anomalies, late, early) = (10 * each, 11 * each, 12 * each, 13 * each, 14 * each);
+        let (size, most_used, anomalies, late) = (10 * each, 11 * each, 12 * each, 13 * each);
         let (repaired, copied, untraced) = (15 * each, 16 * each, Duration::from_secs(each));
         Account {
             cpu: Some(cpu),
@@ -144,7 +144,6 @@ mod tests {
             anomalies,
             late,
             max_late: cpu.into(),
-            early,
             repaired,
             copied,
             untraced,

@@ -6,7 +6,6 @@ use crate::ring::{ANY_CPU, Bytes, Fault, Header};
 use crate::rings::Untraced;
 use crate::sequence::anomaly::AnomalyKind;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A record, a loss or another item, at its place in the stream.
 #[derive(Debug, Clone, Copy)]
@@ -33,13 +32,16 @@ pub enum Item<'a> {
     Anomaly(SequenceAnomaly),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
-    /// From here on, records leave before their order is proven.
-    EarlyRelease(EarlyRelease),
     /// From some time on a CPU is not traced, or it is traced again.
     Untraced(Untraced),
     /// All events that were in the rings at a [`Handle::flush`](crate::Handle::flush) have been yielded. Newer ones
     /// follow.
-    Flushed,
+    Flushed {
+        /// Whether that is so. If not, the flush has waited long enough for a program that has not committed what it
+        /// reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)). Events that cannot be proven
+        /// before it does are held, and come later.
+        complete: bool,
+    },
 }
 
 /// Records that the kernel dropped: `PERF_RECORD_LOST`, or samples that the processor dropped:
@@ -107,33 +109,6 @@ pub struct SequenceAnomaly {
     pub found: u64,
 }
 
-/// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
-/// ([`WhenFull`](crate::WhenFull)), or because a flush or a deadline has waited long enough for a program that does not
-/// commit what it has reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)).
-///
-/// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next
-/// record with another certainty is in proven order again. [`Account::early`](crate::Account::early) counts the records
-/// that left early.
-///
-/// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called
-/// more often; and programs that commit each reservation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EarlyRelease {
-    /// The CPU whose ring is the fullest, or has the reservation: [`ANY_CPU`] for a BPF ring buffer that CPUs share.
-    pub cpu: u32,
-    /// How full that ring is, in percent.
-    pub filled: u8,
-    /// The memory that holding takes, in bytes.
-    pub memory: usize,
-    /// The most memory that holding may take, in bytes; 0 where held records are not copied out of their rings.
-    pub most: usize,
-    /// For how long, at least, a program has not committed what it reserved in this ring, if a flush or a deadline does
-    /// not wait for it any more. What lies after that reservation cannot be read before it is committed, and comes
-    /// after the report, if at all.
-    pub reserved: Option<Duration>,
-}
-
 /// Bytes of a ring that cannot be a record. The reader skips them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -194,9 +169,8 @@ impl<'a> Event<'a> {
             Item::Damage(damage) => damage.cpu,
             Item::Anomaly(anomaly) => anomaly.cpu,
             Item::Gap(gap) => gap.cpu?,
-            Item::EarlyRelease(unproven) => unproven.cpu,
             Item::Untraced(untraced) => untraced.cpu,
-            Item::Flushed => return None,
+            Item::Flushed { .. } => return None,
         };
         (cpu != ANY_CPU).then_some(cpu)
     }
@@ -227,9 +201,8 @@ impl<'a> Event<'a> {
             Item::Lost(lost) => OwnedItem::Lost(*lost),
             Item::Gap(gap) => OwnedItem::Gap(*gap),
             Item::Anomaly(anomaly) => OwnedItem::Anomaly(*anomaly),
-            Item::EarlyRelease(unproven) => OwnedItem::EarlyRelease(*unproven),
             Item::Untraced(untraced) => OwnedItem::Untraced(*untraced),
-            Item::Flushed => OwnedItem::Flushed,
+            Item::Flushed { complete } => OwnedItem::Flushed { complete: *complete },
             Item::Damage(Damage { cpu, fault, bytes }) => {
                 OwnedItem::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
@@ -253,9 +226,8 @@ enum OwnedItem {
     Lost(Lost),
     Gap(Gap),
     Anomaly(SequenceAnomaly),
-    EarlyRelease(EarlyRelease),
     Untraced(Untraced),
-    Flushed,
+    Flushed { complete: bool },
     Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
 }
 
@@ -276,9 +248,8 @@ impl OwnedEvent {
             OwnedItem::Lost(lost) => Item::Lost(*lost),
             OwnedItem::Gap(gap) => Item::Gap(*gap),
             OwnedItem::Anomaly(anomaly) => Item::Anomaly(*anomaly),
-            OwnedItem::EarlyRelease(unproven) => Item::EarlyRelease(*unproven),
             OwnedItem::Untraced(untraced) => Item::Untraced(*untraced),
-            OwnedItem::Flushed => Item::Flushed,
+            OwnedItem::Flushed { complete } => Item::Flushed { complete: *complete },
             OwnedItem::Damage { cpu, fault, bytes } => {
                 Item::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
             }

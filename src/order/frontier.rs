@@ -11,16 +11,13 @@ use std::time::Duration;
 /// The largest key that may be yielded now, and how it moves. A refresh of all rings moves it, by the rule.
 ///
 /// ```text
-///  keys  ─┤ by the rule ├──────┤ early ├────────────┤ held ├─────────────────────────────────►
-///                       key          released        found_before        seen        found
-///                         ▲                                                │
-///                         └─────────── proven ◄── end ── proving ◄─ begin ─┘    the pending proof
+///  keys  ─┤ may leave ├────────────┤ held ├────────────────────────►
+///                     key                        seen        found
+///                      ▲                           │
+///                      └─ proven ◄─ end ─ proving ◄┘ begin     the pending proof
 /// ```
 ///
-/// - `key ≤ released`: what is between them left early, to make space or for a report. Only keys up to `found_before`
-///   leave early.
-/// - `found_before ≤ found` and `seen ≤ found`: a refresh in part finds keys, and says nothing of those it did not
-///   reach.
+/// - `seen ≤ found`: a refresh in part finds keys, and says nothing of those it did not reach.
 /// - `proving ≤ seen`: a proof covers what was seen when it began. Once it has ended, the next refresh of all rings
 ///   takes `proven` over.
 /// - `cap` may lie anywhere. While it is set, nothing above it leaves.
@@ -28,22 +25,18 @@ use std::time::Duration;
 /// A clock reading less the lag may be above everything that was seen.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    /// What releases the keys above the frontier, and the certainty of those below [`Frontier::end`].
+    /// What releases the keys above the frontier, and the certainty of those that may leave.
     pub(super) rule: Rule,
     pub(super) certainty: Certainty,
     /// The frontier: the largest key that the rule releases.
     pub(super) key: Option<u64>,
-    /// The largest key that was released, by the rule or early.
-    released: Option<u64>,
     /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if
     /// nothing was found.
     cap: Option<Option<u64>>,
     /// The largest key that refreshes of all rings have found.
     pub(super) seen: Option<u64>,
-    /// The largest key that any refresh has found, and any before the last. Each record that was published when
-    /// `found_before` was found has been found by now.
+    /// The largest key that any refresh has found.
     found: Option<u64>,
-    found_before: Option<u64>,
     /// The pending proof: what it will prove, and what one has proven that has ended since the last refresh of all
     /// rings.
     proving: Option<u64>,
@@ -54,9 +47,7 @@ impl Frontier {
     pub(crate) fn new(hold: &Hold) -> Self {
         let rule = hold.rule();
         let certainty = if rule.is_proof() { Certainty::Proven } else { Certainty::Assumed };
-        let (key, released, cap, seen) = Default::default();
-        let (found, found_before, proving, proven) = Default::default();
-        Self { rule, certainty, key, released, cap, seen, found, found_before, proving, proven }
+        Self { rule, certainty, key: None, cap: None, seen: None, found: None, proving: None, proven: None }
     }
 
     /// The frontier of rings that hold all there will ever be. Nothing is in flight, so one refresh proves everything.
@@ -66,7 +57,6 @@ impl Frontier {
 
     /// Records a refresh of some heads, or of a part of the bytes before them. `largest` is the largest key found.
     pub(crate) fn refreshed_in_part(&mut self, largest: Option<u64>) {
-        self.found_before = self.found;
         self.found = self.found.max(largest);
     }
 
@@ -77,51 +67,21 @@ impl Frontier {
         self.seen = self.seen.max(largest);
         // A proof counts from the first refresh after its end: that one loaded the heads after it.
         let key = self.rule.frontier(&Look { seen: self.seen, proven: self.proven.take(), now });
-        self.advance(key);
-    }
-
-    fn advance(&mut self, key: Option<u64>) {
         // It never moves back (I8), also if the clock of the lag rule does.
         self.key = self.key.max(key);
-        self.released = self.released.max(self.key);
     }
 
-    /// Releases keys up to `key` before the rule does, to make space, but no key that only the last refresh found. So
-    /// records that were published before the end of the previous refresh leave in order, and only records in flight at
-    /// that time can be late. Returns false if another refresh would release more.
-    pub(crate) fn release(&mut self, key: u64) -> bool {
-        self.released = self.released.max(Some(key).min(self.found_before));
-        self.released >= Some(key)
-    }
-
-    /// Releases everything before a report, although the rule does not. Returns false if another refresh would release
-    /// more.
-    pub(crate) fn release_to_cap(&mut self) -> bool {
-        self.cap.flatten().is_none_or(|cap| self.release(cap))
-    }
-
-    /// Whether an admitted key leaves only to make space, or for a report.
-    #[inline]
-    pub(crate) fn is_early(&self, key: u64) -> bool {
-        Some(key) > self.key
-    }
-
-    /// The end of the keys that may leave by the rule, not early: it is not one of them.
+    /// The end of the keys that may leave: it is not one of them.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         // The largest key of all is never below this end. It is picked one by one.
-        self.below_cap(self.key).map_or(0, |key| key.saturating_add(1))
+        self.largest_admitted().map_or(0, |key| key.saturating_add(1))
     }
 
-    /// The largest key that may leave, by the rule or early.
+    /// The largest key that may leave.
     #[inline]
     pub(crate) fn largest_admitted(&self) -> Option<u64> {
-        self.below_cap(self.released)
-    }
-
-    #[inline]
-    fn below_cap(&self, key: Option<u64>) -> Option<u64> {
-        self.cap.map_or(key, |cap| key.min(cap))
+        self.cap.map_or(self.key, |cap| self.key.min(cap))
     }
 
     /// Whether a key may be yielded.
@@ -142,12 +102,6 @@ impl Frontier {
     /// Whether a key has to wait until the cap is lifted.
     pub(crate) fn is_capped(&self, key: u64) -> bool {
         self.cap.is_some_and(|cap| Some(key) > cap)
-    }
-
-    /// The certainty of a key that is admitted.
-    #[inline]
-    pub(crate) fn certainty(&self, key: u64) -> Certainty {
-        if self.is_early(key) { Certainty::Assumed } else { self.certainty }
     }
 
     /// Records that a proof is about to begin. It will prove the keys seen so far. False if it would prove nothing new,

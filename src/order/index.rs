@@ -9,7 +9,6 @@
 //! farther away, it goes into a heap that all rings share. So the first places of the queue lie near the tail, and what
 //! is in the heap lies behind a place of the queue that is yielded later.
 
-mod memory;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod walk;
@@ -18,14 +17,12 @@ use crate::instrument::step;
 use crate::order::certainty::Certainty;
 use crate::order::key::{Keys, Plain};
 use crate::order::place::{Keyed, Note, Place, SPAN, Tag};
-use crate::order::queue::{self, Queue, REACH_BYTES, SLOTS};
+use crate::order::queue::{Queue, REACH_BYTES};
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, LOW_POSITION, Ring, with_framing};
 use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::{CpuNumbers, NumberCounts, Said};
 use binary_heap_plus::{BinaryHeap, MinComparator};
-use memory::{List, list_of};
-pub(crate) use memory::{memory_of, shrink};
 use perf_event_open_sys::bindings;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,15 +68,10 @@ const FORGOTTEN: u64 = 64;
 /// The initial capacity of each list, in entries.
 pub(crate) const ROOM: usize = 32;
 
-/// How many entries one step makes at most: a LOST record's and that of the record it was written with.
-const PAIR: usize = 2;
-
 /// What all rings are indexed with.
 pub(crate) struct Indexing<'a> {
     pub(crate) keys: &'a mut Keys,
     pub(crate) far: &'a mut Far,
-    /// The most bytes of memory that this ring's index and the heap may take; more only if nothing is held.
-    pub(crate) most: usize,
 }
 
 /// Counts of a ring's records so far.
@@ -87,8 +79,6 @@ pub(crate) struct Indexing<'a> {
 pub(crate) struct Counts {
     /// Records that were seen.
     pub(crate) indexed: u64,
-    /// Records that left before the hold rule allowed it, because memory or ring space was used up.
-    pub(crate) early: u64,
     /// Bytes that were copied out of the ring because it was full.
     pub(crate) copied: u64,
     pub(crate) late: u64,
@@ -112,8 +102,8 @@ pub(crate) struct Index {
     ring_index: u32,
     /// The key of the last place of the queue, if there is any.
     back: u64,
-    /// How many of its places are in the heap, and a key above theirs. INVARIANT: each lies behind a place of the queue
-    /// that is yielded later.
+    /// Entries of this ring in the shared heap, and an upper bound of their keys (exclusive). INVARIANT: each lies behind
+    /// a place of the queue that is yielded later.
     far: usize,
     far_end: u64,
     /// A loss that the kernel counts beyond LOST records.
@@ -132,8 +122,6 @@ pub(crate) struct Index {
     /// The tail from which on it is advanced again, and that from which on the ring may have filled up.
     advance_at: u64,
     check_fill_at: u64,
-    /// How many records can be indexed before the lists need more memory.
-    room: usize,
     /// Places that were made. Those of losses and damage among them that were yielded.
     made: u64,
     others: u64,
@@ -186,7 +174,6 @@ impl Index {
             cursor: tail,
             advance_at: tail,
             check_fill_at: tail,
-            room: 0,
             made: 0,
             others: 0,
             done: tail,
@@ -208,36 +195,34 @@ impl Index {
 
     // Indexing: from the ring's bytes to places. The hot half of a refresh.
 
-    /// Advances the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the
-    /// key function panics.
-    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+    /// Advances the tail, loads the head and indexes new records. Panics if the key function panics.
+    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) {
         self.advance_tail(cpu_ring);
-        self.look(cpu_ring, with)
+        self.look(cpu_ring, with);
     }
 
     /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the
     /// tail only if there is more to yield.
-    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) -> bool {
+    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) {
         if !self.catches_up(cpu_ring) {
             return self.refresh(cpu_ring, with);
         }
         // First the head: if new records are held, the tail stays behind it, and the kernel wakes nobody.
-        let is_whole = self.look(cpu_ring, with);
+        self.look(cpu_ring, with);
         if !self.catches_up(cpu_ring) {
             self.advance_tail(cpu_ring);
         }
-        is_whole
     }
 
     /// Loads the head and indexes new records.
-    fn look(&mut self, cpu_ring: &mut CpuRing, mut with: Indexing<'_>) -> bool {
+    fn look(&mut self, cpu_ring: &mut CpuRing, mut with: Indexing<'_>) {
         let CpuRing { ring, origin, losses, .. } = cpu_ring;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
             // Skipping gives back all bytes, also those of held records. Meanwhile the ring holds up no proof.
             if self.len() > 0 {
-                return true;
+                return;
             }
             ring.skip_to_head();
             self.lost_head = false;
@@ -255,46 +240,18 @@ impl Index {
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         self.share = ring.size() / TAIL_PART;
-        let whole = self.index_all(ring, origin, losses, head, &mut with);
-        self.check_fill_at = self.advance_at + ring.size() / TAIL_PART;
-        whole
-    }
-
-    /// Indexes everything that a ring has, and the fault of its head.
-    fn index_all(
-        &mut self,
-        ring: &Ring,
-        origin: &Arc<Origin>,
-        losses: &mut Losses,
-        head: Result<(), Fault>,
-        with: &mut Indexing<'_>,
-    ) -> bool {
-        // A ring has at most 2^31 bytes. Only held records that were copied out lie so far back.
-        let is_in_reach = self.front().is_none_or(|front| self.cursor - self.position(front) < SPAN);
-        if !is_in_reach || !self.index(ring, origin, losses, with) {
-            return false;
-        }
+        self.index(ring, origin, losses, &mut with);
         // The damage lies behind everything that the last good head covers.
         if let Err(fault) = head {
-            // A fault that cannot be reported for lack of memory is found again by the next refresh.
-            if self.room == 0 && !self.make_room(with.far, with.most) {
-                return false;
-            }
             self.lost_head = true;
             self.skip_corrupt(fault, self.cursor, with.far);
         }
-        true
+        self.check_fill_at = self.advance_at + ring.size() / TAIL_PART;
     }
 
-    /// Indexes everything up to the ring's head, or as much as fits into the memory.
-    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, losses: &mut Losses, with: &mut Indexing<'_>) -> bool {
-        // Other rings may have used the memory that was free at the last refresh.
-        self.room = 0;
+    /// Indexes everything up to the ring's head.
+    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, losses: &mut Losses, with: &mut Indexing<'_>) {
         while self.cursor < ring.head() {
-            // A LOST record and the record it was written with belong together.
-            if self.room == 0 && self.lost.is_none() && !self.make_room(with.far, with.most) {
-                return false;
-            }
             // A LOST record takes the key of the record after it, which only the general way hands on.
             if self.lost.is_none()
                 && let Some(plain) = with.keys.plain(&origin.layout)
@@ -302,8 +259,6 @@ impl Index {
             {
                 continue;
             }
-            // Room is counted in pairs, so for the record after a LOST record there may be none left.
-            self.room = self.room.saturating_sub(1);
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
@@ -327,7 +282,6 @@ impl Index {
         }
         // A kernel publishes a LOST record together with the next record, so nothing is to come for this one.
         self.settle_lost(None, with.far);
-        true
     }
 
     /// Indexes a record of any kind.
@@ -382,8 +336,6 @@ impl Index {
             return false;
         }
         self.queue.filled(new);
-        // The walk may go beyond the room, up to the end of the block: plain records need no list to grow.
-        self.room = self.room.saturating_sub(new);
         self.made += new as u64;
         self.counts.indexed += new as u64;
         self.counts.repaired += repaired as u64;
@@ -411,9 +363,8 @@ impl Index {
     #[cold]
     fn index_lost(&mut self, record: &Record<'_>, [id, count]: [u64; 2], losses: &mut Losses, far: &mut Far) {
         if self.lost.is_some() {
-            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one
-            // reserves more.
-            return self.settle_lost(None, far);
+            // The kernel never writes two in a row.
+            self.settle_lost(None, far);
         }
         let size = record.len();
         let end = self.cursor + size;
@@ -606,17 +557,10 @@ impl Index {
         self.queue.len() + self.far
     }
 
-    /// The largest key of the places before a position.
-    pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
-        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap
-        // has a smaller key.
-        let near = self.queue.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
-        near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
-    }
-
-    /// Keys that divide the places into pieces of about the same length, the largest key included.
-    pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
-        self.queue.firsts().map(|place| place.key).chain(self.back())
+    /// Whether the low bits of positions still tell places apart once the ring has as much again in it: only held
+    /// records that were copied out lie so far back.
+    pub(crate) fn spans(&self, size: u64) -> bool {
+        self.front().is_none_or(|front| self.cursor + size - self.position(front) < SPAN)
     }
 
     /// The largest key ever indexed.
@@ -867,7 +811,7 @@ impl Index {
         self.reported_ahead
     }
 
-    // Rings, and memory: reserved before records are indexed, given back after a burst.
+    // Rings, and memory that is given back after a burst.
 
     /// A ring came before this one.
     pub(crate) fn move_ring_index(&mut self) {
@@ -876,68 +820,9 @@ impl Index {
         self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
     }
 
-    /// Reserves memory for more places. False if that would exceed the bound, unless nothing is held.
-    #[cold]
-    fn make_room(&mut self, far: &mut Far, most: usize) -> bool {
-        let new_block = self.queue.free() < PAIR;
-        let (heap_list, notes) = (list_of(far), self.list_of_notes());
-        // While a list grows, both the old and the new one exist.
-        let growing =
-            [heap_list, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
-        // A number may add a hole, or cut one in two.
-        let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
-        let heap = memory_of(far);
-        let needed = |index: &Self| index.memory() + heap + growing + if new_block { index.queue.more() } else { 0 };
-        let mut is_within = needed(self) + piece <= most;
-        if !is_within {
-            self.queue.free_spare();
-            is_within = needed(self) + piece <= most;
-        }
-        // With nothing held, no event can leave to free memory. Then one step may exceed the bound.
-        if !is_within && self.len() > 0 {
-            return false;
-        }
-        let pieces = most.saturating_sub(needed(self)).checked_div(piece).unwrap_or(usize::MAX);
-        self.notes.reserve_exact(notes.grown() - notes.len);
-        let free = if new_block { SLOTS } else { self.queue.free() };
-        if is_within {
-            far.reserve_exact(heap_list.grown() - heap_list.len);
-            let room = [list_of(far), self.list_of_notes()]
-                .map(|list| list.capacity - list.len)
-                .into_iter()
-                .fold(free, usize::min);
-            self.room = (room / PAIR).min(pieces.max(1));
-        } else {
-            // The first of a ring is in order.
-            self.room = 1;
-        }
-        true
-    }
-
-    fn list_of_notes(&self) -> List {
-        let each = size_of::<(u64, Option<Note>)>();
-        List { len: self.notes.len(), capacity: self.notes.capacity(), each }
-    }
-
-    /// Bytes that holding takes, except copies and the heap, beyond the initial memory of every ring.
-    pub(crate) fn memory(&self) -> usize {
-        let holes = self.numbers.as_ref().map_or(0, CpuNumbers::memory);
-        self.queue.memory().saturating_sub(queue::FIXED) + self.list_of_notes().memory() + holes
-    }
-
-    /// Frees spare blocks. Returns whether there were any.
-    pub(crate) fn free_spare(&mut self) -> bool {
-        self.queue.free_spare()
-    }
-
-    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist.
-    /// It does not shrink a list if that takes more than `most` bytes.
-    pub(crate) fn shrink(&mut self, most: usize) {
+    /// Frees memory that was not needed since the last call.
+    pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
-        if self.list_of_notes().shrunk() <= most {
-            self.notes.shrink_to(ROOM);
-        }
-        // It was counted with the memory that was freed.
-        self.room = 0;
+        self.notes.shrink_to(ROOM);
     }
 }

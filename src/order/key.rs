@@ -25,7 +25,7 @@ pub enum Key {
     Payload(usize),
     /// The key that the function finds. The reader calls it once for each record except LOST records, which take the
     /// place of the record that follows them. For a recording that is so long that its index may not fit into memory,
-    /// the reader calls it twice: see [`WhenFull`](crate::WhenFull). It must not panic. If it panics, the record stays
+    /// the reader calls it twice: see [`Order::most_held`](crate::Order::most_held). It must not panic. If it panics, the record stays
     /// unread.
     Fn(Extract),
 }

@@ -6,18 +6,17 @@ mod tests;
 use crate::account::cpu::Account;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
-use crate::order::event::{EarlyRelease, Event};
+use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::footprint;
 use crate::order::frontier::Frontier;
-use crate::order::index::{Index, Indexing, memory_of, shrink};
+use crate::order::index::{Index, Indexing, ROOM};
 use crate::order::key::{Key, Keys};
 use crate::order::place::{RINGS, Tag};
-use crate::order::queue::SLOTS;
 use crate::order::rules::Rule;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
-use crate::order::{FillMark, Order, WhenFull};
+use crate::order::{MOST_HELD, Order};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
@@ -40,6 +39,13 @@ const SHORT: Duration = Duration::from_micros(500);
 
 /// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
 const WINDOW: u32 = 32;
+
+/// How full a ring may be, in percent, before held records are copied out of it.
+const MARK: u64 = 75;
+
+/// The most events that are held while records are copied out of rings. Each takes 16 bytes, and some 100 more if a
+/// notice comes before it. Only rings of hostile records come near.
+const MOST_EVENTS: usize = 1 << 24;
 
 /// The rings of a machine merged into one stream, step by step, for a program's tests (feature `test-util`): the test
 /// says when heads are loaded and when a grace period is over. A [`Reader`](crate::Reader) is built on it.
@@ -102,10 +108,13 @@ const WINDOW: u32 = 32;
 pub struct Merge {
     pub(crate) rings: Rings,
     stream: Stream,
-    when_full: WhenFull,
+    /// The most bytes that held records may take which are copied out of their rings.
+    most_held: usize,
     /// Whether held records stay in rings that outlive the reader.
     keeps_adopted: bool,
-    mark: FillMark,
+    /// The most events that are held while records are copied, and whether the last refresh has left a ring alone for it.
+    most_events: usize,
+    pub(crate) has_too_many: bool,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
     /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held
@@ -131,13 +140,10 @@ impl Merge {
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         rings.control().check()?;
         check(&rings, &order)?;
-        // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
+        // A recording needs no hold rule, because nothing is in flight.
         let complete = rings.are_complete();
         // Rings that nobody writes into do not fill up.
-        let when_full = if complete { WhenFull::Discard } else { order.when_full.unwrap_or_default() };
-        if !complete {
-            order.mark.check(&rings.cpu_rings)?;
-        }
+        let most_held = if complete { 0 } else { order.most_held.unwrap_or(MOST_HELD) };
         // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let rule = order.hold.rule();
@@ -159,7 +165,7 @@ impl Merge {
             .enumerate()
             .map(|(ring_index, cpu_ring)| index_of(ring_index, cpu_ring, &keys))
             .collect();
-        let sequence = dense.map(|first| Tracker::in_doubt(first, when_full.most()));
+        let sequence = dense.map(Tracker::new);
         if sequence.is_some() {
             keys.count_up();
         }
@@ -171,9 +177,10 @@ impl Merge {
         Ok(Self {
             rings,
             stream,
-            when_full,
-            keeps_adopted: order.when_full.is_none(),
-            mark: order.mark,
+            most_held,
+            keeps_adopted: order.most_held.is_none(),
+            most_events: MOST_EVENTS,
+            has_too_many: false,
             pause: None,
             was_crowded: false,
             refreshed: 0,
@@ -186,7 +193,7 @@ impl Merge {
     // Refreshes.
 
     /// Advances the tails past all yielded events, loads every ring's head, and indexes new records. Returns the number
-    /// of new events. It refreshes twice if records must leave early to make space.
+    /// of new events.
     ///
     /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
     ///
@@ -209,15 +216,8 @@ impl Merge {
         self.know(&Thread::current_in(self.rings.control().owner()));
         self.stream.sync();
         let held = self.held();
-        let refreshed = self.refresh_once(now);
+        self.refresh_all(now);
         self.keep_behind = false;
-        if let Some(key) = refreshed
-            && !self.stream.frontier.release(key)
-        {
-            // This one finds all that was published before the first one ended. Only what is in flight can be late.
-            let more = self.refresh_once(now);
-            self.stream.frontier.release(more.map_or(key, |more| more.max(key)));
-        }
         self.stream.tracers.note_ends(self.rings.clock());
         // A loss that was reported separately may have found its LOST record.
         self.held().saturating_sub(held)
@@ -233,11 +233,12 @@ impl Merge {
         self.stream.tracers.numbers()
     }
 
-    /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because
-    /// holding them would take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first.
-    /// Nothing is proven until a refresh has seen everything. Another cause: a ring has filled up by a quarter since
-    /// the last refresh, and a batch has ended early. The third: bytes of a BPF ring buffer are still to be given back,
-    /// and the kernel notifies only a reader that has given all back.
+    /// Whether another refresh is due before waiting. There are three reasons:
+    ///
+    /// - The key function has panicked in the last refresh, so that one has not seen everything.
+    /// - A ring has filled up by a quarter since the last refresh, and a batch has ended early.
+    /// - Bytes of a BPF ring buffer are still to be given back. The kernel notifies only a reader that has given all
+    ///   back.
     pub fn is_behind(&self) -> bool {
         !self.is_whole() || self.owes_space()
     }
@@ -256,8 +257,8 @@ impl Merge {
         })
     }
 
-    /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
-    fn refresh_once(&mut self, now: u64) -> Option<u64> {
+    /// Refreshes all rings, one after the other.
+    fn refresh_all(&mut self, now: u64) {
         // A panic of the key function goes on once the refresh has ended in order.
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
@@ -266,25 +267,19 @@ impl Merge {
         // With a key in the future, what a fence proves is a reading of the clock instead.
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
-        self.whole = matches!(looked, Ok(Indexed::Whole));
+        self.whole = looked.is_ok();
         stream.counts.refreshes += u64::from(self.whole);
         if let Some(now) = self.seen_all(now) {
             let stream = &mut self.stream;
             stream.frontier.refreshed(largest, now);
             stream.numbers().for_each(CpuNumbers::refreshed);
-            // A number that is held is not proven before it is yielded.
-            let top = if stream.sequence.is_some() { stream.top() } else { None };
-            let held = top.map_or(u64::MAX, |top| top.key.saturating_sub(1));
-            if let Some(sequence) = &mut stream.sequence {
-                sequence.is_proven(stream.frontier.key.min(Some(held)));
-            }
         } else {
             self.stream.frontier.refreshed_in_part(largest);
         }
-        match looked {
-            Ok(indexed) => self.make_room(indexed),
-            Err(panic) => resume_unwind(panic),
+        if let Err(panic) = looked {
+            resume_unwind(panic);
         }
+        self.make_room();
     }
 
     /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the
@@ -313,29 +308,12 @@ impl Merge {
     }
 
     /// Indexes the new records of each ring.
-    fn index(&mut self) -> Indexed {
-        let indexed = self.index_all();
-        // What one ring lacks, others may have in spare blocks.
-        if indexed.up_to().is_some() && self.stream.free_spare() { self.index_all() } else { indexed }
-    }
-
-    /// Indexes the new records of each ring, or as much as fits into the memory.
-    fn index_all(&mut self) -> Indexed {
-        let most = self.when_full.most();
-        let mut others = self.memory() + self.reserved();
+    fn index(&mut self) {
         let Stream { keys, indexes, far, .. } = &mut self.stream;
-        let mut indexed = Indexed::Whole;
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(indexes) {
-            // The heap counts with each ring in turn, because any ring may add to it.
-            others -= index.memory() + memory_of(far);
             let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
-            if !refresh(index, cpu_ring, Indexing { keys, far, most: most.saturating_sub(others) }) {
-                let known = index.largest().unwrap_or(u64::MAX);
-                indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
-            }
-            others += index.memory() + memory_of(far);
+            refresh(index, cpu_ring, Indexing { keys, far });
         }
-        indexed
     }
 
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
@@ -399,12 +377,8 @@ impl Merge {
     ///
     /// Events that are already proven can be yielded meanwhile.
     pub fn begin_fence(&mut self) -> bool {
-        // A dense sequence needs a fence only for numbers that are missing, or that were released in doubt.
-        let doubt = self.stream.sequence.as_ref().and_then(Tracker::doubt);
-        if self.stream.sequence.is_some()
-            && doubt <= self.stream.frontier.key
-            && (self.stream.top().is_none() || self.is_ready())
-        {
+        // A dense sequence needs a fence only for numbers that are missing.
+        if self.stream.sequence.is_some() && (self.stream.top().is_none() || self.is_ready()) {
             return false;
         }
         let begins = self.stream.frontier.begin_proof();
@@ -647,30 +621,6 @@ impl Merge {
         self.stream.frontier.lift_cap();
     }
 
-    /// A report waits no longer for these reservations, of which it is known for how long. What lies behind them comes
-    /// after the report. Nor does it wait for a proof any more that waits for them, which is said once (`is_first`).
-    /// Returns whether it waited for any.
-    pub(crate) fn forgo_reserved(&mut self, old: &[((u32, u64), Duration)], is_first: bool) -> bool {
-        let mut oldest = None;
-        for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
-            let place = (cpu_ring.origin.cpu, cpu_ring.ring.head());
-            // A ring that is not indexed up to its reservation is short of memory, and has more to give.
-            let is_there = cpu_ring.ring.properties().reserves && index.cursor() == place.1;
-            // The proof may wait for what was reserved after the report began.
-            let keeps = is_there && (index.marked > place.1 || is_first && index.sighted > place.1);
-            if let Some((_, age)) = old.iter().find(|(other, _)| keeps && *other == place) {
-                index.marked = index.marked.min(index.cursor());
-                oldest = oldest.max(Some((*age, place.0)));
-            }
-        }
-        let Some((age, cpu)) = oldest else { return false };
-        let notice = EarlyRelease { cpu, reserved: Some(age), ..self.unproven(self.memory()) };
-        self.stream.sync();
-        self.stream.early_notice = Some(notice);
-        self.stream.notices.push_back(Notice::EarlyRelease(notice));
-        true
-    }
-
     /// Whether the next reader of a ring that outlives this one would yield a record again: it lies behind a held one.
     /// Then all that was found since comes before the report, too. Such a record was in flight when newer events began to
     /// wait, and was overtaken by the writer of one of them: one that interrupted it or, in a ring that CPUs share, one
@@ -685,19 +635,10 @@ impl Merge {
         raises
     }
 
-    /// Releases what a report still waits for, as early, if the rule is one that proves.
-    pub(crate) fn release_before_report(&mut self) {
-        self.stream.sync();
-        if self.stream.frontier.rule.is_proof() && !self.stream.frontier.release_to_cap() {
-            // Only the last refresh found the rest. The next one shows what was in flight meanwhile.
-            self.stream.rushed = true;
-        }
-    }
-
     /// Picks the report of a flush as the next event.
-    pub(crate) fn pick_flushed(&mut self) {
+    pub(crate) fn pick_flushed(&mut self, complete: bool) {
         self.stream.sync();
-        self.stream.notices.push_back(Notice::Flushed);
+        self.stream.notices.push_back(Notice::Flushed { complete });
         self.pick();
     }
 
@@ -706,7 +647,7 @@ impl Merge {
         self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
     }
 
-    // Full rings: how held records leave them, and the memory that this takes.
+    // Full rings: how held records leave them.
 
     /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the
     /// kernel wakes a reader: in a small ring the fence's own events may fill a quarter.
@@ -720,117 +661,62 @@ impl Merge {
         self.stream.rushed
     }
 
-    /// Bytes of memory that holding takes now.
+    /// Bytes of memory that copies take now.
     fn memory(&self) -> usize {
-        let cpu_rings = self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory());
-        let indexes = self.stream.indexes.iter().map(Index::memory);
-        let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
-        cpu_rings.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
+        self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory()).sum()
     }
 
-    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the
-    /// bound: a list that grows exists twice for a moment.
-    fn reserved(&self) -> usize {
-        let still = |sequence: &Tracker| sequence.most_memory() - sequence.memory() + Tracker::BESIDE;
-        self.stream.sequence.as_ref().map_or(0, still)
-    }
-
-    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must
-    /// leave.
-    fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
-        let most = self.when_full.most();
-        self.free_unneeded(most);
-        // A quarter stays free for new records while the consumer takes the released ones.
-        let enough = most - most / 4;
-        let mut memory = self.memory();
-        if memory > enough {
-            self.stream.free_spare();
-            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
-            memory = self.memory();
-        }
-        let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
+    /// Copies held records out of rings that fill up with them, as long as the bounds allow it. Beyond these they stay,
+    /// and the kernel drops what does not fit, and counts it.
+    fn make_room(&mut self) {
+        self.free_unneeded();
+        // Before copies make space: a ring that was crowded lets a proof begin at once.
+        self.was_crowded |= self.is_crowded();
         // Dense numbers leave without a fence, until one is missing.
         let flows = self.stream.flows();
         self.stream.sync();
-        // Events that leave free nothing until a whole chunk has left, and gaps between them take memory at once.
-        let reserved = self.reserved();
-        let mut release = None;
-        let mut crowded = false;
-        // Before copies make space: a ring that was crowded lets a proof begin at once.
-        self.was_crowded |= self.is_crowded();
-        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
-            let (tail, used, size) = (cpu_ring.ring.tail(), cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
-            let mark = self.mark.leaving(size, index.longest());
+        let has_too_many = self.held() >= self.most_events;
+        self.has_too_many = false;
+        let mut memory = self.memory();
+        if memory > self.most_held - self.most_held / 4 {
+            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
+            memory = self.memory();
+        }
+        for at in 0..self.rings.cpu_rings.len() {
+            let (cpu_ring, index) = (&mut self.rings.cpu_rings[at], &mut self.stream.indexes[at]);
+            let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
+            let soon = self.pause.map_or(0, |pause| written_within(SOON, index.found(), pause));
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            if used <= mark.min(size.saturating_sub(soon)) || is_out || stays {
+            if used <= mark_of(size, index.longest()).min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
-            let is_above_mark = used > mark;
-            match self.when_full {
-                WhenFull::Discard => {}
-                WhenFull::Copy { .. }
-                    if memory + reserved + cpu_ring.copies.more(&cpu_ring.ring, index.cursor()) <= most =>
-                {
-                    memory += cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
-                    index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
-                }
-                // The ring still has space.
-                WhenFull::Copy { .. } if !is_above_mark => {}
-                // Copied records will leave, which frees memory for this ring.
-                WhenFull::Copy { .. } if size as usize <= most / 2 => crowded = true,
-                // Down to half the mark. Otherwise the next record would exceed it again.
-                WhenFull::Copy { .. } | WhenFull::Release => {
-                    release = release.max(index.largest_before(tail + used - mark / 2));
-                }
+            if has_too_many {
+                self.has_too_many = self.most_held > 0;
+                continue;
+            }
+            // A place has the low bits of its position alone.
+            let more = cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
+            if memory + more <= self.most_held && index.spans(size) {
+                memory += more;
+                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
             }
         }
         let counts = &mut self.stream.counts;
         (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
-        if crowded || indexed.up_to().is_some() || memory > enough {
-            release = release.max(self.oldest_quarter());
-        }
-        // A ring was left in the middle, and is indexed up to this key only.
-        let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));
-        self.stream.early_notice = Some(self.unproven(memory));
-        Some(release)
     }
 
     /// Frees memory that was not needed for some refreshes, now and then.
-    fn free_unneeded(&mut self, most: usize) {
+    fn free_unneeded(&mut self) {
         self.refreshed += 1;
         if self.refreshed == WINDOW {
             self.refreshed = 0;
             self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
-            let mut memory = self.memory();
-            for index in &mut self.stream.indexes {
-                let before = index.memory();
-                index.shrink(most.saturating_sub(memory));
-                memory -= before - index.memory();
-            }
-            shrink(&mut self.stream.far, most.saturating_sub(memory));
+            self.stream.indexes.iter_mut().for_each(Index::shrink);
+            self.stream.far.shrink_to(ROOM);
         }
-    }
-
-    /// The key below or at which about a quarter of the held records lie.
-    fn oldest_quarter(&self) -> Option<u64> {
-        // One mark for as many places as a block of a queue has, which gives one, too.
-        let far = self.stream.far.iter().step_by(SLOTS).map(|place| place.key);
-        let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).chain(far).collect();
-        let quarter = marks.len() / 4;
-        (!marks.is_empty()).then(|| *marks.select_nth_unstable(quarter).1)
-    }
-
-    /// The notice of an early release.
-    fn unproven(&self, memory: usize) -> EarlyRelease {
-        let filled = |ring: &Ring| (ring.used() * 100 / ring.size()) as u8;
-        let fullest = self.rings.cpu_rings.iter().max_by_key(|cpu_ring| filled(&cpu_ring.ring));
-        let (cpu, filled) = fullest.map_or((0, 0), |cpu_ring| (cpu_ring.origin.cpu, filled(&cpu_ring.ring)));
-        let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
-        EarlyRelease { cpu, filled, memory, most, reserved: None }
     }
 
     // The status, and losses that no record in a ring reports.
@@ -953,7 +839,6 @@ impl Merge {
             anomalies: numbers.anomalies.iter().sum(),
             late: counts.late,
             max_late: counts.max_late,
-            early: counts.early,
             repaired: counts.repaired,
             copied: counts.copied,
             untraced: Duration::ZERO,
@@ -1024,6 +909,13 @@ fn too_many(rings: usize, most: usize) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
 }
 
+/// The bytes that a ring may have in use before held records are copied out of it. The rest takes two more of the ring's
+/// longest records, or half of what one record leaves. The kernel never writes one byte of a ring.
+fn mark_of(size: u64, longest: u64) -> u64 {
+    let room = |records: u64| (size - 1).saturating_sub(records * longest);
+    (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
+}
+
 /// The bytes that are written in `time`, if `bytes` were written in `other`.
 fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
     // SHORT also keeps the divisor above 0.
@@ -1033,23 +925,6 @@ fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
 /// The index of a ring of which nothing is read yet.
 fn index_of(ring_index: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
     Index::new(ring_index, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
-}
-
-/// How much of the rings' content was indexed.
-#[derive(Debug, Clone, Copy)]
-enum Indexed {
-    Whole,
-    /// As much as fits into the memory. Each ring that was left in the middle is indexed at least up to this key.
-    UpTo(u64),
-}
-
-impl Indexed {
-    fn up_to(self) -> Option<u64> {
-        match self {
-            Self::Whole => None,
-            Self::UpTo(key) => Some(key),
-        }
-    }
 }
 
 /// A BPF ring buffer outlives its reader, and the next one begins at the first record that this one has not yielded and

@@ -16,7 +16,7 @@
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
-//! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others
+//! `stream.rs` says which places may be yielded without another look: plain records that are not late. All others
 //! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that
 //! decides what comes next, `Stream::sync` puts back what was merged and not yielded.
 //!
@@ -47,5 +47,5 @@ mod self_filter;
 mod stream;
 pub(crate) mod watch;
 
-pub(crate) use options::{FillMark, LATENCY};
-pub use options::{Order, WhenFull};
+pub use options::Order;
+pub(crate) use options::{LATENCY, MOST_HELD};

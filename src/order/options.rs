@@ -1,15 +1,17 @@
 //! The options of a merge and of a reader.
 
-use crate::error::{Error, ErrorKind};
 use crate::order::hold::Hold;
 use crate::order::key::Key;
+use crate::rings::Rings;
 use crate::rings::options::RingOptions;
-use crate::rings::{CpuRing, Rings};
 use crate::sequence::counter::Sequence;
 use std::time::Duration;
 
 /// The default of [`Order::latency`].
 pub(crate) const LATENCY: Duration = Duration::from_millis(100);
+
+/// The default of [`Order::most_held`]. Two CPUs that write as fast as they can fill this in a tenth of a second.
+pub(crate) const MOST_HELD: usize = 64 << 20;
 
 /// How a stream is put in order: keys, hold rule, full rings.
 #[derive(Debug)]
@@ -18,8 +20,7 @@ pub struct Order {
     pub(crate) hold: Hold,
     pub(crate) numbers: Option<Sequence>,
     /// What was asked for.
-    pub(crate) when_full: Option<WhenFull>,
-    pub(crate) mark: FillMark,
+    pub(crate) most_held: Option<usize>,
     pub(crate) latency: Duration,
     pub(crate) spin: Duration,
     pub(crate) without_self: bool,
@@ -31,114 +32,11 @@ impl Default for Order {
             key: Key::default(),
             hold: Hold::default(),
             numbers: None,
-            when_full: None,
-            mark: FillMark::default(),
+            most_held: None,
             latency: LATENCY,
             spin: Duration::ZERO,
             without_self: false,
         }
-    }
-}
-
-/// What to do with held records when a ring is filled beyond its mark ([`Order::fill_mark`]).
-///
-/// The kernel drops records that do not fit, and holding records must not cost records.
-///
-/// No kernel writes into the rings of a recording, so none can overflow, and this choice changes nothing there. The
-/// index of the whole recording must fit into half of the memory that this process can get: else
-/// [`Reader::new`](crate::Reader::new) gives [`ErrorKind::Limit`], with the bytes that the index would take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-#[doc(alias = "overflow")]
-#[doc(alias = "back-pressure")]
-pub enum WhenFull {
-    /// Copy held records out of the ring and keep the order. The default, with 64 MiB ([`WhenFull::COPY`]), for rings
-    /// that are unmapped with their reader.
-    ///
-    /// Out of rings that outlive their reader, records are copied only if [`Order::when_full`] was called. When such a
-    /// reader is dropped, [`Handle::status`](crate::Handle::status) counts the copied records that it had not yielded
-    /// as [`lost`](crate::Account::lost).
-    ///
-    /// While holding takes less than three quarters of `most`, nothing is lost and nothing leaves early. Beyond that,
-    /// the records with the smallest keys leave before their order is proven, as many as needed: see
-    /// [`EarlyRelease`](crate::EarlyRelease).
-    Copy {
-        /// The most memory that holding may take for all rings together, in bytes.
-        ///
-        /// The bound includes each copied record with 0 to 7 bytes of padding, and the index. The index takes 16 bytes
-        /// for each held record, also for one that lies in its ring, and some 100 bytes more if a notice comes before
-        /// it. The bound does not include the memory of the rings, the 8 KiB that each ring has from the start, or up
-        /// to 12 KiB for missing numbers of the machine. Memory that a burst took is given back within 64 refreshes.
-        most: usize,
-    },
-    /// Release as many held records as make space, before their order is proven. This takes no memory beyond the index
-    /// of the records in the rings.
-    Release,
-    /// Leave held records where they are. The kernel discards records that do not fit (discard mode in LTTng).
-    Discard,
-}
-
-impl WhenFull {
-    /// [`WhenFull::Copy`] with 64 MiB. Two CPUs that write as fast as they can fill this in a tenth of a second.
-    pub const COPY: Self = Self::Copy { most: 64 << 20 };
-
-    /// The most memory that holding may take, in bytes.
-    pub(crate) fn most(self) -> usize {
-        match self {
-            Self::Copy { most } => most,
-            // The index is bounded by the size of the rings.
-            Self::Release | Self::Discard => usize::MAX,
-        }
-    }
-}
-
-impl Default for WhenFull {
-    fn default() -> Self {
-        Self::COPY
-    }
-}
-
-/// A part of a ring, in percent, if the user has set one.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct FillMark(Option<u8>);
-
-/// The default fill mark, in percent.
-const MARK: u8 = 75;
-
-impl FillMark {
-    /// Checks that the rest of each ring is large enough for a record.
-    pub(crate) fn check(self, cpu_rings: &[CpuRing]) -> Result<(), Error> {
-        let Some(percent) = self.0 else { return Ok(()) };
-        for CpuRing { ring, origin, .. } in cpu_rings {
-            let (size, record) = (ring.size(), origin.layout.smallest());
-            let left = size - self.of(size);
-            // The kernel never writes one byte of a ring. If no record fits even then, the mark is not at fault.
-            if let Some(room) = size.checked_sub(record + 1)
-                && left <= record
-            {
-                let most = room * 100 / size;
-                let message = format!(
-                    "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {}'s ring, and records take \
-                     {record} and more: at most {most} %",
-                    origin.cpu
-                );
-                return Err(Error::new(ErrorKind::InvalidInput, message));
-            }
-        }
-        Ok(())
-    }
-
-    /// The mark in bytes, for a ring of that size.
-    fn of(self, size: u64) -> u64 {
-        let percent = u64::from(self.0.unwrap_or(MARK));
-        size / 100 * percent + size % 100 * percent / 100
-    }
-
-    /// The mark that leaves space for two more of the ring's longest records. If that mark is too low, half of what one
-    /// record leaves. The kernel never writes one byte of a ring.
-    pub(crate) fn leaving(self, size: u64, longest: u64) -> u64 {
-        let room = |records: u64| (size - 1).saturating_sub(records * longest);
-        self.of(size).min(room(2).max(room(1) / 2))
     }
 }
 
@@ -200,30 +98,31 @@ impl Order {
         self
     }
 
-    /// Sets what to do with held records when a ring fills up. [`WhenFull::COPY`] unless set, but for rings that
-    /// outlive their reader: nothing is copied out of a BPF ring buffer or an adopted ring unless this is called, and what does
-    /// not fit is lost as under [`WhenFull::Discard`]. A copy would be lost with the reader, and the next reader of the
-    /// ring would not get the record. Call it where no other reader follows: [`WhenFull::Copy`].
-    pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.when_full = Some(when_full);
-        self
-    }
-
-    /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect. 75 unless set.
+    /// Sets the most bytes that held records may take which are copied out of their rings, for all rings together.
+    /// 64 MiB unless set. With 0 nothing is copied.
     ///
-    /// The mark always leaves space for two of the longest records seen in the ring. The kernel wakes the reader, and
-    /// the reader refreshes. The rest of a ring must take what a CPU writes until the reader runs. Under
-    /// [`WhenFull::Copy`] a reader also copies held records out of a ring below the mark if the kernel would fill the
-    /// rest of the ring within ten milliseconds. Making a reader fails with [`ErrorKind::InvalidInput`] if the mark
-    /// leaves no space for a record in a ring. For a recording this is not checked.
+    /// Holding a record must not cost another one. So held records are copied out of a ring once it is three quarters
+    /// full, or if the kernel would fill the rest of it within ten milliseconds: the time until a reader that is woken
+    /// has a CPU. At the bound they stay in their rings. The kernel drops what does not fit (discard mode in LTTng),
+    /// and counts it: [`Item::Lost`](crate::Item::Lost). No event leaves before the hold rule allows it.
     ///
-    /// # Panics
-    /// If `percent` is more than 100.
-    #[doc(alias = "high watermark")]
-    #[doc(alias = "watermark")]
-    pub fn fill_mark(mut self, percent: u8) -> Self {
-        assert!(percent <= 100, "{percent} percent");
-        self.mark = FillMark(Some(percent));
+    /// The index of held events comes besides: 16 bytes for each, also for one that lies in its ring, and some 100
+    /// bytes more if a notice comes before it. Memory that a burst took is given back within 64 refreshes. Above 16
+    /// million held events nothing is copied any more, and the reader says so
+    /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)): only hostile rings come near.
+    ///
+    /// Out of rings that outlive their reader (BPF ring buffers, adopted rings) nothing is copied unless this is
+    /// called: a copy would be lost with the reader, and the next reader of the ring would not get the record. When
+    /// such a reader is dropped, [`Handle::status`](crate::Handle::status) counts the copied records that it had not
+    /// yielded as [`lost`](crate::Account::lost). Call it where no other reader follows.
+    ///
+    /// No kernel writes into the rings of a recording, so this changes nothing there. The index of the whole recording
+    /// must fit into half of the memory that this process can get: else [`Reader::new`](crate::Reader::new) gives
+    /// [`ErrorKind::Limit`](crate::ErrorKind::Limit), with the bytes that the index would take.
+    #[doc(alias = "overflow")]
+    #[doc(alias = "back-pressure")]
+    pub fn most_held(mut self, bytes: usize) -> Self {
+        self.most_held = Some(bytes);
         self
     }
 
@@ -239,9 +138,11 @@ impl Order {
     /// The kernel wakes a reader of BPF ring buffers for single events. There this is the longest time for which a
     /// reader gathers events that come fast.
     ///
-    /// A flush and a deadline wait ten times as long, a second unless set, but 0.1 to 10 s, for each program that has
-    /// reserved bytes of a BPF ring buffer to commit them. A program may never do that. Then what is held leaves early:
-    /// [`EarlyRelease`](crate::EarlyRelease) says which ring it is and for how long, and the report comes.
+    /// A flush and a deadline wait ten times as long, a second unless set, but 0.1 to 10 s, for a program that has
+    /// reserved bytes of a BPF ring buffer to commit them. A program may never do that. Then the report comes and says
+    /// that it is not complete: [`Item::Flushed`](crate::Item::Flushed), [`Ended::Deadline`](crate::Ended::Deadline).
+    /// What could not be proven stays held, and [`Status::reserved`](crate::Status::reserved) says in which CPU's ring
+    /// buffer the program is.
     ///
     /// libpcap calls this the packet buffer timeout, LTTng the read timer.
     #[doc(alias = "timeout")]

@@ -8,14 +8,8 @@ use std::slice;
 /// Places of a block.
 pub(crate) const SLOTS: usize = 128;
 
-/// Bytes of a block.
-pub(crate) const BLOCK: usize = SLOTS * size_of::<Place>();
-
 /// The initial capacity of each queue's list of blocks.
 const BLOCKS: usize = 8;
-
-/// The initial bytes of each queue.
-pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 
 /// How far back a place is put among those before it by shifting: places, and bytes of the ring. So a place is
 /// overtaken only by such as lie near behind it in the ring, and the tail is near the first place.
@@ -63,27 +57,6 @@ impl Queue {
         self.end.div_ceil(SLOTS).max(1)
     }
 
-    /// How many places can be pushed before another block is needed.
-    #[inline]
-    pub(crate) fn free(&self) -> usize {
-        self.used() * SLOTS - self.end
-    }
-
-    /// Bytes that the queue takes, with its spare blocks.
-    pub(crate) fn memory(&self) -> usize {
-        self.blocks.len() * BLOCK + self.blocks.capacity() * size_of::<Block>()
-    }
-
-    /// Bytes that another block takes, with the list of blocks if that must grow: while it grows, the old and the new
-    /// list both exist. Nothing, if there is a spare one.
-    pub(crate) fn more(&self) -> usize {
-        if self.used() < self.blocks.len() {
-            return 0;
-        }
-        let list = if self.blocks.len() == self.blocks.capacity() { 2 * self.blocks.capacity() } else { 0 };
-        BLOCK + list * size_of::<Block>()
-    }
-
     /// Frees the spare blocks that were not needed since the last call.
     pub(crate) fn shrink(&mut self) {
         // First, so that the blocks of merged places are spare, too.
@@ -92,14 +65,6 @@ impl Queue {
         self.blocks.truncate(self.peak);
         self.blocks.shrink_to(BLOCKS);
         self.peak = self.used();
-    }
-
-    /// Frees all spare blocks. Returns whether there were any.
-    pub(crate) fn free_spare(&mut self) -> bool {
-        self.tidy();
-        let any = self.used() < self.blocks.len();
-        self.blocks.truncate(self.used());
-        any
     }
 
     /// Forgets merged places: from now on none is put back. An empty queue begins its block again, while the caches
@@ -127,7 +92,6 @@ impl Queue {
     pub(crate) fn unfilled(&mut self) -> (&mut [Place; SLOTS], usize, usize) {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
         if block == self.blocks.len() {
-            // Index::make_room has counted it.
             self.blocks.push_back(self::block());
         }
         self.peak = self.peak.max(block + 1);
@@ -186,11 +150,6 @@ impl Queue {
     /// The held places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
         (self.taken..self.end).map(|at| self.at(at))
-    }
-
-    /// The first place of each block but the first.
-    pub(crate) fn firsts(&self) -> impl Iterator<Item = &Place> {
-        ((self.taken / SLOTS + 1) * SLOTS..self.end).step_by(SLOTS).map(|at| self.at(at))
     }
 
     /// The places in order, piece by piece. `most`: how many, at least one.

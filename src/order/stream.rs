@@ -3,7 +3,7 @@
 use crate::account::status::Status;
 use crate::order::array::Array;
 use crate::order::certainty::Certainty;
-use crate::order::event::{Damage, EarlyRelease, Event, Gap, Item, Lost, SequenceAnomaly};
+use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
 use crate::order::frontier::Frontier;
 use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
@@ -37,10 +37,6 @@ pub(crate) struct Stream {
     pub(crate) rushed: bool,
     /// Ring and position of the record whose anomaly in numbers of the machine was reported.
     pub(crate) said: Option<(u32, u64)>,
-    /// Whether records leave early, and this was reported.
-    early: bool,
-    /// The report of an early release that is due.
-    pub(crate) early_notice: Option<EarlyRelease>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracers: Tracers,
@@ -62,12 +58,10 @@ pub(crate) struct Pick {
 /// A notice before a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
-    /// All events from before a flush were yielded.
-    Flushed,
+    /// All events from before a flush were yielded; or all but those for which it waited long enough.
+    Flushed { complete: bool },
     /// A CPU is not traced, or it is traced again.
     Untraced(Untraced),
-    /// From here on records leave before their order is proven.
-    EarlyRelease(EarlyRelease),
     /// Numbers of the whole machine are missing.
     Gap { first: u64, last: u64 },
     /// The number of the whole machine is not the expected one.
@@ -92,8 +86,6 @@ impl Stream {
             in_batch: false,
             rushed: false,
             said: None,
-            early: false,
-            early_notice: None,
             notices: VecDeque::new(),
             tracers: Tracers::default(),
             own: None,
@@ -104,15 +96,6 @@ impl Stream {
     /// The numbers of each ring, if its records have any.
     pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut CpuNumbers> {
         self.indexes.iter_mut().filter_map(|index| index.numbers.as_mut())
-    }
-
-    /// Frees the spare blocks of all rings. Returns whether there were any.
-    pub(crate) fn free_spare(&mut self) -> bool {
-        let mut any = false;
-        for index in &mut self.indexes {
-            any |= index.free_spare();
-        }
-        any
     }
 
     /// Adds the index of a new ring. Nothing is merged.
@@ -205,8 +188,8 @@ impl Stream {
         false
     }
 
-    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early;
-    /// or such records of other kinds. What is about the tracer among the plain ones is left out.
+    /// Counts how many of the next entries can be yielded without further checks: plain records, or else records of
+    /// other kinds. What is about the tracer among the plain ones is left out.
     fn find_plain(&mut self, cpu_rings: &[CpuRing]) {
         let end = self.frontier.end();
         let is_plain = |place: &Place| place.is_plain() && place.key < end;
@@ -225,8 +208,6 @@ impl Stream {
         let all = self.array.are_plain() && last.key < end;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
-        // Here records leave by the rule again. So the next early release is another one, and is reported.
-        self.early = false;
         if let Some(own) = &self.own {
             let tracers = &self.tracers;
             let left_out = self.array.leave_out(|place| own.is_about_us(tracers, &plain_record(cpu_rings, place)));
@@ -331,7 +312,8 @@ impl Stream {
     fn pick_notice(&mut self) -> bool {
         let Some(&notice) = self.notices.front() else { return false };
         // A flush proves that its events were yielded. Nothing proves the order of other notices.
-        let certainty = if let Notice::Flushed = notice { Certainty::Proven } else { Certainty::Assumed };
+        let certainty =
+            if let Notice::Flushed { complete: true } = notice { Certainty::Proven } else { Certainty::Assumed };
         self.picked = Pick { place: Place::NONE, late_by: 0, certainty, notice: Some(notice) };
         true
     }
@@ -365,7 +347,7 @@ impl Stream {
         let step = sequence.map(|sequence| sequence.step(place.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(place.key);
-        let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(place.key), 0) };
+        let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(), 0) };
         let picked = match (keyed, step) {
             // Nothing orders it except its place in its ring.
             (Keyed::Never, _) => Some((Certainty::Assumed, 0)),
@@ -375,65 +357,36 @@ impl Stream {
             (Keyed::Before, Some(Step::Behind | Step::Next)) => Some(self.yielded_before(place)),
             (Keyed::Before, None) if admitted => Some(self.yielded_before(place)),
             (Keyed::Own, None) if admitted => Some(own()),
-            // Unless numbers were released in doubt, and may still come.
-            (Keyed::Own, Some(Step::Next)) => {
-                let doubt = self.sequence.as_ref().and_then(Tracker::doubt);
-                Some((doubt.map_or(Certainty::Proven, |number| self.frontier.certainty(number)), 0))
-            }
+            (Keyed::Own, Some(Step::Next)) => Some((Certainty::Proven, 0)),
             (Keyed::Own, Some(Step::Behind)) => Some((Certainty::Late, behind)),
-            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(place.key), 0)),
+            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty, 0)),
             // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
                 // No underflow: the key is larger than the first missing number.
                 gap = Some(Notice::Gap { first, last: place.key - 1 });
-                Some((self.frontier.certainty(place.key), 0))
+                Some((self.frontier.certainty, 0))
             }
             _ => None,
         };
         let Some((certainty, late_by)) = picked else { return Some(false) };
         self.picked = Pick { place, late_by, certainty, notice: None };
         // One notice at a time: the place is picked again after it, until there is none.
-        self.picked.notice = self.notice_before(note, keyed, gap, step);
+        self.picked.notice = self.notice_before(note, gap, step);
         Some(true)
     }
 
     /// The notice that comes before the picked place.
-    fn notice_before(
-        &mut self,
-        note: Option<Note>,
-        keyed: Keyed,
-        gap: Option<Notice>,
-        step: Option<Step>,
-    ) -> Option<Notice> {
-        let is_record = note.is_none_or(|note| note.is_of_a_record());
-        let mut notice = None;
-        if is_record && keyed == Keyed::Own {
-            notice = if self.picked.certainty == Certainty::Assumed { self.unproven() } else { None };
+    fn notice_before(&mut self, note: Option<Note>, gap: Option<Notice>, step: Option<Step>) -> Option<Notice> {
+        if gap.is_some() || note.is_some_and(|note| !note.is_of_a_record()) {
+            return gap;
         }
-        notice = notice.or(gap);
-        if notice.is_none() && is_record {
-            notice = self.machine_anomaly(step).or_else(|| self.own_notice(note));
-        }
-        notice
-    }
-
-    /// The notice before a picked event that is assumed.
-    #[inline]
-    fn unproven(&self) -> Option<Notice> {
-        let begins = !self.early && self.is_early();
-        begins.then_some(self.early_notice?).map(Notice::EarlyRelease)
+        self.machine_anomaly(step).or_else(|| self.own_notice(note))
     }
 
     /// The certainty of an admitted key.
     #[inline]
-    fn certainty(&self, key: u64) -> Certainty {
-        if self.keys.are_sure() { self.frontier.certainty(key) } else { Certainty::Assumed }
-    }
-
-    /// Whether the picked record leaves before the hold rule allows it.
-    fn is_early(&self) -> bool {
-        let Pick { place, certainty, .. } = &self.picked;
-        *certainty == Certainty::Assumed && self.frontier.is_early(place.key) && self.keyed(*place) != Keyed::Never
+    fn certainty(&self) -> Certainty {
+        if self.keys.are_sure() { self.frontier.certainty } else { Certainty::Assumed }
     }
 
     fn keyed(&self, place: Place) -> Keyed {
@@ -487,7 +440,7 @@ impl Stream {
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves
                 // nothing.
                 let own = self.keyed(place) == Keyed::Own && proven;
-                self.picked.certainty = if own { self.certainty(place.key) } else { Certainty::Assumed };
+                self.picked.certainty = if own { self.certainty() } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { cpu, gap, after })
             }
@@ -553,9 +506,8 @@ impl Stream {
         let place = self.picked.place;
         let own = || (self.keyed(place) == Keyed::Own).then_some(place.key);
         match *notice {
-            Notice::Flushed => Item::Flushed,
+            Notice::Flushed { complete } => Item::Flushed { complete },
             Notice::Untraced(untraced) => Item::Untraced(untraced),
-            Notice::EarlyRelease(unproven) => Item::EarlyRelease(unproven),
             Notice::Anomaly { kind, expected } => {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found: place.key })
             }
@@ -596,13 +548,11 @@ impl Stream {
             return self.commit_notice(notice);
         }
         let keyed = self.keyed(place);
-        let early = self.is_early();
         let index = &mut self.indexes[place.ring_index()];
         match index.note(place) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
             Some(Note::Fault { .. }) => index.counts_mut().corrupt += 1,
             _ => {
-                index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
                     index.yielded = Some((place.key, certainty, late_by));
                     if certainty != Certainty::Proven {
@@ -610,10 +560,6 @@ impl Stream {
                     }
                     self.last = self.last.max(place.key);
                     self.pass_number(place.key, certainty);
-                    // A late record among early ones does not end the early release.
-                    if certainty != Certainty::Late {
-                        self.early = early;
-                    }
                 }
                 if certainty == Certainty::Late {
                     self.count_late();
@@ -635,11 +581,9 @@ impl Stream {
             return;
         }
         let Some(sequence) = &mut self.sequence else { return };
-        match certainty {
+        if certainty == Certainty::Late {
             // No underflow: only a number that a gap has counted is found, and only once.
-            Certainty::Late => self.counts.machine.missing -= u64::from(sequence.found(key)),
-            Certainty::Assumed => sequence.begin_in_doubt(key),
-            Certainty::Proven => {}
+            self.counts.machine.missing -= u64::from(sequence.found(key));
         }
         sequence.pass(key);
     }
@@ -653,22 +597,15 @@ impl Stream {
 
     /// Marks the notice of the picked event as yielded.
     fn commit_notice(&mut self, notice: Notice) {
-        let Pick { place, certainty, .. } = self.picked;
+        let place = self.picked.place;
         let ring_index = place.ring_index();
         match notice {
-            Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
-            Notice::EarlyRelease(_) => {
-                self.early = true;
-                // The notice before a report comes before no record.
-                if let Some(Notice::EarlyRelease(_)) = self.notices.front() {
-                    self.notices.pop_front();
-                }
-            }
+            Notice::Flushed { .. } | Notice::Untraced(_) => drop(self.notices.pop_front()),
             Notice::Gap { first, last } => {
                 self.counts.machine.missing =
                     self.counts.machine.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };
-                sequence.declare(first, last, certainty != Certainty::Proven);
+                sequence.declare(first, last);
                 // Now the record has the next number when it is picked again.
                 sequence.pass(last);
             }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// while let Some(event) = reader.next()? {
 ///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
-/// assert_eq!(reader.ended(), Some(Ended::Deadline));
+/// assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }));
 /// # assert_eq!(reader.status().total().yielded, 2);
 /// # Ok::<(), perfweave::Error>(())
 /// ```
@@ -133,7 +133,7 @@ impl Reader {
     /// read; the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice.
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the hold rule needs a fence and none is possible, or
     /// writers' epochs prove nothing for these rings. [`ErrorKind::Limit`](crate::ErrorKind::Limit), also if
-    /// the index of a recording does not fit into memory ([`WhenFull`](crate::WhenFull));
+    /// the index of a recording does not fit into memory ([`Order::most_held`](crate::Order::most_held));
     /// [`ErrorKind::System`](crate::ErrorKind::System), [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;

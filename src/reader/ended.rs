@@ -10,5 +10,10 @@ pub enum Ended {
     Recording,
     /// The deadline is past ([`Handle::set_deadline`](crate::Handle::set_deadline)), and all events that were in the
     /// rings then have been yielded. The stream goes on once the deadline is moved or removed.
-    Deadline,
+    Deadline {
+        /// Whether that is so. If not, the reader has waited long enough for a program that has not committed what it
+        /// reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)). Events that cannot be proven
+        /// before it does are held.
+        complete: bool,
+    },
 }

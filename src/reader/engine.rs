@@ -18,7 +18,6 @@ use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use awaited::Awaited;
 use filling::{Filling, QUARTER, SIXTEENTH};
-use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +50,8 @@ pub(crate) struct Engine {
     failures: Repeats,
     /// Reports of programs that do not leave.
     stuck: Repeats,
+    /// Refreshes at which too many events were held.
+    crowds: Repeats,
     /// When to check next for new CPUs.
     check_cpus: Instant,
     /// How long to keep refreshing after an event was found, and when the last one was found.
@@ -146,6 +147,7 @@ impl Engine {
             awaited: Awaited::default(),
             failures: Repeats::default(),
             stuck: Repeats::default(),
+            crowds: Repeats::default(),
             check_cpus,
             spin,
             found: None,
@@ -233,6 +235,7 @@ impl Engine {
         if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
         }
+        self.report_too_many()?;
         self.await_epochs()?;
         self.await_commits();
         if self.raises < RAISES && self.report_is_due() && self.merge.raise_cap() {
@@ -240,13 +243,14 @@ impl Engine {
             self.refresh();
             return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
         }
+        let complete = !self.awaited.forgone;
         match self.report.filter(|_| self.report_is_due()) {
             Some(Report::Flushed) => {
                 self.end_report();
-                self.merge.pick_flushed();
+                self.merge.pick_flushed(complete);
                 Ok(Turn::Ready)
             }
-            Some(Report::Deadline(_)) => Ok(self.end(Ended::Deadline)),
+            Some(Report::Deadline(_)) => Ok(self.end(Ended::Deadline { complete })),
             None if self.merge.is_over() => Ok(self.end(Ended::Recording)),
             None => Ok(Turn::Sleep(self.pause())),
         }
@@ -389,7 +393,7 @@ impl Engine {
         self.control.check()?;
         let signals = self.control.signals();
         // A stream that ended by a deadline could go on, and now never does. The other ends are final.
-        if signals.is_closed() && self.ended.is_none_or(|ended| ended == Ended::Deadline) {
+        if signals.is_closed() && self.ended.is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
             self.end(Ended::Closed);
         }
         self.forget_deadline();
@@ -415,7 +419,7 @@ impl Engine {
     fn forget_deadline(&mut self) {
         if self.report.is_some_and(|report| !self.control.asks_for(report)) {
             self.end_report();
-            if self.ended == Some(Ended::Deadline) {
+            if matches!(self.ended, Some(Ended::Deadline { .. })) {
                 (self.ended, self.noticed) = (None, self.noticed.again());
             }
         }
@@ -441,16 +445,16 @@ impl Engine {
 
     /// Once all events before the report were seen, holds newer ones back.
     fn cap(&mut self) {
-        if self.report.is_some() && !self.capped && self.merge.is_past_marks() {
+        if self.report.is_some() && !self.capped && (self.merge.is_past_marks() || self.awaited.forgone) {
             self.capped = true;
             self.merge.set_cap();
             self.merge.read_losses_before_report();
         }
     }
 
-    /// Whether all events before the report were yielded.
+    /// Whether all events before the report were yielded. Once it waits no longer: all of them that could be.
     fn report_is_due(&self) -> bool {
-        self.capped && self.merge.is_drained()
+        self.capped && (self.awaited.forgone || self.merge.is_drained())
     }
 
     // Proofs.
@@ -604,26 +608,34 @@ impl Engine {
         self.patience().saturating_sub(now.saturating_duration_since(since))
     }
 
-    /// If a report has waited long enough for programs to commit what they have reserved, it waits no longer for those:
-    /// what is held before it leaves early. A program may never commit.
-    fn forgo_reserved(&mut self, now: Instant) {
-        if self.report.is_none() || self.report_is_due() {
-            return;
-        }
+    /// If a report has waited long enough for a program to commit what it has reserved, it waits no longer, and says
+    /// that it is not complete. A program may never commit, and nothing is proven before it does.
+    fn lose_patience(&mut self, now: Instant) {
         // A report that waits for a fence, too, waits on: programs come and go all the time.
-        if !self.awaited.places.is_empty() && self.patience_left(now).is_zero() {
-            let patience = self.patience();
-            let age = |found: Instant| now.saturating_duration_since(found);
-            let old = self.awaited.places.iter().filter(|(_, found)| age(*found) >= patience);
-            let old = old.map(|(place, found)| (*place, age(*found))).collect::<SmallVec<[_; 2]>>();
-            self.awaited.forgone |= self.merge.forgo_reserved(&old, !self.awaited.forgone);
-            // The marks have moved back, so perhaps all before the report has been seen.
+        if self.report.is_some()
+            && !self.report_is_due()
+            && !self.awaited.places.is_empty()
+            && self.patience_left(now).is_zero()
+        {
+            self.awaited.forgone = true;
             self.cap();
         }
-        if self.awaited.forgone {
-            // At each refresh: what only the last one found leaves no earlier than after the next.
-            self.merge.release_before_report();
+    }
+
+    /// Reports that so many events are held that no more are copied out of rings that fill up. Not every time.
+    fn report_too_many(&mut self) -> Result<(), Error> {
+        if !self.merge.has_too_many {
+            self.crowds.well();
+            return Ok(());
         }
+        let held = self.merge.held();
+        let error = |times| {
+            let message = format!("{held} events are held, so no more are copied out of full rings ({times} times)");
+            let hint =
+                "see why no proof comes, or what writes so many small records: the kernel drops what does not fit";
+            Error::new(ErrorKind::Degraded, message).hinting(hint)
+        };
+        self.crowds.failed(false).map_or(Ok(()), |times| Err(error(times)))
     }
 
     // Refreshes, and periodic work.
@@ -645,7 +657,7 @@ impl Engine {
         }
         self.cap();
         self.watch_reserved(now);
-        self.forgo_reserved(now);
+        self.lose_patience(now);
         self.prove(now);
         self.control.update_status(|status| self.fill_status(status, false));
     }

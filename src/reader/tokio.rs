@@ -42,7 +42,7 @@ use tokio::time::{Instant, Sleep};
 /// reader.handle().flush()?;
 /// while let Some(event) = reader.next().await? {
 ///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
-///     if let Item::Flushed = event.item() {
+///     if let Item::Flushed { .. } = event.item() {
 ///         break;
 ///     }
 /// }

@@ -46,13 +46,13 @@ impl Handle {
     /// before the reader notices this call count as written before it.
     ///
     /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for
-    /// ever: [`Order::latency`](crate::Order::latency). With [`Epochs`](crate::Epochs) whose
+    /// ever ([`Order::latency`](crate::Order::latency)): the item says whether the flush is complete. With [`Epochs`](crate::Epochs) whose
     /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a
     /// program that never leaves keeps the flush from being reported.
     ///
     /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
     /// missing and none twice, if this one is dropped before it yields more. There are two exceptions. What
-    /// [`WhenFull::Copy`](crate::WhenFull::Copy) has copied of newer events is lost. And where CPUs share a ring buffer
+    /// was copied out of the ring of newer events ([`Order::most_held`](crate::Order::most_held)) is lost. And where CPUs share a ring buffer
     /// and write all the time, a newer event may lie before an older one at each try: after sixteen the report comes
     /// anyway, and events that lie so come again.
     ///

@@ -25,18 +25,13 @@ fn capacity(ring: &Ring, len: usize) -> usize {
 impl Copies {
     /// Bytes of memory that the copies and the spare chunks take.
     pub(crate) fn memory(&self) -> usize {
-        let chunks = self.chunks.iter().map(|(_, chunk)| chunk).chain(&self.spare).map(Vec::capacity).sum::<usize>();
-        let lists = self.chunks.capacity() * size_of::<(u64, Vec<u8>)>() + self.spare.capacity() * size_of::<Vec<u8>>();
-        chunks + lists
+        self.chunks.iter().map(|(_, chunk)| chunk).chain(&self.spare).map(Vec::capacity).sum()
     }
 
     /// Bytes of memory that it takes to copy everything up to a position.
     pub(crate) fn more(&self, ring: &Ring, until: u64) -> usize {
         let len = (until - ring.tail()) as usize;
-        let chunk = if self.spare.iter().any(|chunk| chunk.capacity() >= len) { 0 } else { capacity(ring, len) };
-        // The list of chunks may have to grow.
-        let list = if self.chunks.len() == self.chunks.capacity() { self.chunks.capacity().max(4) } else { 0 };
-        chunk + list * size_of::<(u64, Vec<u8>)>()
+        if self.spare.iter().any(|chunk| chunk.capacity() >= len) { 0 } else { capacity(ring, len) }
     }
 
     /// Where the first copied byte lay.

@@ -20,9 +20,6 @@ const CEILING: u64 = 3 << 62;
 /// How far counting moves up when it starts again, so that earlier numbers never recur.
 const APART: u64 = 1 << 20;
 
-/// How many holes fit into the tree's first node, which is kept.
-const FIRST_NODE: usize = 4;
-
 /// More CPUs than any kernel has (`CONFIG_NR_CPUS`): a record that names a larger one has no number.
 const MOST_CPUS: usize = 8192;
 
@@ -113,14 +110,6 @@ impl CpuNumbers {
     pub(crate) fn open(&self) -> u64 {
         self.cpus.iter().map(|numbers| numbers.open).fold(0, u64::saturating_add)
     }
-
-    /// The most bytes that a number adds to the holes.
-    pub(crate) const EACH: usize = Ranges::EACH;
-
-    /// Bytes that the holes take beyond the first node of each tree.
-    pub(crate) fn memory(&self) -> usize {
-        self.cpus.iter().map(Numbers::memory).sum()
-    }
 }
 
 /// The numbers of one CPU, one for each record, and the holes in them.
@@ -195,7 +184,7 @@ impl Numbers {
             // None came before the first.
             last: 0,
             first: known,
-            // Not bounded here: the index counts this memory before it takes a number.
+            // No more than held records: each adds one at most.
             holes: Ranges::new(usize::MAX),
             open: 0,
             began: first.is_none(),
@@ -313,12 +302,7 @@ impl Numbers {
             // Saturating, as where holes are added.
             self.open = self.open.saturating_sub(gap.count());
             self.counts.missing = self.counts.missing.saturating_add(gap.count());
-            self.tracker.declare(gap.first, gap.last, false);
+            self.tracker.declare(gap.first, gap.last);
         }
-    }
-
-    /// Bytes that the holes take beyond the tree's first node.
-    fn memory(&self) -> usize {
-        self.holes.len().saturating_sub(FIRST_NODE) * Ranges::EACH
     }
 }

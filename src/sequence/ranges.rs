@@ -10,9 +10,6 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// Bytes that a range takes in nodes that are half full.
-    pub(super) const EACH: usize = 3 * size_of::<(u64, u64)>();
-
     pub(super) fn new(most: usize) -> Self {
         Self { ranges: BTreeMap::new(), most }
     }
@@ -21,13 +18,6 @@ impl Ranges {
     pub(super) fn add(&mut self, first: u64, last: u64) {
         self.ranges.insert(first, last);
         while self.ranges.len() > self.most {
-            self.ranges.pop_first();
-        }
-    }
-
-    /// Drops ranges that lie entirely up to a number, the smallest first, but keeps the last few.
-    pub(super) fn forget_until(&mut self, number: Option<u64>, few: usize) {
-        while self.ranges.len() > few && self.ranges.first_key_value().is_some_and(|(_, last)| Some(*last) <= number) {
             self.ranges.pop_first();
         }
     }
@@ -70,12 +60,8 @@ impl Ranges {
         true
     }
 
-    /// How many ranges there are at most.
-    pub(super) fn most(&self) -> usize {
-        self.most
-    }
-
     /// How many ranges there are.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -97,23 +83,7 @@ mod tests {
         assert!([10, 14, 30, 34, 50, 54].into_iter().all(|number| gaps.has(number)));
         assert!([9, 15, 29, 35, 49, 55].into_iter().all(|number| !gaps.has(number)));
         gaps.add(70, 70);
-        assert_eq!((gaps.len(), gaps.most(), gaps.has(10), gaps.has(30), gaps.has(70)), (3, 3, false, true, true));
-    }
-
-    #[test]
-    fn a_gap_is_forgotten_with_its_last_number() {
-        let mut gaps = Ranges::new(10);
-        gaps.add(10, 14);
-        gaps.add(20, 24);
-        for (until, left) in [(None, 2), (Some(9), 2), (Some(13), 2), (Some(14), 1), (Some(23), 1), (Some(100), 0)] {
-            gaps.forget_until(until, 1);
-            assert_eq!(gaps.len(), left.max(1), "{until:?}");
-        }
-        gaps.add(10, 14);
-        for (until, left) in [(None, 2), (Some(9), 2), (Some(13), 2), (Some(14), 1), (Some(23), 1), (Some(100), 0)] {
-            gaps.forget_until(until, 0);
-            assert_eq!(gaps.len(), left, "{until:?}");
-        }
+        assert_eq!((gaps.len(), gaps.has(10), gaps.has(30), gaps.has(70)), (3, false, true, true));
     }
 
     quickcheck! {

@@ -6,17 +6,8 @@ use super::ranges::Ranges;
 /// How far back a repeated number counts as a duplicate. A number further back means that counting jumped.
 pub(super) const RECENT: u64 = 64;
 
-/// How many gaps are remembered after they are proven, to recognize a number that comes after all.
+/// How many gaps are remembered, to recognize a number that comes after all.
 pub(super) const REMEMBERED: usize = 16;
-
-/// The most gaps reported in doubt that are remembered: nearly as many as can occur between two fences.
-const DOUBTED: usize = 1 << 16;
-
-/// The part of the memory for holding that these gaps may take.
-const DOUBTED_PART: usize = 8;
-
-/// How many are remembered without regard to memory.
-const FIXED: usize = 256;
 
 /// The state of a sequence, and what was reported about it. Numbers are extended to 64 bits.
 #[derive(Debug)]
@@ -28,8 +19,6 @@ pub(crate) struct Tracker {
     begin: u64,
     /// Reported gaps whose numbers may still come.
     gaps: Ranges,
-    /// The last number that was skipped in doubt: it may still come.
-    doubt: Option<u64>,
     quiet: Quiet,
 }
 
@@ -47,23 +36,11 @@ pub(crate) enum Step {
 }
 
 impl Tracker {
-    /// Bytes of gaps that do not count towards the bound.
-    pub(crate) const BESIDE: usize = FIXED * Ranges::EACH;
-
-    /// A tracker whose missing numbers are proven when they are reported.
-    pub(super) fn new(first: Option<u64>) -> Self {
-        Self::with(first, REMEMBERED)
-    }
-
-    /// A tracker whose missing numbers may be reported in doubt. `most` is the memory that holding may take, in bytes.
-    pub(crate) fn in_doubt(first: Option<u64>, most: usize) -> Self {
-        Self::with(first, DOUBTED.min(FIXED.max(most / DOUBTED_PART / Ranges::EACH)))
-    }
-
-    fn with(first: Option<u64>, gaps: usize) -> Self {
-        let (gaps, quiet) = (Ranges::new(gaps), Quiet::default());
+    /// The tracker of numbers of which the first is known, or is the first that comes.
+    pub(crate) fn new(first: Option<u64>) -> Self {
+        let (gaps, quiet) = (Ranges::new(REMEMBERED), Quiet::default());
         // Until the first number comes, no number is one of this count.
-        Self { next: first, begin: first.unwrap_or(u64::MAX), gaps, doubt: None, quiet }
+        Self { next: first, begin: first.unwrap_or(u64::MAX), gaps, quiet }
     }
 
     /// The next number, if it is known.
@@ -149,15 +126,9 @@ impl Tracker {
         self.quiet.reported(kind);
     }
 
-    /// Numbers are reported as missing. In doubt, they may still come.
-    pub(crate) fn declare(&mut self, first: u64, last: u64, in_doubt: bool) {
+    /// Numbers are reported as missing.
+    pub(crate) fn declare(&mut self, first: u64, last: u64) {
         self.gaps.add(first, last);
-        if in_doubt {
-            self.doubt = Some(last);
-        } else {
-            // Nor can any number before it.
-            self.is_proven(Some(last));
-        }
     }
 
     /// A number that was passed has come. Returns whether it was reported as missing; it no longer is.
@@ -165,36 +136,9 @@ impl Tracker {
         self.gaps.take(number)
     }
 
-    /// A number is taken as the first, and smaller ones may still come.
-    pub(crate) fn begin_in_doubt(&mut self, number: u64) {
-        if self.next.is_none() {
-            self.doubt = Some(number);
-        }
-    }
-
-    /// The number that must be proven before the next number is: `None` if it is proven already.
-    pub(crate) fn doubt(&self) -> Option<u64> {
-        self.doubt
-    }
-
-    /// No number up to this one can still come.
-    pub(crate) fn is_proven(&mut self, number: Option<u64>) {
-        self.gaps.forget_until(number, REMEMBERED);
-    }
-
     /// Forgets all reported gaps.
     pub(super) fn forget_gaps(&mut self) {
         self.gaps.clear();
-    }
-
-    /// Bytes that gaps take, beyond the initial ones.
-    pub(crate) fn memory(&self) -> usize {
-        self.gaps.len().saturating_sub(FIXED) * Ranges::EACH
-    }
-
-    /// The most bytes that they can take.
-    pub(crate) fn most_memory(&self) -> usize {
-        self.gaps.most().saturating_sub(FIXED) * Ranges::EACH
     }
 }
 #[cfg(all(test, not(loom)))]
@@ -203,7 +147,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_sequence() {
-        let mut sequence = Tracker::in_doubt(None, 1 << 20);
+        let mut sequence = Tracker::new(None);
         assert_eq!(sequence.step(7), Step::First);
         sequence.pass(7);
         assert_eq!(sequence.step(8), Step::Next);
@@ -213,12 +157,12 @@ mod tests {
         assert_eq!(sequence.step(8), Step::Next, "never backwards");
         sequence.pass(u64::MAX);
         assert_eq!(sequence.step(0), Step::Behind);
-        assert_eq!(Tracker::in_doubt(Some(9), 0).next(), Some(9));
+        assert_eq!(Tracker::new(Some(9)).next(), Some(9));
     }
 
     #[test]
     fn numbers_that_are_behind_are_told_apart() {
-        let mut sequence = Tracker::in_doubt(Some(1000), 1 << 20);
+        let mut sequence = Tracker::new(Some(1000));
         (1000..1100).for_each(|number| sequence.pass(number));
         assert_eq!(sequence.to_report(1100 - RECENT), Some(AnomalyKind::Duplicate));
         assert_eq!(sequence.to_report(1099 - RECENT), Some(AnomalyKind::Jump));
@@ -227,35 +171,17 @@ mod tests {
             [Some(AnomalyKind::Jump); 4],
             "the first number too"
         );
-        // Both kinds of gaps are known again, and each number once.
-        sequence.declare(1100, 1104, false);
+        // Gaps are known again, and each number once.
+        sequence.declare(1100, 1104);
         sequence.pass(1104);
-        sequence.declare(1105, 1109, true);
+        sequence.declare(1105, 1109);
         sequence.pass(1109);
         assert_eq!([1100, 1104, 1105, 1109].map(|number| sequence.to_report(number)), [Some(AnomalyKind::Late); 4]);
         assert!(sequence.found(1105) && !sequence.found(1105) && sequence.found(1100) && !sequence.found(1100));
         assert_eq!(sequence.to_report(1105), Some(AnomalyKind::Duplicate));
         // A number before the first one seen is no anomaly; the first one again is.
-        let mut sequence = Tracker::in_doubt(None, 0);
+        let mut sequence = Tracker::new(None);
         sequence.pass(1000);
         assert_eq!((sequence.to_report(999), sequence.to_report(1000)), (None, Some(AnomalyKind::Duplicate)));
-    }
-
-    /// Numbers that are reported in doubt take memory as long as they are in doubt, and no more than their part.
-    #[test]
-    fn gaps_in_doubt_take_a_part_of_the_memory() {
-        let most = |most| Tracker::in_doubt(None, most).most_memory() / Ranges::EACH + FIXED;
-        let part = DOUBTED_PART * Ranges::EACH;
-        assert_eq!([0, FIXED * part, FIXED * part + part, 1000 * part].map(most), [FIXED, FIXED, FIXED + 1, 1000]);
-        assert_eq!([DOUBTED * part, usize::MAX].map(most), [DOUBTED; 2]);
-        let mut sequence = Tracker::in_doubt(Some(0), usize::MAX);
-        (0..400).for_each(|n| sequence.declare(10 * n, 10 * n + 5, true));
-        assert_eq!((sequence.memory(), sequence.doubt()), ((400 - FIXED) * Ranges::EACH, Some(3995)));
-        sequence.is_proven(Some(104));
-        assert_eq!(sequence.memory(), (400 - 10 - FIXED) * Ranges::EACH);
-        sequence.is_proven(Some(105));
-        assert_eq!(sequence.memory(), (400 - 11 - FIXED) * Ranges::EACH);
-        sequence.is_proven(Some(u64::MAX));
-        assert_eq!(sequence.memory(), 0);
     }
 }

@@ -420,7 +420,7 @@ fn readers_that_come_and_go_yield_each_record() {
                     let record = match event.item() {
                         Item::Record(record) => record,
                         Item::Lost(_) => continue,
-                        Item::Flushed => {
+                        Item::Flushed { .. } => {
                             left = 0;
                             break;
                         }

@@ -93,7 +93,7 @@ impl Reading<'_> {
                         self.untraced += 1;
                         true
                     }
-                    Item::Flushed => return true,
+                    Item::Flushed { .. } => return true,
                     other => panic!("{other:?}"),
                 },
                 Ok(None) => false,
@@ -108,7 +108,7 @@ impl Reading<'_> {
                 continue;
             }
             if let Some(ended) = self.reader.ended() {
-                return ended == Ended::Deadline;
+                return ended == Ended::Deadline { complete: true };
             }
             assert!(self.world.forever, "nothing came: {:?} of {:?}", self.seen, self.written);
             tries += 1;
@@ -332,7 +332,7 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
                         let event = event.expect("nobody closed it");
                         seen += u64::from(event.record().is_some());
                         untraced += u64::from(matches!(event.item(), Item::Untraced(_)));
-                        matches!(event.item(), Item::Flushed)
+                        matches!(event.item(), Item::Flushed { .. })
                     }
                     Err(error) => {
                         heard.errors.push(error.into());

@@ -138,7 +138,7 @@ async fn a_stream_of_owned_events() {
     loop {
         let event = timeout(LONG, stream.next()).await.expect("it comes").expect("not closed").unwrap();
         match event.as_event().item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             _ => kept.push(event),
         }
     }

@@ -309,7 +309,7 @@ fn a_flush_tells_of_losses_before_it_although_programs_go_on() {
     let mut seen = Seen::default();
     loop {
         let event = reading::next(&mut reader);
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
         seen.note(&event.event());
@@ -459,7 +459,7 @@ fn what_breaks_a_counter_is_told_apart() {
                         told.push(format!("gap {}-{}", gap.first, gap.last));
                     }
                     Item::Anomaly(anomaly) => told.push(format!("{:?}", anomaly.kind)),
-                    Item::Flushed => break,
+                    Item::Flushed { .. } => break,
                     other => panic!("{other:?}"),
                 }
             }

@@ -157,12 +157,12 @@ fn a_report_waits_for_no_tick() {
             }
             let flushed = loop {
                 match reader.next_timeout(MUCH_TOO_LONG).unwrap() {
-                    Some(event) if matches!(event.item(), Item::Flushed) => break true,
+                    Some(event) if matches!(event.item(), Item::Flushed { .. }) => break true,
                     Some(event) => seen += u64::from(event.key().is_some()),
                     None => break false,
                 }
             };
-            let deadline = (n % 2 == 1).then_some(Ended::Deadline);
+            let deadline = (n % 2 == 1).then_some(Ended::Deadline { complete: true });
             assert_eq!((flushed, reader.ended()), (deadline.is_none(), deadline), "{hold}: it waits for a tick");
             assert_eq!(seen, 2, "{hold}");
             reader.set_deadline(None).unwrap();

@@ -256,7 +256,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             drop(event);
             // All others lie behind the reservation.
             let given = Given::by(&mut reader).unwrap();
-            assert_eq!(given, if is_flush { Given::Flushed } else { Given::Ended(Ended::Deadline) });
+            assert_eq!(given, if is_flush { Given::Flushed } else { Given::Ended(Ended::Deadline { complete: true }) });
             assert!(!reader.ledger().unwrap().is_complete(), "nobody knows what lies there");
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
@@ -274,7 +274,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             loop {
                 let event = reading::next(&mut reader);
                 match event.item() {
-                    Item::Flushed => break,
+                    Item::Flushed { .. } => break,
                     Item::EarlyRelease(_) => given.push((0, event.certainty())),
                     _ => given.push((number(&event.event()), event.certainty())),
                 }
@@ -459,7 +459,7 @@ fn flush_deadline_and_close() {
         for n in 3..6 {
             assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(n));
         }
-        assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline));
+        assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline { complete: true }));
         reader.set_deadline(None).unwrap();
         reader.handle().close();
         assert_eq!(reading::ended(&mut reader), Some(Ended::Closed));

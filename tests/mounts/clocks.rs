@@ -18,7 +18,7 @@ fn certainty(clock: Clock) -> Option<Certainty> {
     let mut certainty = None;
     while let Some(event) = reader.next().unwrap() {
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             _ => certainty = Some(event.certainty()),
         }
     }

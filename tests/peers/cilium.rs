@@ -94,7 +94,7 @@ fn test_perf_reader() {
         drop(second);
         let begin = Instant::now();
         reader.set_deadline(Some(begin + millis(4))).unwrap();
-        assert_eq!(ended(&mut reader), Some(Ended::Deadline));
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }));
         assert!(begin.elapsed() >= millis(4));
         assert_eq!(reader.status().total().lost, 0);
     }
@@ -110,17 +110,17 @@ fn test_reader_set_deadline() {
         let past = Instant::now() - Duration::from_secs(1);
         reader.set_deadline(Some(past)).unwrap();
         for _ in 0..3 {
-            assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+            assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
         }
         assert!(reader.next_timeout(LONG).unwrap().is_none(), "{hold}");
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "{hold}");
         assert!(reader.batch(LONG).unwrap().is_none(), "{hold}");
-        assert_eq!(reader.ended(), Some(Ended::Deadline), "{hold}");
+        assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }), "{hold}");
 
         let begin = Instant::now();
         reader.set_deadline(Some(begin + millis(10))).unwrap();
         for _ in 0..2 {
-            assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+            assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
             assert!(begin.elapsed() >= millis(10), "{hold}");
         }
         // None is never.
@@ -145,13 +145,13 @@ fn test_reader_set_deadline_pending_events() {
         assert_eq!((number(&pending.event()), pending.remaining()), (1, 0), "{hold}");
         drop(pending);
         assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
-        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
         // The stream has ended, and goes on with another deadline.
-        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
         reader.set_deadline(Some(Instant::now())).unwrap();
-        assert_eq!((reader.ended(), next(&mut reader)), (Some(Ended::Deadline), 2), "{hold}");
+        assert_eq!((reader.ended(), next(&mut reader)), (Some(Ended::Deadline { complete: true }), 2), "{hold}");
         assert_eq!(reader.ended(), None, "{hold}");
-        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
     }
 }
 
@@ -239,7 +239,7 @@ fn test_reader_flush_pending_events_of_dense_numbers() {
         if report == "flush" {
             assert!(is_flushed(&mut reader));
         } else {
-            assert_eq!(ended(&mut reader), Some(Ended::Deadline));
+            assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }));
             reader.set_deadline(None).unwrap();
         }
         assert_eq!(next(&mut reader), 3, "{report}");
@@ -627,7 +627,7 @@ fn test_read_without_wakeup() {
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         reader.set_deadline(Some(Instant::now())).unwrap();
         assert_eq!(next(&mut reader), 1, "{hold}");
-        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
     }
 }
 
@@ -678,7 +678,7 @@ fn test_poller_deadline() {
         let handle = reader.handle();
         handle.set_deadline(Some(far)).unwrap();
         let (woken, given) = woken_by(&mut reader, || handle.set_deadline(Some(Instant::now())).unwrap());
-        assert_eq!(given.unwrap(), Given::Ended(Ended::Deadline));
+        assert_eq!(given.unwrap(), Given::Ended(Ended::Deadline { complete: true }));
         moved |= woken;
         handle.set_deadline(Some(far)).unwrap();
         let (woken, given) = woken_by(&mut reader, || handle.close());

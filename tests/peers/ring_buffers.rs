@@ -278,7 +278,7 @@ fn test_reader_no_wakeup() {
         reader.advance_tails();
         assert_eq!(ask(&samples.map, Query::Available), 0);
         for _ in 0..2 {
-            assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline));
+            assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline { complete: true }));
         }
     }
 }
@@ -430,7 +430,7 @@ async fn ring_buf_asyncfd_events() {
         match event.item() {
             Item::Record(_) => seen += 1,
             Item::Lost(loss) => lost += loss.count,
-            Item::Flushed => return true,
+            Item::Flushed { .. } => return true,
             other => panic!("{other:?}"),
         }
         false

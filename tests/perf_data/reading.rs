@@ -214,7 +214,7 @@ fn the_end_is_one_that_stays() {
     let handle = reader.handle();
     handle.flush().unwrap();
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
-    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
+    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed { .. }));
     for _ in 0..3 {
         assert!(reader.next().unwrap().is_none());
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
@@ -238,7 +238,7 @@ fn a_deadline_ends_the_stream_of_a_recording_too() {
     reader.set_deadline(Some(Instant::now())).unwrap();
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
     assert!(reader.next().unwrap().is_none());
-    assert_eq!(reader.ended(), Some(Ended::Deadline));
+    assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }));
     reader.set_deadline(None).unwrap();
     assert!(reader.next().unwrap().is_none());
     assert_eq!(reader.ended(), Some(Ended::Recording));

@@ -30,7 +30,7 @@ fn write(mut reader: Reader, mut writer: Writer, each: u64) -> perf_data::Writte
     let mut count = 0;
     while let Some(event) = reader.next().unwrap() {
         writer.write(&event.event()).unwrap();
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
         count += 1;
@@ -197,7 +197,7 @@ fn what_is_late_is_counted_by_both() {
         reader.handle().flush().unwrap();
         while let Some(event) = reader.next().unwrap() {
             writer.write(&event.event()).unwrap();
-            if matches!(event.item(), Item::Flushed) {
+            if matches!(event.item(), Item::Flushed { .. }) {
                 break;
             }
             count += 1;
@@ -384,7 +384,7 @@ fn a_recording_that_was_not_finished_is_vouched_for_to_its_last_seal() {
     let mut writer = Writer::create(&file.0, reader.rings()).unwrap();
     while let Some(event) = reader.next().unwrap() {
         writer.write(&event.event()).unwrap();
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -
         // It is not about the traced machine, and does not count as left out.
         writer.write(&event.event()).unwrap();
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             _ => each(&event.event()),
         }
     }
@@ -233,7 +233,7 @@ fn piped(reader: &mut Reader) -> (File, File) {
         if count == 10 {
             piped.flush().unwrap();
         }
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
     }
@@ -398,7 +398,7 @@ fn later_ids_in_a_pipe_are_of_the_right_event() {
     let mut written = Vec::new();
     loop {
         let event = reader.next().unwrap().unwrap();
-        if matches!(event.event().item(), Item::Flushed) {
+        if matches!(event.event().item(), Item::Flushed { .. }) {
             break;
         }
         writer.write(&event.event()).unwrap();
@@ -450,7 +450,7 @@ fn a_full_pipe_that_does_not_block_is_waited_for() {
         }
         bytes
     });
-    while let Some(event) = reader.next().unwrap().filter(|event| !matches!(event.item(), Item::Flushed)) {
+    while let Some(event) = reader.next().unwrap().filter(|event| !matches!(event.item(), Item::Flushed { .. })) {
         piped.write(&event.event()).unwrap();
     }
     assert_eq!(piped.finish().unwrap().records, 4999);
@@ -552,7 +552,7 @@ fn losses_behind_the_last_record_are_written_at_the_end() {
             reader.handle().flush().unwrap();
             while let Some(event) = reader.next().unwrap() {
                 writer.write(&event.event()).unwrap();
-                if matches!(event.item(), Item::Flushed) {
+                if matches!(event.item(), Item::Flushed { .. }) {
                     break;
                 }
             }
@@ -821,7 +821,7 @@ fn losses_after_the_last_event_are_written_by_the_ledger() {
     reader.handle().flush().unwrap();
     while let Some(event) = reader.next().unwrap() {
         writer.write(&event.event()).unwrap();
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
     }
@@ -852,7 +852,7 @@ fn losses_are_counted_once_however_often_they_are_told() {
     let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
     while let Some(event) = reader.next().unwrap() {
         writer.write(&event.event()).unwrap();
-        if matches!(event.item(), Item::Flushed) {
+        if matches!(event.item(), Item::Flushed { .. }) {
             break;
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     reader.handle().flush().unwrap();
     loop {
         match next(reader).event() {
-            event if matches!(event.item(), Item::Flushed) => return,
+            event if matches!(event.item(), Item::Flushed { .. }) => return,
             event => each(event),
         }
     }
@@ -34,7 +34,7 @@ pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
 /// Waits for the next event and gives whether it is the end of a flush.
 #[track_caller]
 pub(crate) fn is_flushed(reader: &mut Reader) -> bool {
-    matches!(next(reader).item(), Item::Flushed)
+    matches!(next(reader).item(), Item::Flushed { .. })
 }
 
 /// Why the stream has ended. It has ended already, or ends without another event.
@@ -64,7 +64,7 @@ impl Given {
 
     pub(crate) fn of(event: Event<'_>) -> Self {
         match event.item() {
-            Item::Flushed => Self::Flushed,
+            Item::Flushed { .. } => Self::Flushed,
             Item::Lost(lost) => Self::Lost(lost.count),
             _ => Self::Number(number(&event)),
         }

@@ -38,7 +38,7 @@ fn a_status_that_did_not_ask_is_not_complete() {
         assert!(says_nothing(handle.status().unwrap()), "{hold}");
         assert!(kernel.emit(0, 1, b""));
         handle.flush().unwrap();
-        while !matches!(reader.next().unwrap().unwrap().item(), Item::Flushed) {}
+        while !matches!(reader.next().unwrap().unwrap().item(), Item::Flushed { .. }) {}
         assert!(says_nothing(handle.status().unwrap()) && says_nothing(reader.status()), "{hold}");
         assert!(reader.ledger().unwrap().is_complete(), "{hold}");
     }
@@ -115,7 +115,7 @@ fn losses_before_a_report_are_told_before_it() {
         };
         let mut seen = Vec::new();
         while let Some(event) = reader.next().unwrap() {
-            if matches!(event.item(), Item::Flushed) {
+            if matches!(event.item(), Item::Flushed { .. }) {
                 break;
             }
             seen.push(said(event.event()));
@@ -266,7 +266,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     assert_eq!(reader.ended(), None, "only the time is over");
 
     // The stream ends three times. After the first two it can go on.
-    for (end, why) in [("deadline", Ended::Deadline), ("deadline", Ended::Deadline), ("close", Ended::Closed)] {
+    for (end, why) in [("deadline", Ended::Deadline { complete: true }), ("deadline", Ended::Deadline { complete: true }), ("close", Ended::Closed)] {
         let expected = write_and_flush();
         assert_eq!([next(&mut reader), next(&mut reader)], [&expected.to_string(), "Flushed"]);
         match end {
@@ -285,7 +285,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
         assert_eq!(reader.ended(), Some(why));
         // With another deadline, or none, it goes on where it was.
         reader.set_deadline(None).unwrap();
-        let rest = if why == Ended::Deadline {
+        let rest = if why == Ended::Deadline { complete: true } {
             [newer.to_string(), "Flushed".into()]
         } else {
             ["Closed", "Closed"].map(Into::into)
@@ -507,7 +507,7 @@ quickcheck! {
                 let mut newer = true;
                 loop {
                     match reading::next(&mut merge).event() {
-                        event if matches!(event.item(), Item::Flushed) => break,
+                        event if matches!(event.item(), Item::Flushed { .. }) => break,
                         event => since.push(event.key().unwrap()),
                     }
                     // Written while the report is due.

@@ -212,7 +212,7 @@ const WITHOUT_FLUSH: [usize; 5] = [RECORDS, 2, 2, 2, 0];
 /// Asserts that all events were printed and that the stream has ended.
 #[track_caller]
 fn assert_all(reader: &Reader) {
-    assert_eq!((printed(), reader.ended()), (ALL, Some(Ended::Deadline)));
+    assert_eq!((printed(), reader.ended()), (ALL, Some(Ended::Deadline { complete: true })));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_reader_with_a_deadline() {
         while let Some(event) = reader.next()? {
             println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
         }
-        assert_eq!(reader.ended(), Some(Ended::Deadline));
+        assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }));
     );
     assert_all(&reader);
 }
@@ -319,7 +319,7 @@ fn the_guide_to_loss() {
     let printed = PRINTED.with_borrow(Clone::clone);
     let with = |text: &str| printed.iter().filter(|line| line.contains(text)).count();
     assert_eq!([with(" lost 3 records between "), with("5 numbers are missing, from 2 to 6")], [2, 2]);
-    assert_eq!((self::printed(), reader.ended()), ([RECORDS + 4, 0, 0, 2, 1], Some(Ended::Deadline)));
+    assert_eq!((self::printed(), reader.ended()), ([RECORDS + 4, 0, 0, 2, 1], Some(Ended::Deadline { complete: true })));
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn the_guides_to_sizing_and_hold_rules() {
     documented!("docs/guide/hold_rules.md": while let Some(event) = reader.next()? {
         println!("{:?} {:?}", event.key(), event.certainty());
     });
-    assert_eq!((printed(), reader.ended()), ([ALL.iter().sum(), 0, 0, 0, 0], Some(Ended::Deadline)));
+    assert_eq!((printed(), reader.ended()), ([ALL.iter().sum(), 0, 0, 0, 0], Some(Ended::Deadline { complete: true })));
 }
 
 #[test]
@@ -347,13 +347,13 @@ fn the_guide_to_migrating() {
             other => println!("{other:?}"),
         }
     });
-    assert_eq!((printed(), reader.ended()), ([RECORDS + 2, 0, 2, 2, 1], Some(Ended::Deadline)));
+    assert_eq!((printed(), reader.ended()), ([RECORDS + 2, 0, 2, 2, 1], Some(Ended::Deadline { complete: true })));
 
     let mut reader = self::reader();
     documented!("docs/guide/migrating.md": while let Some(event) = reader.next()? {
         println!("{:?}", event.key());
     });
-    assert_eq!((printed(), reader.ended()), ([ALL.iter().sum(), 0, 0, 0, 0], Some(Ended::Deadline)));
+    assert_eq!((printed(), reader.ended()), ([ALL.iter().sum(), 0, 0, 0, 0], Some(Ended::Deadline { complete: true })));
 }
 
 #[test]
@@ -512,7 +512,7 @@ impl Count {
             Item::Lost(_) => 1,
             Item::Gap(_) => 2,
             Item::Damage(_) => 3,
-            Item::Flushed => 4,
+            Item::Flushed { .. } => 4,
             other => panic!("{other:?}"),
         };
         self.0[at] += 1;
@@ -563,7 +563,7 @@ fn no_way_to_iterate_ends_before_the_end() {
     for (name, way) in ways {
         let (mut reader, mut count) = (reader(), Count::default());
         way(&mut reader, &mut count).unwrap();
-        assert_eq!((count, reader.ended()), (Count(ALL), Some(Ended::Deadline)), "{name}");
+        assert_eq!((count, reader.ended()), (Count(ALL), Some(Ended::Deadline { complete: true })), "{name}");
     }
 
     let (mut merge, mut count) = (merged(), Count::default());
@@ -597,7 +597,7 @@ async fn a_task_that_reads_to_the_end_of_a_flush() {
         "src/reader/tokio.rs",
         stringify!(while let Some(event) = reader.next().await? {
             println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
-            if let Item::Flushed = event.item() {
+            if let Item::Flushed { .. } = event.item() {
                 break;
             }
         }),
@@ -606,7 +606,7 @@ async fn a_task_that_reads_to_the_end_of_a_flush() {
     // Word for word, but for what is done with an error.
     while let Some(event) = reader.next().await.unwrap() {
         println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
-        if let Item::Flushed = event.item() {
+        if let Item::Flushed { .. } = event.item() {
             break;
         }
     }
@@ -631,17 +631,17 @@ async fn no_way_to_iterate_under_tokio_ends_before_the_end() {
     while let Some(event) = one.next().await.unwrap() {
         count.add(event.event());
     }
-    assert_eq!((count, one.ended()), (Count(ALL), Some(Ended::Deadline)), "next");
+    assert_eq!((count, one.ended()), (Count(ALL), Some(Ended::Deadline { complete: true })), "next");
 
     let (mut many, mut count) = (reader(), Count::default());
     while let Some(batch) = many.batch().await.unwrap() {
         batch.for_each(|event| count.add(event));
     }
-    assert_eq!((count, many.ended()), (Count(ALL), Some(Ended::Deadline)), "batch");
+    assert_eq!((count, many.ended()), (Count(ALL), Some(Ended::Deadline { complete: true })), "batch");
 
     let (mut stream, mut count) = (reader().into_stream(), Count::default());
     while let Some(event) = stream.next().await {
         count.add(event.unwrap().as_event());
     }
-    assert_eq!((count, stream.into_reader().ended()), (Count(ALL), Some(Ended::Deadline)), "into_stream");
+    assert_eq!((count, stream.into_reader().ended()), (Count(ALL), Some(Ended::Deadline { complete: true })), "into_stream");
 }

@@ -187,7 +187,7 @@ fn what_is_due_is_done_although_there_is_always_something_to_yield() {
     assert!(busy(&mut reader).unwrap());
     reader.set_deadline(Some(Instant::now())).unwrap();
     assert!((0..1000).any(|_| !busy(&mut reader).unwrap()));
-    assert_eq!(reader.ended(), Some(Ended::Deadline));
+    assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }));
     reader.set_deadline(None).unwrap();
     kernel.plug(2);
     threads::until("the ring of the new CPU is there", || {
@@ -268,7 +268,7 @@ fn any_words_hold_up_nothing_for_ever() {
         reader.handle().flush().unwrap();
         loop {
             match reader.next_timeout(reading::LONG) {
-                Ok(event) if matches!(event.as_ref().unwrap().item(), Item::Flushed) => break,
+                Ok(event) if matches!(event.as_ref().unwrap().item(), Item::Flushed { .. }) => break,
                 Ok(_) => read += 1,
                 Err(error) if error.to_string().contains("without perfweave_leave()") => {}
                 Err(other) => panic!("{other}"),

@@ -299,7 +299,7 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
             loop {
                 let Some(event) = reader.next_timeout(reading::LONG).unwrap() else { break };
                 match event.item() {
-                    Item::Flushed => break,
+                    Item::Flushed { .. } => break,
                     Item::Record(_) => {
                         let key = event.key().unwrap();
                         assert!(key > seen, "{key} after {seen}");
@@ -310,7 +310,7 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
                 drop(event);
                 newer += u64::from(more && write(newer as u32 % 2) > 0);
             }
-            assert_eq!(reader.ended(), deadline.then_some(Ended::Deadline));
+            assert_eq!(reader.ended(), deadline.then_some(Ended::Deadline { complete: true }));
             assert!(seen >= last, "{most}: {seen} of {last} before the report");
             assert!(more || seen == last);
             assert!(newer < 50_000, "{newer} were written until it came");

@@ -51,7 +51,7 @@ fn told(event: &Event<'_>) -> String {
         Item::Anomaly(it) => format!("{:?} {} for {} on {}", it.kind, it.found, it.expected, it.cpu),
         Item::Damage(damage) => format!("damage on {}", damage.cpu),
         Item::EarlyRelease(unproven) => format!("unproven on {}", unproven.cpu),
-        Item::Flushed => return "Flushed".into(),
+        Item::Flushed { .. } => return "Flushed".into(),
         other => panic!("{other:?}"),
     };
     what + certainty
@@ -1158,7 +1158,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
             match event.item() {
                 Item::Lost(loss) => lost += loss.count,
                 Item::EarlyRelease(_) => {}
-                Item::Flushed => break,
+                Item::Flushed { .. } => break,
                 _ => {
                     check_bytes(&event.event());
                     seen.push((event.key().unwrap(), event.certainty()));

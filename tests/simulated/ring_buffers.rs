@@ -98,7 +98,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let mut keys = Vec::new();
     while let Some(event) = reader.next().unwrap() {
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             _ => keys.push(event.key().unwrap()),
         }
     }
@@ -129,7 +129,7 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
         let (mut keys, mut early) = (Vec::new(), Vec::new());
         while let Some(event) = reader.next_timeout(LONG).unwrap() {
             match event.item() {
-                Item::Flushed => break,
+                Item::Flushed { .. } => break,
                 Item::EarlyRelease(notice) => {
                     early.push((notice.cpu, notice.reserved.is_some_and(|age| !age.is_zero())))
                 }
@@ -139,7 +139,7 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
                 }
             }
         }
-        assert!(is_flush || reader.ended() == Some(Ended::Deadline), "{what}");
+        assert!(is_flush || reader.ended() == Some(Ended::Deadline { complete: true }), "{what}");
         assert_eq!((keys, early), ((1..=12).collect(), vec![(1, true)]), "{what}");
         assert_eq!(reader.status().total().early, if proves { 12 } else { 0 }, "{what}");
         // The proof holds again for what comes later.
@@ -178,7 +178,7 @@ fn a_report_waits_for_each_reservation_by_itself() {
     loop {
         let event = reader.next_timeout(LONG).unwrap().unwrap();
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             Item::Record(_) => given.push((event.key(), event.certainty())),
             other => panic!("{other:?}"),
         }
@@ -198,7 +198,7 @@ fn a_reservation_behind_a_report_keeps_it_no_longer_than_one_before() {
     loop {
         let event = reader.next_timeout(LONG).unwrap().expect("the report does not wait for ever");
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             Item::EarlyRelease(notice) => {
                 assert!(notice.reserved.is_some_and(|age| age >= Duration::from_millis(100)), "{notice:?}");
                 early += 1;
@@ -434,7 +434,7 @@ fn a_lost_head_holds_nothing_up() {
     assert!(next(&mut reader).is_none());
     buffers[1].submit(other, &2u64.to_ne_bytes());
     assert_eq!(next(&mut reader), Some((Some(2), None)));
-    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
+    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed { .. }));
     assert!(next(&mut reader).is_none());
     assert_ne!(reader.time_to_next_refresh(), std::time::Duration::ZERO, "it sleeps");
 }
@@ -584,7 +584,7 @@ fn until_flushed(reader: &mut Reader) -> Vec<u64> {
     loop {
         let event = reader.next_timeout(LONG).unwrap().expect("a report");
         match event.item() {
-            Item::Flushed => return keys,
+            Item::Flushed { .. } => return keys,
             Item::Record(_) => keys.push(event.key().unwrap()),
             other => panic!("{other:?}"),
         }

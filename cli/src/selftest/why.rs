@@ -143,7 +143,7 @@ fn play(wakeups: u64, losing: bool) -> Result<Ran, Failure> {
                 let Some(batch) = reader.batch(Duration::from_millis(20))? else { break };
                 for event in batch {
                     match event.item() {
-                        Item::Flushed => break 'round,
+                        Item::Flushed { .. } => break 'round,
                         Item::Record(record) => {
                             for at in silent.remove(&record.cpu()).into_iter().flatten() {
                                 losses[at][1] = event.key().unwrap_or(u64::MAX);

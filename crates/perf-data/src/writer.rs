@@ -382,7 +382,7 @@ impl Writer {
                 Ok(())
             }
             // It is not about the traced machine.
-            Item::Flushed => Ok(()),
+            Item::Flushed { .. } => Ok(()),
             _ => {
                 self.certificate.left_out(&event.item());
                 self.written.left_out += 1;

@@ -51,33 +51,15 @@ fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
 }
 
 #[test]
-fn what_is_released_early_is_assumed() {
-    let mut frontier = Frontier::new(&Hold::FENCE);
-    frontier.refreshed(Some(10), 0);
-    assert!(!frontier.release(5) && !frontier.admits(0), "found by this look only");
-    frontier.refreshed(Some(20), 0);
-    assert!(frontier.release(5));
-    assert!(frontier.admits(5) && !frontier.admits(6));
-    assert_eq!((frontier.certainty(5), frontier.is_early(5)), (Certainty::Assumed, true));
-    assert!(!frontier.release(15));
-    assert!(frontier.admits(10) && !frontier.admits(11), "no more than the look before had found");
-    assert!(frontier.begin_proof());
-    frontier.end_proof();
-    frontier.refreshed(None, 0);
-    assert_eq!((frontier.certainty(5), frontier.certainty(20)), (Certainty::Proven, Certainty::Proven));
-    assert!(!frontier.is_early(20) && frontier.is_early(21));
-}
-
-#[test]
-fn a_look_in_part_moves_nothing_but_what_may_be_released_early() {
+fn a_look_in_part_moves_nothing_but_the_cap() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.refreshed_in_part(Some(10));
-    assert!(!frontier.admits(0) && !frontier.release(10));
+    assert!(!frontier.admits(0));
     frontier.refreshed_in_part(Some(20));
-    assert!(frontier.release(10) && frontier.admits(10) && !frontier.admits(11));
     assert_eq!(frontier.seen, None);
+    frontier.set_cap();
     frontier.refreshed(Some(30), 0);
-    assert!(frontier.admits(30));
+    assert!(frontier.admits(20) && !frontier.admits(21), "what was found in part comes before the report");
 }
 
 #[test]
@@ -97,7 +79,7 @@ fn none_admits_what_is_seen() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.refreshed(Some(10), 0);
     assert!(frontier.admits(10));
-    assert_eq!(frontier.certainty(10), Certainty::Assumed);
+    assert_eq!(frontier.certainty, Certainty::Assumed);
 }
 
 /// The rule as it is said, with whole histories instead of running maxima.
@@ -117,9 +99,7 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         };
         let due = out.iter().any(|seen| key <= *seen);
         assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
-        let certainty = if due && matches!(hold, Hold::Fence(_)) { Certainty::Proven } else { Certainty::Assumed };
-        assert_eq!(frontier.certainty(key), certainty, "{hold} {course:?}: {key}");
-        assert_eq!(key < frontier.end(), due && !frontier.is_early(key), "{hold} {course:?}: {key}");
+        assert_eq!(key < frontier.end(), due, "{hold} {course:?}: {key}");
     }
     if steps == 0 {
         return;

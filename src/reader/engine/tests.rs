@@ -63,7 +63,7 @@ fn a_deadline_within_a_tick_is_waited_for() {
     engine.control.set_deadline(None);
     assert!(sleep(&mut engine) > MINUTE);
     engine.control.set_deadline(Some(Instant::now()));
-    assert_eq!((engine.turn().unwrap(), engine.ended), (Turn::Ended, Some(Ended::Deadline)));
+    assert_eq!((engine.turn().unwrap(), engine.ended), (Turn::Ended, Some(Ended::Deadline { complete: true })));
 }
 
 /// A ring that fills up justifies a fence, no matter how long the tick is.
@@ -157,7 +157,7 @@ fn nobody_rests_who_is_waited_for() {
     (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_REFRESH);
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
-    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
+    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed { .. }));
     assert_eq!(reader.status().sleeps, 0);
 
     // A ring that is more than half full of held records: there may be no room for the records that would wake the
@@ -341,11 +341,11 @@ fn a_rest_is_broken_off() {
     for (act, expected) in [
         ((|handle| handle.flush().unwrap()) as fn(&Handle), None),
         (|handle| handle.close(), Some(Ended::Closed)),
-        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), Some(Ended::Deadline)),
+        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), Some(Ended::Deadline { complete: true })),
     ] {
         let (_kernel, mut reader) = rests();
         let acting = meanwhile(reader.handle(), act);
-        let flushed = reader.next().unwrap().is_some_and(|event| matches!(event.item(), Item::Flushed));
+        let flushed = reader.next().unwrap().is_some_and(|event| matches!(event.item(), Item::Flushed { .. }));
         assert_eq!((flushed, reader.ended()), (expected.is_none(), expected));
         acting.join().unwrap();
     }
@@ -410,7 +410,7 @@ fn a_task_that_rests_looks_when_it_has() {
             threads::until_asleep(sleeper);
             handle.flush().unwrap();
         });
-        assert!(matches!(reader.next().await.unwrap().unwrap().item(), Item::Flushed));
+        assert!(matches!(reader.next().await.unwrap().unwrap().item(), Item::Flushed { .. }));
         flushing.join().unwrap();
     });
 }
@@ -724,7 +724,7 @@ fn a_report_comes_after_a_look_for_cpus() {
         while let Some(event) = reader.next().unwrap() {
             match event.item() {
                 Item::Untraced(_) => reported = true,
-                Item::Flushed => break,
+                Item::Flushed { .. } => break,
                 other => panic!("{other:?}"),
             }
         }

@@ -75,7 +75,7 @@ fn seen(event: &Event<'_>) -> Option<Seen> {
             };
             Some(Seen::Event { key: event.key()? as u8, certainty })
         }
-        Item::Flushed => Some(Seen::Flushed),
+        Item::Flushed { .. } => Some(Seen::Flushed),
         // Losses and notices are no part of the model.
         _ => None,
     }

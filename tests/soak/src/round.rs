@@ -151,7 +151,7 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
 /// Takes some events. A stream that has ended by a deadline goes on.
 fn turn(way: Way, reader: &mut Reader, outcome: &mut Outcome, tally: &mut Tally, asked: &Asked) -> Result<(), Error> {
     match take_some(way, reader, |event| match event.item() {
-        Item::Flushed => {
+        Item::Flushed { .. } => {
             outcome.flushes += 1;
             match take(asked) {
                 Some(written) => tally.flushed(&written),
@@ -165,7 +165,7 @@ fn turn(way: Way, reader: &mut Reader, outcome: &mut Outcome, tally: &mut Tally,
         Err(error) if error.to_string().contains("without perfweave_leave()") => {}
         Err(other) => return Err(other),
     }
-    if reader.ended() == Some(Ended::Deadline) {
+    if reader.ended() == Some(Ended::Deadline { complete: true }) {
         outcome.deadlines += 1;
         reader.set_deadline(None)?;
     }

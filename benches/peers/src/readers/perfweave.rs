@@ -48,7 +48,7 @@ pub(super) fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(R
 pub(super) fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
     while let Some(event) = reader.next()? {
         match event.item() {
-            Item::Flushed => break,
+            Item::Flushed { .. } => break,
             item => take(&mut tally, event.key(), item),
         }
     }
@@ -88,7 +88,7 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     let mut flushed = false;
     while !flushed && let Some(batch) = reader.batch(Duration::from_secs(3600))? {
         batch.for_each(|event| match event.item() {
-            Item::Flushed => flushed = true,
+            Item::Flushed { .. } => flushed = true,
             item => take(&mut tally, event.key(), item),
         });
     }

@@ -120,7 +120,7 @@ fn take(reader: &mut Reader, at: usize, time: Duration, into: &mut Vec<(u64, usi
     if let Some(payload) = event.record().and_then(|record| record.payload()) {
         into.extend(number(&payload.to_cow(), at).map(|number| (number, payload.len())));
     }
-    Ok(!matches!(event.item(), Item::Flushed))
+    Ok(!matches!(event.item(), Item::Flushed { .. }))
 }
 
 /// The number in the name of a file that this process touched, if this is the string at an offset of a record. Behind
