@@ -3,7 +3,7 @@
 use crate::caught::{QUICK, SLOW, caught_inside};
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{Certainty, ErrorKind, Event, Fence, Hold, Item, Key, Order, Reader, Rings, WhenFull, sim};
+use perfweave::{Certainty, ErrorKind, Event, Fence, Hold, Item, Key, Order, Reader, Rings, sim};
 use perfweave_support::bpf::Map;
 use perfweave_support::{assert_error, bpf, echo, kernel, load, membarrier, needs, privilege, threads};
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ fn adversary(
     let interrupt = stamps.on_clock(3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
     let cpus: Vec<u32> = rings.cpus().collect();
-    let order = Order::new().key(Key::Payload(0)).hold(hold(&words)).when_full(WhenFull::Discard);
+    let order = Order::new().key(Key::Payload(0)).hold(hold(&words)).most_held(0);
     let mut reader = Reader::new(rings, order).unwrap();
 
     let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };

@@ -3,7 +3,7 @@
 use crate::reading;
 use crate::reading::LONG;
 use perfweave::{
-    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence, WhenFull,
+    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence,
 };
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
@@ -120,7 +120,7 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
     let memory = if sleeps { Some(kernel("make memory that is waited for", Sleeper::new())?) } else { None };
     let _alone = crate::alone();
     let Adversary { counter, failures, slow, quick, interrupt, .. } = adversary;
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Discard);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(0);
     let is_own = counter.is_by_cpu();
     let order = if is_own { order.numbers(Sequence::u64(8).starting_at(0)) } else { order };
     let mut reader = Reader::new(adversary.rings(), order).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::reading;
 use crate::reading::{Gate, LONG};
-use perfweave::{Account, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Reader, Rings, Sequence, WhenFull};
+use perfweave::{Account, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Reader, Rings, Sequence};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use std::collections::BTreeMap;
@@ -66,8 +66,6 @@ struct Seen {
     missing: BTreeMap<u32, u64>,
     assumed: u64,
     late: u64,
-    /// How often the stream announced records before their order was proven.
-    unproven: u64,
     last: BTreeMap<u32, u64>,
     key: u64,
 }
@@ -76,7 +74,6 @@ impl Seen {
     fn note(&mut self, event: &perfweave::Event<'_>) {
         let cpu = event.cpu().expect("a CPU");
         let (map, count) = match event.item() {
-            Item::EarlyRelease(_) => return self.unproven += 1,
             Item::Record(record) => {
                 let number = record.payload().and_then(|payload| payload.u64(0)).expect("a number");
                 let last = self.last.insert(cpu, number);
@@ -130,7 +127,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 }
 
 /// A burst overruns the rings while the reader waits for a fence. Gives the events and how many outputs were refused.
-fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
+fn burst_behind_a_slow_fence(most: Option<usize>) -> Option<(Seen, u64, Reader)> {
     let (events, writers) = writers()?;
     // 32 KiB, which 1023 records fill.
     let rings = Rings::options().bpf_output(&events).bytes(32 << 10).open().unwrap();
@@ -144,8 +141,9 @@ fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
             grace.lock().unwrap().wait()
         })
     };
-    let order = Order::new().hold(Hold::Fence(fence)).when_full(full).numbers(Sequence::u64(0).starting_at(0));
-    let mut reader = Reader::new(rings, order.fill_mark(50)).unwrap();
+    let order = Order::new().hold(Hold::Fence(fence)).numbers(Sequence::u64(0).starting_at(0));
+    let order = if let Some(most) = most { order.most_held(most) } else { order };
+    let mut reader = Reader::new(rings, order).unwrap();
     let (looks, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let (mut seen, reader) = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -190,30 +188,34 @@ fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
 
 #[test]
 fn a_burst_behind_a_slow_fence_overruns_rings_that_hold_strictly_in_place() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::Discard) else { return };
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Some(0)) else { return };
     assert!(refused > 0);
-    assert_eq!((seen.assumed, seen.unproven, seen.late), (0, 0, 0));
+    assert_eq!((seen.assumed, seen.late), (0, 0));
     let status = reader.status();
-    assert_eq!((status.total().lost, status.total().early, status.total().copied), (refused, 0, 0));
+    assert_eq!((status.total().lost, status.total().copied), (refused, 0));
     assert!(status.accounts.iter().all(|account| account.most_used > account.size * 9 / 10));
 }
 
+/// At the bound records stay in their rings, and the kernel drops the newest: all that comes out is proven, and all that
+/// does not is counted.
 #[test]
-fn the_same_burst_loses_nothing_where_records_are_released_early() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::Release) else { return };
-    assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
+fn the_same_burst_beyond_the_bound_loses_the_newest_and_keeps_proven_order() {
+    const MOST: usize = 40 << 10;
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Some(MOST)) else { return };
+    assert!(refused > 0);
+    assert_eq!((seen.assumed, seen.late), (0, 0));
     let status = reader.status();
-    assert!(seen.assumed > 0 && seen.unproven > 0 && status.total().early == seen.assumed, "{status:?}");
-    assert_eq!(status.total().copied, 0);
+    assert!(status.total().copied > 0 && status.most_memory <= MOST, "{status:?}");
+    assert_eq!(status.total().lost, refused);
 }
 
 /// The defaults keep the order, all of it proven, and every record.
 #[test]
 fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::default()) else { return };
-    assert_eq!((refused, seen.assumed, seen.unproven, seen.late), (0, 0, 0, 0));
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(None) else { return };
+    assert_eq!((refused, seen.assumed, seen.late), (0, 0, 0));
     let status = reader.status();
-    assert!(status.total().early == 0 && status.total().copied > 0, "{status:?}");
+    assert!(status.total().copied > 0, "{status:?}");
     assert!(status.accounts.iter().all(|account| account.copied > 0));
 }
 
@@ -223,7 +225,7 @@ fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
 fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     let Some((events, writers)) = writers() else { return };
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-    let order = Order::new().when_full(WhenFull::Discard).numbers(Sequence::u64(0).starting_at(0));
+    let order = Order::new().most_held(0).numbers(Sequence::u64(0).starting_at(0));
     let mut reader = Reader::new(rings, order).unwrap();
     let mut seen = Seen::default();
     let mut told = BTreeMap::new();
@@ -266,7 +268,7 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
 fn a_flush_tells_of_a_loss_that_nothing_follows() {
     let Some((events, writers)) = writers() else { return };
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-    let mut reader = Reader::new(rings, Order::new().when_full(WhenFull::Discard)).unwrap();
+    let mut reader = Reader::new(rings, Order::new().most_held(0)).unwrap();
     let mut seen = Seen::default();
     writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
     seen.flush(&mut reader);
@@ -329,13 +331,13 @@ fn a_flush_tells_of_losses_before_it_although_programs_go_on() {
 #[test]
 fn numbers_of_each_cpu_are_exact_under_forced_loss() {
     let Some((events, writers)) = writers() else { return };
-    for full in [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 10_000 }] {
+    for most in [0, 10_000] {
         let before: Vec<_> = writers.iter().map(|writer| (writer.written(), writer.refused())).collect();
         // The same first number for all CPUs, so that no number is missing before it.
         let first = before.iter().map(|(written, _)| *written).max().unwrap();
         assert!(before.iter().all(|(written, _)| *written == first));
         let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-        let order = Order::new().when_full(full).numbers(Sequence::u64(0).starting_at(first));
+        let order = Order::new().most_held(most).numbers(Sequence::u64(0).starting_at(first));
         let mut reader = Reader::new(rings, order).unwrap();
         let mut seen =
             Seen { last: writers.iter().map(|w| (w.cpu, first.wrapping_sub(1))).collect(), ..Seen::default() };
@@ -358,10 +360,10 @@ fn numbers_of_each_cpu_are_exact_under_forced_loss() {
         let ledger = reader.ledger().unwrap();
         for ((account, writer), (written, refused)) in ledger.accounts.iter().zip(&writers).zip(&before) {
             let refused = writer.refused() - refused;
-            assert!(refused > 0, "{full:?}");
-            assert_eq!(Seen::of(&seen.missing, writer.cpu), refused, "{full:?}");
+            assert!(refused > 0, "{most}");
+            assert_eq!(Seen::of(&seen.missing, writer.cpu), refused, "{most}");
             let lost = Seen::of(&seen.lost, writer.cpu) + Seen::of(&seen.trailing, writer.cpu);
-            assert_eq!((lost, account.lost, account.missing), (refused, refused, refused), "{full:?}");
+            assert_eq!((lost, account.lost, account.missing), (refused, refused, refused), "{most}");
             assert_eq!(account.written(), writer.written() - written);
         }
         assert!(ledger.total().is_balanced());

@@ -1,7 +1,7 @@
 //! Fences and waits that fail many times: they are reported with a count, tried less and less often, and replaced if
 //! there is another way. The tests count errors and tries, not time.
 
-use perfweave::{Certainty, Error, ErrorKind, Fence, Hold, Order, Reader, Rings, WhenFull, sim};
+use perfweave::{Certainty, Error, ErrorKind, Fence, Hold, Order, Reader, Rings, sim};
 use perfweave_support::{assert_error, bpf, kernel, load, membarrier, needs, privilege, times};
 use std::io;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn a_fence_that_fails_says_why_and_how_often() {
 fn while_fences_fail_nothing_is_let_out() {
     let (fence, tries) = fails(u64::MAX);
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::Fence(fence)).when_full(WhenFull::Discard);
+    let order = Order::new().hold(Hold::Fence(fence)).most_held(0);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let mut errors = 0u64;
     let mut time = 0;
@@ -95,23 +95,26 @@ fn while_fences_fail_nothing_is_let_out() {
     assert!(reader.status().held > 0);
 }
 
-/// The policy for full rings still applies: records leave as assumed to make room.
+/// Held records are copied up to the bound, and the kernel drops the rest. The caller learns at once why.
 #[test]
-fn while_fences_fail_a_full_ring_makes_room() {
+fn while_fences_fail_a_full_ring_loses_records_and_the_reader_says_why() {
     let (fence, _) = fails(u64::MAX);
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::Fence(fence)).when_full(WhenFull::Release);
+    let order = Order::new().hold(Hold::Fence(fence)).most_held(256 << 10);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
-    let mut time = 0;
-    while reader.status().total().early < 1000 {
+    let (mut time, mut refused, mut errors) = (0, 0u64, 0);
+    while refused < 1000 || errors == 0 {
         time += 1;
-        assert!(kernel.emit(0, time, &[0; 64]), "there is room");
+        refused += u64::from(!kernel.emit(0, time, &[0; 64]));
         match reader.next_timeout(Duration::ZERO) {
-            Ok(event) => assert!(event.is_none_or(|event| event.certainty() == Certainty::Assumed)),
-            Err(error) if is_fence(&error) => {}
+            Ok(event) => assert!(event.is_none()),
+            Err(error) if is_fence(&error) => errors += 1,
             Err(other) => panic!("{other}"),
         }
     }
+    let status = reader.status();
+    assert!(status.total().copied > 0 && status.most_memory <= 256 << 10, "{status:?}");
+    assert_eq!(reader.ledger().unwrap().total().lost, refused);
 }
 
 /// A caller that waits for a report does not wait for ever: it gets each failure, at the end at most one a second.

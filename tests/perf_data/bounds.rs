@@ -3,7 +3,7 @@
 use crate::memory;
 use crate::perf::{File, drain};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Fence, Hold, Item, Key, Order, Reader, Record, Rings, Sequence, WhenFull, sim};
+use perfweave::{Certainty, Fence, Hold, Item, Key, Order, Reader, Record, Rings, Sequence, sim};
 use perfweave_perf_data as perf_data;
 use quickcheck::QuickCheck;
 use std::fs;
@@ -52,33 +52,24 @@ fn damage() -> Vec<u8> {
     (9 | 8u64 << 48).to_ne_bytes().to_vec()
 }
 
-/// The outcome of each event, and the peak of memory for them, by the allocator and by the merge's own count.
+/// The outcome of each event, and the peak of memory for them.
 struct Read {
     events: Vec<(Option<u64>, Option<u32>, Certainty, usize)>,
-    unproven: u64,
     allocated: u64,
-    counted: usize,
 }
 
-fn read(rings: Rings, full: WhenFull) -> Read {
-    read_by(rings, Order::new().when_full(full))
-}
-
-fn read_by(rings: Rings, order: Order) -> Read {
+fn read(rings: Rings, order: Order) -> Read {
     let mut events = Vec::with_capacity(1 << 20);
-    let mut unproven = 0;
-    let (allocated, counted) = memory::most(|| {
+    let (allocated, ()) = memory::most(|| {
         let mut reader = Reader::new(rings, order).unwrap();
         drain(&mut reader, |event| match event.item() {
             Item::Record(record) => events.push((event.key(), event.cpu(), event.certainty(), record.as_bytes().len())),
             Item::Damage(damage) => events.push((None, event.cpu(), event.certainty(), damage.bytes.len())),
-            Item::EarlyRelease(_) => unproven += 1,
             Item::Gap(_) | Item::Anomaly(_) => {}
             other => panic!("{other:?}"),
         });
-        reader.status().most_memory
     });
-    Read { events, unproven, allocated, counted }
+    Read { events, allocated }
 }
 
 /// The rings and their initial memory, without the memory for holding.
@@ -94,22 +85,21 @@ fn a_record_takes_what_the_documentation_says() {
         ("out of order", of(|n| sample(0, u64::MAX / 2 - n, 0)), 80),
         ("damage", of(|_| damage()), 140),
     ] {
-        let Read { events, allocated, counted, .. } = read(rings, WhenFull::Release);
+        let Read { events, allocated } = read(rings, Order::new());
         assert_eq!(events.len() as u64, records, "{name}");
         let each = allocated.saturating_sub(FIXED) / records;
         assert!(each <= most, "{each} bytes for a record: {name}");
-        assert!(counted as u64 <= records * most, "{counted}: {name}");
     }
 }
 
-/// All small keys come last in their ring. The order is proven, whatever is to be done with rings that fill up.
+/// All small keys come last in their ring. The order is proven, whatever the bound on copies is.
 #[test]
 fn a_recording_is_indexed_as_a_whole() {
     let records = 50_000u64;
     let bytes: Vec<u8> = (0..records).flat_map(|n| sample(0, 1000 + n, 0)).chain(sample(0, 1, 0)).collect();
-    for full in [WhenFull::COPY, WhenFull::Copy { most: 64 << 10 }, WhenFull::Release, WhenFull::Discard] {
-        let Read { events, unproven, .. } = read(recorded(&bytes), full);
-        assert!(unproven == 0 && events[0].0 == Some(1) && events.len() as u64 == records + 1);
+    for most in [0, 64 << 10, 64 << 20] {
+        let Read { events, .. } = read(recorded(&bytes), Order::new().most_held(most));
+        assert!(events[0].0 == Some(1) && events.len() as u64 == records + 1);
         assert!(events.iter().all(|(.., certainty, _)| *certainty == Certainty::Proven));
     }
 }
@@ -128,9 +118,9 @@ fn any_recording_under_any_bound() {
         if records.is_empty() {
             return true;
         }
-        let order = |full| {
+        let order = |most| {
             let number = |record: &Record<'_>| record.payload()?.u64(0);
-            let order = Order::new().when_full(full);
+            let order = Order::new().most_held(most);
             match kind % 4 {
                 0 => order.key(Key::Payload(0)).hold(Hold::Dense { first: None, fence: Fence::Auto }),
                 1 => order.key(Key::Payload(0)),
@@ -138,9 +128,7 @@ fn any_recording_under_any_bound() {
                 _ => order,
             }
         };
-        let all = read_by(recorded(&bytes), order(WhenFull::Release));
-        let part = read_by(recorded(&bytes), order(WhenFull::Copy { most: most.into() }));
-        part.unproven == 0 && part.events == all.events
+        read(recorded(&bytes), order(most.into())).events == read(recorded(&bytes), order(usize::MAX)).events
     }
     QuickCheck::new().quickcheck(property as fn(_, _, _, _) -> _);
 }

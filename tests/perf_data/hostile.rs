@@ -197,14 +197,6 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
     assert_eq!(events(read(&bytes).unwrap()), events(read(&file).unwrap()));
 }
 
-/// A ring of a recording is as long as its records, so a mark leaves no room, and none is needed.
-#[test]
-fn a_recording_needs_no_room() {
-    let file = File::with(&small());
-    let merge = Merge::new(open(&file.0), Order::new().fill_mark(100));
-    assert!(merge.is_ok(), "{:?}", merge.err());
-}
-
 #[test]
 fn what_is_no_file_has_its_error() {
     let why = |path: &str| perf_data::open(path).unwrap_err();

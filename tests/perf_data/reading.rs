@@ -2,7 +2,7 @@
 
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Ended, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, WhenFull, sim};
+use perfweave::{Certainty, Clock, Ended, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, sim};
 use perfweave_decode::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::{assert_error, perf::printed};
@@ -161,7 +161,7 @@ fn write(rings: Rings, described: &Rings) -> File {
     file
 }
 
-/// The bound on the memory for holding does not make events of a recording leave before their order is proven.
+/// The bound on copies does not make events of a recording leave before their order is proven.
 #[test]
 fn nothing_is_let_out_early_however_much_there_is() {
     let bits = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME;
@@ -172,7 +172,7 @@ fn nothing_is_let_out_early_however_much_there_is() {
         assert!(machine.emit(cpu, number, &number.to_ne_bytes()));
     }
     let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
-    let order = Order::new().key(Key::Payload(0)).when_full(WhenFull::Copy { most: 4096 });
+    let order = Order::new().key(Key::Payload(0)).most_held(4096);
     let mut reader = Reader::new(open(&file.0), order).unwrap();
     let mut keys = Vec::new();
     drain(&mut reader, |event| {

@@ -106,11 +106,9 @@ fn read(seed: u64, first: u64, rounds: u64, time: Duration, quiet: bool, process
             println!("WRONG in round {number} of seed {seed}: {what}");
             wrong = true;
         }
-        let round::Outcome { records, lost, late, unproven, flushes, deadlines, pauses, fences, most_memory, .. } =
-            outcome;
+        let round::Outcome { records, lost, late, flushes, deadlines, pauses, fences, most_memory, .. } = outcome;
         println!(
-            "round {number}: {records} records, {lost} lost, {late} late, {unproven} unproven, {flushes} flushes, \
-             {deadlines} deadlines, {pauses} pauses, {fences} fences, {} KiB held at most; {}",
+            "round {number}: {records} records, {lost} lost, {late} late, {flushes} flushes, {deadlines} deadlines, {pauses} pauses, {fences} fences, {} KiB held at most; {}",
             most_memory >> 10,
             watch.last
         );
@@ -118,7 +116,6 @@ fn read(seed: u64, first: u64, rounds: u64, time: Duration, quiet: bool, process
             (&mut sum.records, records),
             (&mut sum.lost, lost),
             (&mut sum.late, late),
-            (&mut sum.unproven, unproven),
             (&mut sum.flushes, flushes),
             (&mut sum.deadlines, deadlines),
             (&mut sum.pauses, pauses),
@@ -143,7 +140,6 @@ fn read(seed: u64, first: u64, rounds: u64, time: Duration, quiet: bool, process
             "records": sum.records,
             "lost": sum.lost,
             "late": sum.late,
-            "unproven": sum.unproven,
             "flushes": sum.flushes,
             "deadlines": sum.deadlines,
             "pauses": sum.pauses,

@@ -1,7 +1,7 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Barrier, Clock, Epochs, Error, Fence, Hold, Key, Order, Sequence, Wakeup, WhenFull};
+use perfweave::{Barrier, Clock, Epochs, Error, Fence, Hold, Key, Order, Sequence, Wakeup};
 use perfweave_support::bpf;
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ pub struct Plan {
     /// Whether writers' epochs stand where the rule's fence would.
     pub epochs: bool,
     pub hold: Hold,
-    pub full: WhenFull,
+    /// The most bytes of held records that are copied out of rings.
+    pub most_held: usize,
     pub key: By,
     /// Whether each CPU's own numbers are followed.
     pub numbers: bool,
@@ -96,9 +97,7 @@ impl Plan {
             Hold::Lag(_) => By::Time,
             _ => random.one(&[By::Time, By::Time, By::Number, By::Ktime]),
         };
-        let most = random.one(&[1 << 20, 16 << 20, 64 << 20]);
-        let full =
-            random.one(&[WhenFull::Copy { most }, WhenFull::Copy { most }, WhenFull::Release, WhenFull::Discard]);
+        let most_held = random.one(&[0, 1 << 20, 16 << 20, 64 << 20]);
         let wakeup =
             random.one(&[None, None, Some(Wakeup::Events(1)), Some(Wakeup::Events(7)), Some(Wakeup::Bytes(256))]);
         let plan = Self {
@@ -106,7 +105,7 @@ impl Plan {
             numbers: !matches!(hold, Hold::Dense { .. }) && !random.once_in(4),
             epochs: matches!(hold, Hold::Fence(_) | Hold::Dense { .. }) && random.once_in(3),
             hold,
-            full,
+            most_held,
             key,
             clock: random.one(&[Clock::Monotonic, Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime]),
             pages: random.one(&[1, 2, 8, 64, 512]),
@@ -152,7 +151,7 @@ impl Plan {
         self
     }
 
-    /// Whether nothing may be late that was not let out early.
+    /// Whether nothing may be late.
     pub fn proves(&self) -> bool {
         self.rings != Which::Perf && matches!(self.hold, Hold::Fence(_))
     }
@@ -170,20 +169,12 @@ impl Plan {
             Hold::Dense { first, fence: own } => Hold::Dense { first: *first, fence: fence(own)? },
             other => other.clone(),
         };
-        let order = Order::new().hold(hold).when_full(self.full).latency(self.latency);
+        let order = Order::new().hold(hold).most_held(self.most_held).latency(self.latency);
         let order = match self.key {
             By::Time => order,
             By::Number => order.key(Key::Payload(0)),
             By::Ktime => order.key(Key::Payload(16)),
         };
         Ok(if self.numbers { order.numbers(Sequence::u64(8).starting_at(0)) } else { order })
-    }
-
-    /// The most memory that holding may take, if that is bounded.
-    pub fn most_memory(&self) -> Option<usize> {
-        match self.full {
-            WhenFull::Copy { most } => Some(most),
-            _ => None,
-        }
     }
 }

@@ -120,7 +120,6 @@ impl Tally {
             // Of several that follow each other the first is told.
             Item::Anomaly(SequenceAnomaly { kind: AnomalyKind::Late, .. }) => {}
             Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
-            Item::EarlyRelease(_) => {}
             // CPUs are taken away here. One that comes back is traced once the reader has noticed it; the ledger below
             // knows what it missed.
             Item::Untraced(untraced) if untraced.lasted.is_some() => {}
