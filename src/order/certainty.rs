@@ -5,8 +5,8 @@
 pub enum Certainty {
     /// Every event with a smaller key was yielded before.
     Proven,
-    /// The hold rule, or a full ring, released the event before its order was certain. Or no proof holds for its key:
-    /// CPUs need not agree on its clock ([`Clock::Perf`](crate::Clock::Perf)), or other CPUs write into an adopted ring
+    /// The hold rule released the event before its order was certain. Or no proof holds for its key: it has none, CPUs
+    /// need not agree on its clock ([`Clock::Perf`](crate::Clock::Perf)), or other CPUs write into an adopted ring
     /// ([`Rings::add`](crate::Rings::add)).
     Assumed,
     /// An event with a larger key was yielded before. For dense numbers, one with a larger or the same number.
