@@ -6,17 +6,18 @@ mod tests;
 use crate::account::cpu::Account;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
+use crate::order::Order;
 use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::footprint;
 use crate::order::frontier::Frontier;
-use crate::order::index::{Index, Indexing, ROOM};
+use crate::order::full::Full;
+use crate::order::index::{Index, Indexing};
 use crate::order::key::{Key, Keys};
-use crate::order::place::{RINGS, Tag};
+use crate::order::place::RINGS;
 use crate::order::rules::Rule;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
-use crate::order::{MOST_HELD, Order};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
@@ -29,23 +30,6 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
-/// are copied out of a ring unless its free part can take what is written meanwhile.
-const SOON: Duration = Duration::from_millis(10);
-
-/// Refreshes in quicker succession say little about how fast a ring is written.
-const SHORT: Duration = Duration::from_micros(500);
-
-/// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
-const WINDOW: u32 = 32;
-
-/// How full a ring may be, in percent, before held records are copied out of it.
-const MARK: u64 = 75;
-
-/// The most events that are held while records are copied out of rings. Each takes 16 bytes, and some 100 more if a
-/// notice comes before it. Only rings of hostile records come near.
-const MOST_EVENTS: usize = 1 << 24;
 
 /// The rings of a machine merged into one stream, step by step, for a program's tests (feature `test-util`): the test
 /// says when heads are loaded and when a grace period is over. A [`Reader`](crate::Reader) is built on it.
@@ -108,20 +92,8 @@ const MOST_EVENTS: usize = 1 << 24;
 pub struct Merge {
     pub(crate) rings: Rings,
     stream: Stream,
-    /// The most bytes that held records may take which are copied out of their rings.
-    most_held: usize,
-    /// Whether held records stay in rings that outlive the reader.
-    keeps_adopted: bool,
-    /// The most events that are held while records are copied, and whether the last refresh has left a ring alone for it.
-    most_events: usize,
-    pub(crate) has_too_many: bool,
-    /// The time between the last two refreshes, if the program gives it.
-    pub(crate) pause: Option<Duration>,
-    /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held
-    /// records out of it.
-    pub(crate) was_crowded: bool,
-    /// Refreshes since memory that was not needed was freed.
-    refreshed: u32,
+    /// What is done about rings that fill up.
+    pub(crate) full: Full,
     /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind
     /// ([`Index::catches_up`]).
     pub(crate) keep_behind: bool,
@@ -142,8 +114,6 @@ impl Merge {
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight.
         let complete = rings.are_complete();
-        // Rings that nobody writes into do not fill up.
-        let most_held = if complete { 0 } else { order.most_held.unwrap_or(MOST_HELD) };
         // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let rule = order.hold.rule();
@@ -174,20 +144,8 @@ impl Merge {
         stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
         stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
-        Ok(Self {
-            rings,
-            stream,
-            most_held,
-            keeps_adopted: order.most_held.is_none(),
-            most_events: MOST_EVENTS,
-            has_too_many: false,
-            pause: None,
-            was_crowded: false,
-            refreshed: 0,
-            keep_behind: false,
-            whole: true,
-            sighting: None,
-        })
+        let full = Full::new(order.most_held, &rings);
+        Ok(Self { rings, stream, full, keep_behind: false, whole: true, sighting: None })
     }
 
     // Refreshes.
@@ -279,7 +237,7 @@ impl Merge {
         if let Err(panic) = looked {
             resume_unwind(panic);
         }
-        self.make_room();
+        self.full.make_room(&mut self.rings.cpu_rings, &mut self.stream);
     }
 
     /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the
@@ -560,9 +518,7 @@ impl Merge {
 
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
-        // A loss that lies in no ring stays in its index until it is yielded.
-        let merged = self.stream.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
-        self.stream.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
+        self.stream.held()
     }
 
     /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if
@@ -647,76 +603,18 @@ impl Merge {
         self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
     }
 
-    // Full rings: how held records leave them.
+    // Full rings.
 
     /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the
     /// kernel wakes a reader: in a small ring the fence's own events may fill a quarter.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.rings.cpu_rings.iter().any(|cpu_ring| cpu_ring.ring.used() > cpu_ring.ring.size() / 2)
+        self.rings.cpu_rings.iter().any(CpuRing::is_crowded)
     }
 
     /// Whether a ring has filled up so much while events were yielded that a refresh should come before the next one.
     #[inline(always)]
     pub(crate) fn is_rushed(&self) -> bool {
         self.stream.rushed
-    }
-
-    /// Bytes of memory that copies take now.
-    fn memory(&self) -> usize {
-        self.rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory()).sum()
-    }
-
-    /// Copies held records out of rings that fill up with them, as long as the bounds allow it. Beyond these they stay,
-    /// and the kernel drops what does not fit, and counts it.
-    fn make_room(&mut self) {
-        self.free_unneeded();
-        // Before copies make space: a ring that was crowded lets a proof begin at once.
-        self.was_crowded |= self.is_crowded();
-        // Dense numbers leave without a fence, until one is missing.
-        let flows = self.stream.flows();
-        self.stream.sync();
-        let has_too_many = self.held() >= self.most_events;
-        self.has_too_many = false;
-        let mut memory = self.memory();
-        if memory > self.most_held - self.most_held / 4 {
-            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
-            memory = self.memory();
-        }
-        for at in 0..self.rings.cpu_rings.len() {
-            let (cpu_ring, index) = (&mut self.rings.cpu_rings[at], &mut self.stream.indexes[at]);
-            let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = self.pause.map_or(0, |pause| written_within(SOON, index.found(), pause));
-            // Events that may leave are not held: the consumer makes space by taking them.
-            let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
-            // A copy out of a ring that outlives the reader would be lost with it.
-            let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            if used <= mark_of(size, index.longest()).min(size.saturating_sub(soon)) || is_out || stays {
-                continue;
-            }
-            if has_too_many {
-                self.has_too_many = self.most_held > 0;
-                continue;
-            }
-            // A place has the low bits of its position alone.
-            let more = cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
-            if memory + more <= self.most_held && index.spans(size) {
-                memory += more;
-                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
-            }
-        }
-        let counts = &mut self.stream.counts;
-        (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
-    }
-
-    /// Frees memory that was not needed for some refreshes, now and then.
-    fn free_unneeded(&mut self) {
-        self.refreshed += 1;
-        if self.refreshed == WINDOW {
-            self.refreshed = 0;
-            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
-            self.stream.indexes.iter_mut().for_each(Index::shrink);
-            self.stream.far.shrink_to(ROOM);
-        }
     }
 
     // The status, and losses that no record in a ring reports.
@@ -907,19 +805,6 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
 
 fn too_many(rings: usize, most: usize) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
-}
-
-/// The bytes that a ring may have in use before held records are copied out of it. The rest takes two more of the ring's
-/// longest records, or half of what one record leaves. The kernel never writes one byte of a ring.
-fn mark_of(size: u64, longest: u64) -> u64 {
-    let room = |records: u64| (size - 1).saturating_sub(records * longest);
-    (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
-}
-
-/// The bytes that are written in `time`, if `bytes` were written in `other`.
-fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
-    // SHORT also keeps the divisor above 0.
-    bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
 }
 
 /// The index of a ring of which nothing is read yet.

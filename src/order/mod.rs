@@ -33,6 +33,7 @@ pub(crate) mod fence;
 pub(crate) mod fences;
 mod footprint;
 pub(crate) mod frontier;
+pub(crate) mod full;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;

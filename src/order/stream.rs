@@ -109,6 +109,13 @@ impl Stream {
         self.array.resize(self.indexes.len());
     }
 
+    /// How many events are indexed and not yet yielded.
+    pub(crate) fn held(&self) -> usize {
+        // A loss that lies in no ring stays in its index until it is yielded.
+        let merged = self.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
+        self.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
+    }
+
     // Which event comes next.
 
     /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something

@@ -2,6 +2,7 @@
 
 mod awaited;
 mod filling;
+mod pending;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -18,6 +19,7 @@ use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use awaited::Awaited;
 use filling::{Filling, QUARTER, SIXTEENTH};
+use pending::Pending;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,13 +36,7 @@ pub(crate) struct Engine {
     /// Why the stream has ended, if it has. The signals then never equal `noticed`.
     pub(crate) ended: Option<Ended>,
     /// The report that is due once all events from before it are yielded.
-    report: Option<Report>,
-    /// When that report was asked for, as far as the reader knows.
-    reported: Instant,
-    /// Whether all events before the report were seen, and newer events wait.
-    capped: bool,
-    /// How often newer events came before the report after all ([`Merge::raise_cap`]).
-    raises: u32,
+    report: Option<Pending>,
     pace: Pace,
     /// Under a rule that awaits a time: when all events that had been seen when this was set are due.
     due: Option<Instant>,
@@ -139,9 +135,6 @@ impl Engine {
             noticed,
             ended: None,
             report: None,
-            reported: Instant::now(),
-            capped: false,
-            raises: 0,
             pace,
             due: None,
             awaited: Awaited::default(),
@@ -238,19 +231,22 @@ impl Engine {
         self.report_too_many()?;
         self.await_epochs()?;
         self.await_commits();
-        if self.raises < RAISES && self.report_is_due() && self.merge.raise_cap() {
-            self.raises += 1;
+        if self.report_is_due()
+            && let Some(pending) = self.report.as_mut().filter(|pending| pending.raises < RAISES)
+            && self.merge.raise_cap()
+        {
+            pending.raises += 1;
             self.refresh();
             return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
         }
-        let complete = !self.awaited.forgone;
-        match self.report.filter(|_| self.report_is_due()) {
-            Some(Report::Flushed) => {
+        let due = self.report.as_ref().filter(|_| self.report_is_due());
+        match due.map(|pending| (pending.report, !pending.is_forgone)) {
+            Some((Report::Flushed, complete)) => {
                 self.end_report();
                 self.merge.pick_flushed(complete);
                 Ok(Turn::Ready)
             }
-            Some(Report::Deadline(_)) => Ok(self.end(Ended::Deadline { complete })),
+            Some((Report::Deadline(_), complete)) => Ok(self.end(Ended::Deadline { complete })),
             None if self.merge.is_over() => Ok(self.end(Ended::Recording)),
             None => Ok(Turn::Sleep(self.pause())),
         }
@@ -417,7 +413,7 @@ impl Engine {
 
     /// Drops the report of a deadline that is no longer set. A stream that ended at that deadline goes on.
     fn forget_deadline(&mut self) {
-        if self.report.is_some_and(|report| !self.control.asks_for(report)) {
+        if self.report.as_ref().is_some_and(|pending| !self.control.asks_for(pending.report)) {
             self.end_report();
             if matches!(self.ended, Some(Ended::Deadline { .. })) {
                 (self.ended, self.noticed) = (None, self.noticed.again());
@@ -426,7 +422,7 @@ impl Engine {
     }
 
     fn end_report(&mut self) {
-        (self.report, self.capped, self.awaited.forgone, self.raises) = (None, false, false, 0);
+        self.report = None;
         self.merge.lift_cap();
     }
 
@@ -437,7 +433,7 @@ impl Engine {
         self.refresh();
         // After the refresh: all that was written before the call lies before the heads that it has loaded.
         self.merge.mark_heads();
-        (self.report, self.reported) = (Some(report), Instant::now());
+        self.report = Some(Pending::new(report));
         self.cap();
         // A report does not wait for a tick.
         self.prove(Instant::now());
@@ -445,8 +441,9 @@ impl Engine {
 
     /// Once all events before the report were seen, holds newer ones back.
     fn cap(&mut self) {
-        if self.report.is_some() && !self.capped && (self.merge.is_past_marks() || self.awaited.forgone) {
-            self.capped = true;
+        let Some(pending) = self.report.as_mut().filter(|pending| !pending.is_draining) else { return };
+        if self.merge.is_past_marks() || pending.is_forgone {
+            pending.is_draining = true;
             self.merge.set_cap();
             self.merge.read_losses_before_report();
         }
@@ -454,7 +451,8 @@ impl Engine {
 
     /// Whether all events before the report were yielded. Once it waits no longer: all of them that could be.
     fn report_is_due(&self) -> bool {
-        self.capped && (self.awaited.forgone || self.merge.is_drained())
+        let pending = self.report.as_ref().filter(|pending| pending.is_draining);
+        pending.is_some_and(|pending| pending.is_forgone || self.merge.is_drained())
     }
 
     // Proofs.
@@ -534,7 +532,7 @@ impl Engine {
             _ => false,
         };
         if begun {
-            self.merge.was_crowded = false;
+            self.merge.full.was_crowded = false;
             self.pace.proving(now);
         }
     }
@@ -543,7 +541,7 @@ impl Engine {
     /// it.
     fn may_prove(&self, now: Instant) -> bool {
         let is_paced = self.pace.may_prove(now) && !self.rests_from_proofs(now);
-        is_paced || self.report.is_some() || self.merge.was_crowded
+        is_paced || self.report.is_some() || self.merge.full.was_crowded
     }
 
     /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and
@@ -588,7 +586,7 @@ impl Engine {
         let Some(since) = self.awaited.since else { return Duration::MAX };
         // As long again as the wait so far: nothing wakes the reader when a program commits.
         let nap = COMMIT_NAP.max(now.saturating_duration_since(since));
-        if self.report.is_some() && !self.awaited.forgone {
+        if self.report.as_ref().is_some_and(|pending| !pending.is_forgone) {
             // Not zero, or the reader would spin: the next refresh gives the reservation up.
             nap.min(self.patience_left(now).max(COMMIT_NAP))
         } else {
@@ -601,10 +599,9 @@ impl Engine {
         (self.pace.longest() * PATIENCE).clamp(LEAST, MOST)
     }
 
-    /// How much longer the report that is due waits for the oldest reservation. One that was found later was found
-    /// while it waited.
+    /// How much longer a report waits for the oldest reservation. One that was found later was found while it waited.
     fn patience_left(&self, now: Instant) -> Duration {
-        let since = self.awaited.oldest().map_or(self.reported, |oldest| oldest.max(self.reported));
+        let since = self.report.as_ref().map(|pending| pending.since).max(self.awaited.oldest()).unwrap_or(now);
         self.patience().saturating_sub(now.saturating_duration_since(since))
     }
 
@@ -612,19 +609,19 @@ impl Engine {
     /// that it is not complete. A program may never commit, and nothing is proven before it does.
     fn lose_patience(&mut self, now: Instant) {
         // A report that waits for a fence, too, waits on: programs come and go all the time.
-        if self.report.is_some()
-            && !self.report_is_due()
+        if !self.report_is_due()
             && !self.awaited.places.is_empty()
             && self.patience_left(now).is_zero()
+            && let Some(pending) = &mut self.report
         {
-            self.awaited.forgone = true;
+            pending.is_forgone = true;
             self.cap();
         }
     }
 
     /// Reports that so many events are held that no more are copied out of rings that fill up. Not every time.
     fn report_too_many(&mut self) -> Result<(), Error> {
-        if !self.merge.has_too_many {
+        if !self.merge.full.has_too_many {
             self.crowds.well();
             return Ok(());
         }
@@ -646,7 +643,7 @@ impl Engine {
         // What a proof releases at once need not leave its ring before.
         let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
         let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
-        self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
+        self.merge.full.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
         self.pace.refreshed(now, found);

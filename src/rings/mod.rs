@@ -98,6 +98,12 @@ impl CpuRing {
         Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
     }
 
+    /// Whether the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in a
+    /// small ring the fence's own events may fill a quarter.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.ring.used() > self.ring.size() / 2
+    }
+
     /// The position of the oldest byte that was not read.
     pub(crate) fn oldest(&self) -> u64 {
         self.copies.begin().unwrap_or(self.ring.tail())

@@ -10,8 +10,6 @@ pub(super) struct Awaited {
     pub(super) since: Option<Instant>,
     /// The reservations at which rings stand: CPU, place, and when the reader found it there.
     pub(super) places: SmallVec<[((u32, u64), Instant); 2]>,
-    /// Whether the report has waited long enough, and waits for none any more.
-    pub(super) forgone: bool,
 }
 
 impl Awaited {

@@ -1,0 +1,128 @@
+//! Full rings: held records are copied out of them, up to a bound. Beyond it they stay, and the kernel drops what does
+//! not fit and counts it.
+
+use crate::order::MOST_HELD;
+use crate::order::index::{Index, ROOM};
+use crate::order::stream::Stream;
+use crate::rings::{CpuRing, Rings};
+use std::time::Duration;
+
+/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
+/// are copied out of a ring unless its free part can take what is written meanwhile.
+const SOON: Duration = Duration::from_millis(10);
+
+/// Refreshes in quicker succession say little about how fast a ring is written.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
+const WINDOW: u32 = 32;
+
+/// How full a ring may be, in percent, before held records are copied out of it.
+const MARK: u64 = 75;
+
+/// The most events that are held while records are copied out of rings. Each takes 16 bytes, and some 100 more if a
+/// notice comes before it. Only rings of hostile records come near.
+const MOST_EVENTS: usize = 1 << 24;
+
+/// What is done about rings that fill up with held records.
+#[derive(Debug)]
+pub(crate) struct Full {
+    /// The most bytes that copies may take.
+    most_held: usize,
+    /// Whether held records stay in rings that outlive the reader.
+    keeps_adopted: bool,
+    /// The most events that are held while records are copied, and whether the last refresh has left a ring alone for
+    /// that reason.
+    pub(super) most_events: usize,
+    pub(crate) has_too_many: bool,
+    /// The time between the last two refreshes, if the program gives it.
+    pub(crate) pause: Option<Duration>,
+    /// Whether a ring was more than half full at a refresh since the last proof began, before held records were copied
+    /// out of it.
+    pub(crate) was_crowded: bool,
+    /// Refreshes since memory that was not needed was freed.
+    refreshed: u32,
+}
+
+impl Full {
+    /// `most_held`: what was asked for. Rings that nobody writes into, those of a recording, do not fill up.
+    pub(super) fn new(most_held: Option<usize>, rings: &Rings) -> Self {
+        Self {
+            most_held: if rings.are_complete() { 0 } else { most_held.unwrap_or(MOST_HELD) },
+            keeps_adopted: most_held.is_none(),
+            most_events: MOST_EVENTS,
+            has_too_many: false,
+            pause: None,
+            was_crowded: false,
+            refreshed: 0,
+        }
+    }
+
+    /// Copies held records out of rings that fill up with them, as long as the bounds allow it. Call it after a refresh.
+    pub(super) fn make_room(&mut self, cpu_rings: &mut [CpuRing], stream: &mut Stream) {
+        self.free_unneeded(cpu_rings, stream);
+        // Before copies make space: a ring that was crowded lets a proof begin at once.
+        self.was_crowded |= cpu_rings.iter().any(CpuRing::is_crowded);
+        // Dense numbers leave without a fence, until one is missing.
+        let flows = stream.flows();
+        stream.sync();
+        let has_too_many = stream.held() >= self.most_events;
+        self.has_too_many = false;
+        let mut memory = memory(cpu_rings);
+        if memory > self.most_held - self.most_held / 4 {
+            cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
+            memory = self::memory(cpu_rings);
+        }
+        for (cpu_ring, index) in cpu_rings.iter_mut().zip(&mut stream.indexes) {
+            let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
+            let soon = self.pause.map_or(0, |pause| written_within(SOON, index.found(), pause));
+            // Events that may leave are not held: the consumer makes space by taking them.
+            let is_out = flows || index.back().is_none_or(|back| stream.frontier.admits(back));
+            // A copy out of a ring that outlives the reader would be lost with it.
+            let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
+            if used <= mark_of(size, index.longest()).min(size.saturating_sub(soon)) || is_out || stays {
+                continue;
+            }
+            if has_too_many {
+                self.has_too_many = self.most_held > 0;
+                continue;
+            }
+            let more = cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
+            if memory + more <= self.most_held && index.spans(size) {
+                memory += more;
+                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
+            }
+        }
+        let counts = &mut stream.counts;
+        (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
+    }
+
+    /// Frees memory that was not needed for some refreshes, now and then.
+    fn free_unneeded(&mut self, cpu_rings: &mut [CpuRing], stream: &mut Stream) {
+        self.refreshed += 1;
+        if self.refreshed == WINDOW {
+            self.refreshed = 0;
+            cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
+            stream.indexes.iter_mut().for_each(Index::shrink);
+            stream.far.shrink_to(ROOM);
+        }
+    }
+}
+
+/// Bytes of memory that copies take now.
+fn memory(cpu_rings: &[CpuRing]) -> usize {
+    cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory()).sum()
+}
+
+/// The bytes that a ring may have in use before held records are copied out of it. The rest takes two more of the ring's
+/// longest records, or half of what one record leaves. The kernel never writes one byte of a ring.
+fn mark_of(size: u64, longest: u64) -> u64 {
+    let room = |records: u64| (size - 1).saturating_sub(records * longest);
+    (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
+}
+
+/// The bytes that are written in `time`, if `bytes` were written in `other`.
+fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
+    // SHORT also keeps the divisor above 0.
+    bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
+}
