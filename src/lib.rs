@@ -124,6 +124,7 @@ mod error;
 pub mod guide;
 mod instrument;
 mod order;
+mod proof;
 mod reader;
 mod record;
 mod recorder;
@@ -140,17 +141,16 @@ pub use account::cpu::Account;
 pub use account::status::Status;
 pub use error::{Error, ErrorKind};
 pub use order::Order;
-pub use order::barrier::Barrier;
 pub use order::certainty::Certainty;
-pub use order::epochs::Epochs;
 pub use order::event::{Damage, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly};
 pub use order::event_guard::{Batch, EventGuard};
-pub use order::fence::Fence;
 pub use order::hold::Hold;
 pub use order::key::Key;
 #[cfg(any(test, feature = "test-util"))]
 pub use order::merge::Merge;
-pub use order::proof::GracePeriods;
+pub use proof::barrier::Barrier;
+pub use proof::epochs::Epochs;
+pub use proof::fence::{Fence, GracePeriods};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};

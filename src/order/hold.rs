@@ -1,10 +1,10 @@
 //! The choice of a hold rule. What each does is in rules.rs.
 
 use crate::error::Error;
-use crate::order::barrier::Barrier;
-use crate::order::epochs::Epochs;
-use crate::order::fence::Fence;
 use crate::order::rules::Rule;
+use crate::proof::barrier::Barrier;
+use crate::proof::epochs::Epochs;
+use crate::proof::fence::Fence;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::time::Duration;

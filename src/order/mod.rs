@@ -1,8 +1,7 @@
 //! Order: the records of all rings as one stream, in place.
 //!
-//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys,
-//! hold rules and fences. Its threads wait for grace periods. It reads a clock only to check that keys are not in the
-//! future.
+//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys
+//! and hold rules. It reads a clock only to check that keys are not in the future.
 //!
 //! # Index, frontier, merge, yield, tails
 //!
@@ -23,14 +22,9 @@
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
 mod array;
-pub(crate) mod barrier;
 pub(crate) mod certainty;
-mod cpu_visits;
-pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod event_guard;
-pub(crate) mod fence;
-pub(crate) mod fences;
 mod footprint;
 pub(crate) mod frontier;
 pub(crate) mod full;
@@ -41,12 +35,10 @@ pub(crate) mod key;
 pub(crate) mod merge;
 mod options;
 mod place;
-pub(crate) mod proof;
 mod queue;
 pub(crate) mod rules;
 mod self_filter;
 mod stream;
-pub(crate) mod watch;
 
 pub use options::Order;
 pub(crate) use options::{LATENCY, MOST_HELD};

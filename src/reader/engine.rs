@@ -10,9 +10,11 @@ use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
-use crate::order::proof::{Proof, Proves};
 use crate::order::rules::Rule;
 use crate::order::{self, Order};
+use crate::proof::fence::Fence;
+use crate::proof::kinds::Proof;
+use crate::proof::proves::Proves;
 use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::rings::Rings;
@@ -123,7 +125,7 @@ impl Engine {
         let spin = order.spin;
         let merge = Merge::new(rings, order)?;
         // A recording is complete, and nothing waits for proof.
-        let proof = hold.fence().filter(|_| !complete).map(Proof::start).transpose()?;
+        let proof = hold.fence().filter(|_| !complete).map(Fence::start).transpose()?;
         // The first check also finds CPUs that came while rings were opened (`Hotplug`), so no message need come.
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;

@@ -42,7 +42,7 @@ macro_rules! reader_face {
         /// the hold rule needs no fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" changes to "map" for
         /// good if the kernel begins to refuse it.
         pub fn fence(&self) -> Option<&'static str> {
-            self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
+            self.engine.proof.as_ref().map($crate::proof::kinds::Proof::name)
         }
 
         /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all

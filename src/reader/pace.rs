@@ -10,9 +10,9 @@
 //! events, it rests before it refreshes again. It gathers as many events as make a wake-up cheap, but no longer than
 //! [`Order::latency`](crate::Order::latency) allows.
 
-use crate::order::fence::Fence;
 use crate::order::hold::Hold;
 use crate::order::rules::Rule;
+use crate::proof::fence::Fence;
 use std::time::{Duration, Instant};
 
 /// Enough new events to justify a refresh between ticks: some twenty times as many as it causes.
@@ -21,7 +21,7 @@ pub(crate) const WORTH_A_REFRESH: usize = 64;
 /// Enough held events to justify a fence that would release them: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
 
-/// Held events that justify one visit to a CPU that delays a grace period (`order/cpu_visits.rs`), if many wait.
+/// Held events that justify one visit to a CPU that delays a grace period (`proof/cpu_visits.rs`), if many wait.
 const WORTH_A_CPU_VISIT: usize = 512;
 
 /// Enough events for one wake-up: reading them costs about as much as the wake-up does.

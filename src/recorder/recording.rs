@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::order::certainty::Certainty;
-use crate::order::fence::Fence;
-use crate::order::fences::Fences;
 use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;
-use crate::order::proof::Proves;
+use crate::proof::fence::Fence;
+use crate::proof::kinds::Proof;
+use crate::proof::proves::Proves;
 use crate::record::Record;
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
@@ -64,7 +64,7 @@ pub struct Recorder {
     pub(super) keys: Keys,
     /// Whether keys are times of the rings' clock.
     timed: bool,
-    fences: Fences,
+    proof: Proof,
     /// The records of the rings at the last stop, in order. Kept to reuse the memory.
     pub(super) marks: Vec<Mark>,
     /// The largest key among them that is not in the future.
@@ -118,7 +118,7 @@ impl Recorder {
         if timed && !rings.have_one_clock() {
             keys.distrust();
         }
-        Ok(Self { timed, keys, fences: Fences::start(fence)?, rings, marks: Vec::new(), newest: 0 })
+        Ok(Self { timed, keys, proof: fence.start()?, rings, marks: Vec::new(), newest: 0 })
     }
 
     /// The rings, for their sources and formats, and for writing what they hold as a recording.
@@ -168,7 +168,7 @@ impl Recorder {
         if self.rings.control().is_forked() {
             return Err(Error::forked());
         }
-        let stopped = self.rings.control().freeze().and_then(|()| self.fences.wait());
+        let stopped = self.rings.control().freeze().and_then(|()| self.proof.wait());
         // Resumes when dropped, even if not all rings could be stopped.
         let mut frozen = Frozen::new(self);
         stopped?;

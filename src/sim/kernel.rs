@@ -1,10 +1,10 @@
 //! A simulated machine: its CPUs, and calls that make them write.
 
 use crate::error::Error;
-use crate::order::epochs::Epochs;
-use crate::order::fence::Fence;
 use crate::order::hold::Hold;
 use crate::order::key::Key;
+use crate::proof::epochs::Epochs;
+use crate::proof::fence::Fence;
 use crate::record::clock::Clock;
 use crate::record::{Layout, Origin};
 use crate::recorder::Recorder;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 4] = [
     &["instrument", "sys", "error"],
     &["ring", "record", "sequence", "account"],
-    &["rings"],
+    &["rings", "proof"],
     &["order", "reader", "recorder", "sim", "guide"],
 ];
 

@@ -1,11 +1,11 @@
 //! What every rule keeps. A new rule needs a line in `all`, which does not compile without it.
 
 use super::*;
-use crate::order::barrier::Barrier;
 use crate::order::certainty::Certainty;
-use crate::order::fence::Fence;
 use crate::order::frontier::Frontier;
 use crate::order::hold::Hold;
+use crate::proof::barrier::Barrier;
+use crate::proof::fence::Fence;
 use crate::sim::Kernel;
 use crate::{Merge, Order};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::order::event::{Event, Item};
-use crate::order::fence::Fence;
+use crate::proof::fence::Fence;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
 use crate::rings::CpuRing;

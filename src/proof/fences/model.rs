@@ -5,7 +5,7 @@ use super::{Fences, Shared, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::order::frontier::Frontier;
 use crate::order::hold::Hold;
-use crate::order::proof::Proves;
+use crate::proof::proves::Proves;
 use crate::sys::thread::Thread;
 use loom::thread::JoinHandle;
 use std::io;

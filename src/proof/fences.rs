@@ -1,14 +1,13 @@
-//! A thread that waits for grace periods, one at a time, on request: what a [`Fence`] of the kernel is, or a custom
-//! one.
+//! A thread that waits for grace periods, one at a time, on request: what a
+//! [`Fence`](crate::Fence) of the kernel is, or a custom one.
 
 #[cfg(all(test, loom))]
 mod model;
 
 use crate::error::{Error, ErrorKind};
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
-use crate::order::cpu_visits::CpuVisits;
-use crate::order::fence::Fence;
-use crate::order::proof::{Course, Proves};
+use crate::proof::cpu_visits::CpuVisits;
+use crate::proof::proves::{Course, Proves};
 use crate::sys::fork::Owner;
 use crate::sys::grace::Grace;
 use crate::sys::status::Status;
@@ -110,25 +109,28 @@ fn hint(is_expedited: bool) -> String {
 
 impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
-    pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
-        Self::start_within(TO_OPEN, fence, Way::open)
+    pub(crate) fn start(wanted: Wanted) -> Result<Self, Error> {
+        Self::start_within(TO_OPEN, wanted, Way::open)
     }
 
     fn start_within(
         most: Duration,
-        fence: &Fence,
-        open: impl FnOnce(&Fence) -> Result<Way, String> + Send + 'static,
+        wanted: Wanted,
+        open: impl FnOnce(Wanted) -> Result<Way, String> + Send + 'static,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
         let (sender, answer) = mpsc::sync_channel(1);
+        let (every, is_expedited) = match wanted {
+            Wanted::Expedited { every } => (every, true),
+            _ => (SHORTEST, false),
+        };
         let body = {
             let shared = Arc::clone(&shared);
-            let fence = fence.clone();
             move || {
                 let _gone = Gone(Arc::clone(&shared));
                 // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters
                 // it.
-                match open(&fence) {
+                match open(wanted) {
                     Ok(mut way) => {
                         let _ = sender.send(Ok((way.name(), Thread::current())));
                         serve(&shared, &mut way);
@@ -138,16 +140,12 @@ impl Fences {
             }
         };
         let thread = spawn_without_signals("perfweave-fence", body).map_err(Error::cannot("start a thread"))?;
-        let every = match fence {
-            Fence::Expedited { every } => *every,
-            _ => SHORTEST,
-        };
         match answer.recv_timeout(most) {
             Ok(Ok((name, known))) => Ok(Self::over(shared, Some(thread), name, known, every)),
             Ok(Err(tried)) => {
                 // The thread is ending, and drops what it holds.
                 let _ = thread.join();
-                Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
+                Err(Error::no_fence(&tried, hint(is_expedited)))
             }
             // Neither answer came, so the thread panicked while it opened a way.
             Err(RecvTimeoutError::Disconnected) => Err(Error::no_fence("its thread died", "")),
@@ -178,11 +176,6 @@ impl Fences {
     pub(crate) fn threads(&self) -> impl Iterator<Item = &Arc<Thread>> {
         let visits = self.visits.as_ref().and_then(Option::as_ref);
         std::iter::once(&self.known).chain(visits.and_then(CpuVisits::known))
-    }
-
-    /// Whether this is the process that has the thread, and no forked child.
-    pub(crate) fn is_here(&self) -> bool {
-        self.owner.is_here()
     }
 
     /// Speeds up the grace period under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times
@@ -268,8 +261,8 @@ impl Proves for Fences {
         Ok(())
     }
 
-    fn fences(&self) -> Option<&Fences> {
-        Some(self)
+    fn is_here(&self) -> bool {
+        self.owner.is_here()
     }
 }
 
@@ -311,6 +304,19 @@ impl Drop for Gone {
     }
 }
 
+/// What is asked for.
+pub(crate) enum Wanted {
+    /// The first grace period of the kernel that works, and without a privilege if there is one.
+    Any,
+    Membarrier,
+    Map,
+    /// `every`: the shortest time between two starts.
+    Expedited {
+        every: Duration,
+    },
+    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+}
+
 /// A grace period of the kernel, or a custom one. Not `Send`, because a [`Grace`] is not.
 enum Way {
     /// `any`: another way may replace it.
@@ -322,23 +328,20 @@ enum Way {
 }
 
 impl Way {
-    /// Opens the first way of a fence that works, for use on the calling thread, or says why none works.
-    fn open(fence: &Fence) -> Result<Self, String> {
+    /// Opens the first way that works, for use on the calling thread, or says why none works.
+    fn open(wanted: Wanted) -> Result<Self, String> {
         let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
         let membarrier = || Grace::membarrier().map_err(named("membarrier"));
         let map = || Grace::map().map_err(named("array of maps"));
-        let grace = match fence {
+        let any = matches!(wanted, Wanted::Any);
+        let grace = match wanted {
             // Membarrier first, since it needs no privilege.
-            Fence::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
-            Fence::Membarrier => membarrier(),
-            Fence::Map => map(),
-            Fence::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
-            Fence::Custom(wait) => return Ok(Self::Custom(Arc::clone(wait))),
-            // Never asked for here: `Proof::start` takes these two before.
-            Fence::Epochs(_) => return Err("epochs are no grace period".into()),
-            Fence::Reserved(_) => return Err("reservations are no grace period".into()),
+            Wanted::Any => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
+            Wanted::Membarrier => membarrier(),
+            Wanted::Map => map(),
+            Wanted::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
+            Wanted::Custom(wait) => return Ok(Self::Custom(wait)),
         };
-        let any = matches!(fence, Fence::Auto);
         grace.map(|grace| Self::Kernel { grace, any })
     }
 
@@ -416,12 +419,12 @@ mod tests {
         let (sender, gate) = mpsc::channel::<()>();
         let (waits, is_waiting) = mpsc::channel();
         let gate = Mutex::new((gate, waits));
-        let fence = Fence::custom(move || {
+        let fence = Wanted::Custom(Arc::new(move || {
             let (gate, waits) = &*gate.lock().unwrap();
             waits.send(()).unwrap();
             gate.recv().map_err(io::Error::other)
-        });
-        let mut fences = Fences::start(&fence).unwrap();
+        }));
+        let mut fences = Fences::start(fence).unwrap();
         fences.begin();
         is_waiting.recv_timeout(Duration::from_secs(120)).expect("the grace period begins");
         let shared = Arc::downgrade(&fences.shared);
@@ -441,8 +444,8 @@ mod tests {
     fn a_wait_for_a_grace_period_that_does_not_end_is_an_error() {
         let (sender, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
-        let fence = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
-        let mut fences = Fences::start(&fence).unwrap();
+        let fence = Wanted::Custom(Arc::new(move || gate.lock().unwrap().recv().map_err(io::Error::other)));
+        let mut fences = Fences::start(fence).unwrap();
         for _ in 0..2 {
             let error = fences.wait_within(Duration::from_millis(20)).unwrap_err();
             assert!(error.to_string().ends_with("it has not ended within 20ms"), "{error}");
@@ -455,12 +458,12 @@ mod tests {
     #[test]
     fn a_way_that_does_not_open_is_an_error() {
         let (sender, gate) = mpsc::channel::<()>();
-        let open = move |fence: &Fence| {
+        let open = move |wanted: Wanted| {
             let _ = gate.recv();
-            Way::open(fence)
+            Way::open(wanted)
         };
-        let fence = Fence::custom(|| Ok(()));
-        let error = Fences::start_within(Duration::from_millis(20), &fence, open).unwrap_err();
+        let wanted = Wanted::Custom(Arc::new(|| Ok(())));
+        let error = Fences::start_within(Duration::from_millis(20), wanted, open).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Limit);
         assert!(error.to_string().contains("within 20ms"), "{error}");
         drop(sender);

@@ -1,7 +1,7 @@
 //! What orders a reservation before the key drawn in it, for all CPUs to see: the proof for BPF ring buffers.
 
 use crate::error::{Error, ErrorKind};
-use crate::order::proof::{Course, Proves};
+use crate::proof::proves::{Course, Proves};
 use crate::rings::Rings;
 use crate::sys::machine;
 use crate::sys::machine::{CpuList, OnlineCpus};

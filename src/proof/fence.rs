@@ -1,9 +1,11 @@
 //! Fences: what proves that no smaller key is in flight. A grace period, mostly; never a memory fence.
 
 use crate::error::Error;
-use crate::order::barrier::Barrier;
-use crate::order::epochs::Epochs;
-use crate::order::proof::{GracePeriods, Proof};
+use crate::proof::barrier::{Barrier, Reserved};
+use crate::proof::epochs::Epochs;
+use crate::proof::fences::{Fences, Wanted};
+use crate::proof::kinds::Proof;
+use crate::proof::watch::Watch;
 use crate::rings::Rings;
 use std::fmt;
 use std::io;
@@ -96,7 +98,7 @@ impl Fence {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
-        Proof::start(self).map(GracePeriods)
+        self.start().map(GracePeriods)
     }
 
     /// Checks that it proves something for these rings.
@@ -105,6 +107,19 @@ impl Fence {
             Self::Epochs(epochs) => epochs.check(rings),
             Self::Reserved(barrier) => barrier.check(rings),
             _ => Ok(()),
+        }
+    }
+
+    /// Prepares the proof that it asks for.
+    pub(crate) fn start(&self) -> Result<Proof, Error> {
+        match self {
+            Self::Epochs(epochs) => Watch::start(epochs.clone()).map(Proof::Epochs),
+            Self::Reserved(barrier) => Reserved::start(*barrier).map(Proof::Reserved),
+            Self::Auto => Fences::start(Wanted::Any).map(Proof::Fences),
+            Self::Membarrier => Fences::start(Wanted::Membarrier).map(Proof::Fences),
+            Self::Map => Fences::start(Wanted::Map).map(Proof::Fences),
+            Self::Expedited { every } => Fences::start(Wanted::Expedited { every: *every }).map(Proof::Fences),
+            Self::Custom(wait) => Fences::start(Wanted::Custom(Arc::clone(wait))).map(Proof::Fences),
         }
     }
 
@@ -125,5 +140,58 @@ impl fmt::Debug for Fence {
             Self::Epochs(epochs) => epochs.fmt(f),
             Self::Reserved(barrier) => f.debug_tuple("Reserved").field(barrier).finish(),
         }
+    }
+}
+
+/// A way to wait for grace periods that works on this machine. See [`Fence::open`].
+pub struct GracePeriods(Proof);
+
+impl GracePeriods {
+    /// The way in use: "membarrier", "map", "expedited", "custom" or "epochs".
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Begins a grace period and does not wait, for a test that drives a [`Merge`](crate::Merge): call it right after
+    /// [`Merge::begin_fence`](crate::Merge::begin_fence). Returns false if one is already under way.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn begin(&mut self) -> bool {
+        let may = !self.0.is_under_way();
+        if may {
+            self.0.begin();
+        }
+        may
+    }
+
+    /// The result of the grace period under way, if it has ended, without waiting. Returned once. Then call
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if it failed.
+    ///
+    /// # Errors
+    /// As [`GracePeriods::wait`].
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn poll(&mut self) -> Option<io::Result<()>> {
+        if let Some(ended) = self.0.ended() {
+            return Some(ended);
+        }
+        // A grace period of the kernel replaces the proof for a program that stays inside.
+        self.0.epochs()?.lose_patience().err().map(Err)
+    }
+
+    /// Waits for a grace period that begins now, for a minute at most. Blocks, and cannot be interrupted. Any thread may
+    /// call it.
+    ///
+    /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
+    ///
+    /// # Errors
+    /// The error of the kernel or of the function, that the function panicked, or that a minute is over. In a forked child, that the thread is
+    /// the parent's. Nothing is proven in these cases.
+    pub fn wait(&mut self) -> io::Result<()> {
+        self.0.wait().map_err(Error::into_source)
+    }
+}
+
+impl fmt::Debug for GracePeriods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GracePeriods").field(&self.name()).finish()
     }
 }

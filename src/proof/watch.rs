@@ -2,11 +2,10 @@
 
 use crate::error::Error;
 use crate::instrument::step;
-use crate::order::barrier::{Barrier, Reserved};
-use crate::order::epochs::Epochs;
-use crate::order::fence::Fence;
-use crate::order::fences::Fences;
-use crate::order::proof::{Course, Proves};
+use crate::proof::barrier::{Barrier, Reserved};
+use crate::proof::epochs::Epochs;
+use crate::proof::fences::{Fences, Wanted};
+use crate::proof::proves::{Course, Proves};
 use crate::ring::{Epoch, EpochWords};
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,7 +25,7 @@ pub(crate) struct Watch {
     /// Whether the words were read repeatedly for this proof.
     pub(super) spun: bool,
     /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
-    stand_in: Option<Fences>,
+    pub(super) stand_in: Option<Fences>,
     /// Since when the grace period under way replaces this proof. A grace period may be left from an earlier proof.
     standing_in: Option<Instant>,
     /// How often it replaced a proof.
@@ -118,8 +117,8 @@ impl Watch {
             return Ok(());
         }
         if self.stand_in.is_none() {
-            let fence = self.epochs.stand_in.as_ref().map_or(Fence::Auto, |wait| Fence::Custom(wait.clone()));
-            let started = Fences::start(&fence).map_err(io::Error::other);
+            let fence = self.epochs.stand_in.as_ref().map_or(Wanted::Any, |wait| Wanted::Custom(wait.clone()));
+            let started = Fences::start(fence).map_err(io::Error::other);
             // The next proof also proves the events of this one.
             self.course.is_under_way = started.is_ok();
             self.stand_in = Some(started?);
@@ -212,8 +211,8 @@ impl Proves for Watch {
         Ok(())
     }
 
-    fn fences(&self) -> Option<&Fences> {
-        self.stand_in.as_ref()
+    fn is_here(&self) -> bool {
+        self.stand_in.as_ref().is_none_or(Fences::is_here)
     }
 }
 
@@ -222,8 +221,8 @@ mod tests {
     use super::*;
     use crate::instrument::count;
     use crate::sim::Kernel;
-    use std::sync::Mutex;
     use std::sync::mpsc;
+    use std::sync::{Arc, Mutex};
 
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
@@ -278,8 +277,8 @@ mod tests {
         let (open, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
         let mut watch = Watch::start(kernel.epochs().patience(Duration::ZERO)).unwrap();
-        let fence = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
-        watch.stand_in = Some(Fences::start(&fence).unwrap());
+        let fence = Wanted::Custom(Arc::new(move || gate.lock().unwrap().recv().map_err(io::Error::other)));
+        watch.stand_in = Some(Fences::start(fence).unwrap());
 
         kernel.begin(0, 1);
         watch.begin();

@@ -1,0 +1,21 @@
+//! Proofs that no smaller key is in flight.
+//!
+//! This room takes what a user chose ([`Fence`](crate::Fence)) and gives a reader one thing to begin, to ask for its
+//! end, and to wait for ([`Proves`](proves::Proves)). It knows no key and no event.
+//!
+//! | kind | file | what ends it |
+//! | --- | --- | --- |
+//! | grace periods | fences.rs, sped up by cpu_visits.rs | a thread that waits for the kernel |
+//! | writers' epochs | watch.rs, over the words of epochs.rs | each program that was inside has left |
+//! | reservations | barrier.rs | each CPU has ordered its stores |
+//!
+//! Begin with `fence.rs`.
+
+pub(crate) mod barrier;
+mod cpu_visits;
+pub(crate) mod epochs;
+pub(crate) mod fence;
+mod fences;
+pub(crate) mod kinds;
+pub(crate) mod proves;
+mod watch;
