@@ -6,7 +6,6 @@ use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;
 use crate::proof::fence::Fence;
 use crate::proof::kinds::Proof;
-use crate::proof::proves::Proves;
 use crate::record::Record;
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
