@@ -102,11 +102,11 @@ fn order(recording: &Recording, output: &mut impl Write) -> io::Result<()> {
         // No recorder writes these any more.
         let releases = match releases {
             0 => String::new(),
-            times => format!("{times} times from which on events left before their order was proven, "),
+            times => format!(", {times} of events that left before their order was proven"),
         };
         writeln!(
             output,
-            "told by notices: {missing} missing numbers; {releases}{damaged} times damage, {dark} times a CPU that was not traced any more"
+            "told by notices: {missing} missing numbers; {damaged} notices of damage, {dark} of CPUs that were not traced any more{releases}"
         )?;
     }
     Ok(())
