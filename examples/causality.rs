@@ -160,7 +160,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("damaged              {}", total.damaged);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
         println!("stand-ins            {} kernel fences, for programs that did not leave", status.stand_ins);
-        println!("memory for holding   {} KiB at most", status.most_memory >> 10);
+        println!("memory for copies    {} KiB at most", status.most_memory >> 10);
     }
     Ok(())
 }
