@@ -108,7 +108,6 @@ impl Summary {
                 }
             }
             Item::Lost(lost) => self.lost += lost.count,
-            Item::EarlyRelease(unproven) => eprintln!("{unproven:?}"),
             Item::Untraced(untraced) => eprintln!("{untraced:?}"),
             _ => self.damaged += 1,
         }

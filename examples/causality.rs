@@ -15,9 +15,7 @@
 //! cargo run --release --example causality -- --rings bpf --hold reserved --seconds 10
 //! ```
 
-use perfweave::{
-    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, WhenFull,
-};
+use perfweave::{Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
@@ -30,7 +28,7 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|expedited|epoch|reserved|isolated|programs|lag=1ms|none]
-          [--full copy|copy=MIB|release|discard] [--epochs rightly|unlooked|key-first|leave-first|generations|forget]
+          [--held MIB] [--epochs rightly|unlooked|key-first|leave-first|generations|forget]
           [--keys inside|barrier|first|output] [--sleep US] [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--every US]
           [--spin US] [--json]
   --rings    perf rings, a BPF ring buffer for each CPU, one that all CPUs share, or both a perf ring and a BPF ring buffer for each CPU
@@ -44,7 +42,7 @@ causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|exped
              bpf_ringbuf_output() [barrier with --hold programs, else inside]
   --sleep    a program sleeps inside a reservation for so many microseconds, again and again; 0 for none [0]
   --spin     how long the reader goes on looking before it sleeps, in microseconds [0]
-  --full     what to do about held records when a ring is full: copy (with so many MiB), release, discard [copy]
+  --held     how many MiB of held records may be copied out of rings that fill up; with 0 the kernel drops what does not fit [64]
   --bytes    bytes of each ring, a power of two [8388608]
   --stall    the consumer does something else for so many milliseconds, ten times a second [0]
   --seconds  how long the load runs [10]
@@ -73,7 +71,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         // A proof that looks at nothing.
         Rule::Epochs(None) => Hold::Fence(Fence::custom(|| Ok(()))),
     };
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(options.full).spin(options.spin);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(options.held).spin(options.spin);
     let rings = maps.open(options.bytes, &order)?;
     let clock = rings.clock();
     let mut reader = Reader::new(rings, order)?;
@@ -129,7 +127,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 "hold": reader.hold().to_string(),
                 "fence": fence,
                 "yielded": tally.yielded,
-                "unproven": total.early,
+                "unproven": tally.unproven,
                 "late": total.late,
                 "max_late_ns": total.max_late,
                 "out_of_order": tally.out_of_order,
@@ -151,7 +149,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     } else {
         println!("hold rule            {} (fence: {fence}, {} of them)", reader.hold(), status.fences);
         println!("events               {} of {written} written", tally.yielded);
-        println!("unproven             {} let out early, because memory was used up", total.early);
+        println!("unproven             {}", tally.unproven);
         println!("late                 {} (at most by {} ns)", total.late, total.max_late);
         println!("ring by ring         {} would have come out of order", tally.inversions_by_ring);
         println!("repaired in a ring   {}", total.repaired);
@@ -162,7 +160,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("damaged              {}", total.damaged);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
         println!("stand-ins            {} kernel fences, for programs that did not leave", status.stand_ins);
-        println!("memory for holding   {} KiB at most", status.most_memory >> 10);
+        println!("memory for copies    {} KiB at most", status.most_memory >> 10);
     }
     Ok(())
 }
@@ -174,7 +172,8 @@ struct Options {
     way: Way,
     time: Duration,
     delay: u32,
-    full: WhenFull,
+    /// Bytes.
+    held: usize,
     bytes: u64,
     stall: Duration,
     spin: Duration,
@@ -215,7 +214,7 @@ impl Options {
             way: args.value("--keys", parse_way)?.unwrap_or(way),
             time: args.seconds(10.0)?,
             delay: args.value("--delay", |text| text.parse().map_err(|error| format!("{error}")))?.unwrap_or(2000),
-            full: args.value("--full", parse_full)?.unwrap_or_default(),
+            held: args.value("--held", parse_mib)?.unwrap_or(64 << 20),
             bytes: args.value("--bytes", number)?.unwrap_or(8 << 20),
             stall: Duration::from_millis(args.value("--stall", number)?.unwrap_or(0)),
             spin: Duration::from_micros(args.value("--spin", number)?.unwrap_or(0)),
@@ -351,6 +350,8 @@ struct Tally {
     largest: u64,
     /// Checked here again, independent of the certainty.
     out_of_order: u64,
+    /// Those whose order is only assumed.
+    unproven: u64,
     /// One ring for all CPUs.
     shared: bool,
     by_ring: ByRing<u64>,
@@ -370,6 +371,7 @@ impl Tally {
             if key < self.largest && event.certainty() != Certainty::Late {
                 self.out_of_order += 1;
             }
+            self.unproven += u64::from(event.certainty() == Certainty::Assumed);
             self.largest = self.largest.max(key);
             self.held_us.push(u32::try_from(now.saturating_sub(key) / 1000).unwrap_or(u32::MAX));
             self.by_ring.push(if self.shared { 0 } else { record.cpu() }, key);
@@ -454,16 +456,9 @@ fn parse_keeping(name: &str) -> Result<Option<bpf::Keeping>, String> {
     }))
 }
 
-fn parse_full(name: &str) -> Result<WhenFull, String> {
-    Ok(match name {
-        "copy" => WhenFull::default(),
-        "release" => WhenFull::Release,
-        "discard" => WhenFull::Discard,
-        other => {
-            let mib = other.strip_prefix("copy=").and_then(|mib| mib.parse::<usize>().ok());
-            WhenFull::Copy { most: mib.ok_or_else(|| format!("no way {other} to treat full rings"))? << 20 }
-        }
-    })
+fn parse_mib(text: &str) -> Result<usize, String> {
+    let bytes = text.parse::<usize>().ok().and_then(|mib| mib.checked_mul(1 << 20));
+    bytes.ok_or_else(|| format!("{text} is no number of MiB"))
 }
 
 fn parse_lag(text: &str) -> Option<Duration> {

@@ -7,12 +7,11 @@
 //!
 //! ```text
 //! cargo run --release --example gaps -- --seconds 5
-//! cargo run --release --example gaps -- --seconds 5 --pauses --full copy
+//! cargo run --release --example gaps -- --seconds 5 --pauses --held 16
 //! ```
 
 use perfweave::{
     Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Order, Pause, Reader, SequenceAnomaly, Status,
-    WhenFull,
 };
 use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;
@@ -24,11 +23,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-gaps [--seconds N] [--pages N] [--full hold|release|copy] [--dense] [--pauses] [--offline] [--quiet] [--json]
+gaps [--seconds N] [--pages N] [--held MIB] [--dense] [--pauses] [--offline] [--quiet] [--json]
   --seconds  how long the load runs [5]
   --pages    pages of each ring [1]
-  --full     what to do about held records when a ring is full [hold]: hold loses most, since a ring stays full until a
-             fence has ended
+  --held     how many MiB of held records may be copied out of rings that fill up [0]: with 0 it loses most, since a
+             ring stays full until a fence has ended
   --dense    order by the number of the whole machine, and tell its gaps, instead of by time, with each CPU's own
   --pauses   pause and resume the output now and then, in both ways
   --offline  take the last CPU offline and back, twice, if PERFWEAVE_HOTPLUG=1
@@ -50,7 +49,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let mut args = Args::new(HELP);
     let time = args.seconds(5.0)?;
     let pages = args.value("--pages", |text| text.parse().map_err(|_| format!("{text} pages")))?.unwrap_or(1);
-    let full = args.value("--full", parse_full)?.unwrap_or(WhenFull::Discard);
+    let mib = |text: &str| text.parse().map_err(|_| format!("{text} is no number of MiB"));
+    let held: usize = args.value("--held", mib)?.unwrap_or(0);
     let [dense, pauses, offline] = ["--dense", "--pauses", "--offline"].map(|flag| args.flag(flag));
     let [quiet, json] = ["--quiet", "--json"].map(|flag| args.flag(flag));
     args.finish()?;
@@ -70,7 +70,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     };
     let rings = order.ring_options().bpf_output(&events).pages(pages).open()?;
     let cpus: Vec<u32> = rings.cpus().collect();
-    let mut reader = Reader::new(rings, order.when_full(full))?;
+    let mut reader = Reader::new(rings, order.most_held(held.saturating_mul(1 << 20)))?;
     let handle = reader.handle();
 
     let link = on_syscall.attach_raw_tracepoint("sys_enter")?;
@@ -94,7 +94,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let Some(batch) = reader.batch(left.min(Duration::from_millis(10)))? else { break };
             tally.batch(batch, &mut printer);
         }
-        // Slow, so that records are lost under every policy for full rings.
+        // Slow, so that records are lost however much may be copied.
         std::thread::sleep(Duration::from_millis(2));
     }
     load.end();
@@ -137,13 +137,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "balanced": balanced,
                 "out_of_order": tally.out_of_order,
                 "late": total.late,
-                "unproven": total.early,
                 "found": tally.found,
                 "repaired": total.repaired,
                 "damaged": total.damaged,
                 "cpus": cpus,
                 "pages": pages,
-                "full": format!("{full:?}"),
+                "held_mib": held,
                 "dense": dense,
                 "pauses": pauses,
                 "offline": offline,
@@ -155,7 +154,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             println!("{}; refused {refused}", account.explained(refused));
         }
         println!("written              {machine}, {:.0} a second", machine as f64 / time.as_secs_f64());
-        println!("yielded              {} ({} unproven, {} late)", total.yielded, total.early, total.late);
+        println!("yielded              {} ({} late)", total.yielded, total.late);
         println!("out of order         {} that were not marked late", tally.out_of_order);
         println!("lost, refused        {}, {refused}", total.lost);
         println!("missing              {} in {} gaps, {} behind all", missing, tally.gaps, behind_all);
@@ -235,7 +234,7 @@ struct Tally {
     /// The sum of LOST events, by CPU.
     lost: Vec<u64>,
     gaps: u64,
-    /// Numbers that came after they were given up to make room.
+    /// Numbers that came after they were told as missing.
     found: u64,
     largest: u64,
     out_of_order: u64,
@@ -371,13 +370,4 @@ fn go_and_come_back(every: Duration, wait: &dyn Fn(Duration) -> bool) -> Result<
         load::set_online(cpu, true).map_err(|error| format!("CPU {cpu} does not come back: {error}"))?;
     }
     Ok(())
-}
-
-fn parse_full(name: &str) -> Result<WhenFull, String> {
-    Ok(match name {
-        "hold" => WhenFull::Discard,
-        "release" => WhenFull::Release,
-        "copy" => WhenFull::Copy { most: 16 << 20 },
-        other => return Err(format!("no way {other} to treat full rings")),
-    })
 }

@@ -77,12 +77,11 @@ fn answer(mut client: &TcpStream, handle: &Handle) -> Result<(), Box<dyn Error>>
 /// The text format of Prometheus.
 fn metrics(handle: &Handle) -> Result<String, perfweave::Error> {
     let status = handle.status()?;
-    let Account { yielded: records, lost, late, early, damaged, .. } = status.total();
+    let Account { yielded: records, lost, late, damaged, .. } = status.total();
     let counters = [
         ("records", "Records that were yielded", records),
         ("lost", "Records that the kernel dropped because a ring was full", lost),
         ("late", "Records that came after a larger key", late),
-        ("early", "Records that left before their order was proven", early),
         ("damaged", "Bytes that were no record, by occurrence", damaged),
     ];
     let counter = |(name, help, value): &(&str, &str, u64)| {

@@ -98,7 +98,6 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "written": written,
                 "lost": total.lost,
                 "late": total.late,
-                "unproven": total.early,
                 "damaged": total.damaged,
                 "cpus": [first, second],
                 "hold": reader.hold().to_string(),
@@ -113,7 +112,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             tally.violations_by_ring
         );
         println!("lost, damaged         {}, {}", total.lost, total.damaged);
-        println!("unproven, late        {}, {}", total.early, total.late);
+        println!("late                  {}", total.late);
         println!("hold rule             {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
     Ok(tally.violations == 0)

@@ -279,15 +279,15 @@ impl Scheduler {
         let joined: usize = rows.iter().map(|(_, _, times, _)| times).sum();
         writeln!(out)?;
         writeln!(out, "{} events, {joined} wake-ups joined to their switch, {} pairs", self.events, rows.len())?;
-        let Account { lost, early, late, damaged, .. } = status.total();
-        writeln!(out, "lost {lost}, let out before their order was proven {early}, late {late}, damaged {damaged}")?;
+        let Account { lost, late, damaged, .. } = status.total();
+        writeln!(out, "lost {lost}, late {late}, damaged {damaged}")?;
         writeln!(out, "left out {} events of this program alone", status.left_out)?;
         writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
     }
 
     fn json(&mut self, reader: &Reader, is_simulated: bool) -> String {
         let status = reader.status();
-        let (Account { lost, late, early, damaged, .. }, left_out) = (status.total(), status.left_out);
+        let (Account { lost, late, damaged, .. }, left_out) = (status.total(), status.left_out);
         let (rows, hold) = (self.busiest(), reader.hold());
         let pairs = rows.iter().take(15).map(|(waker, woken, times, [p50, p99, max])| {
             let (waker, woken) = (quoted(waker), quoted(woken));
@@ -298,12 +298,10 @@ impl Scheduler {
         let pairs = pairs.collect::<Vec<_>>().join(",");
         let fence = reader.fence().map_or("null".to_owned(), quoted);
         let joined: usize = rows.iter().map(|(_, _, times, _)| times).sum();
-        format!(
-            r#"{{"events":{},"lost":{lost},"late":{late},"unproven":{early},"damaged":{damaged},"left_out":{left_out},"#,
-            self.events
-        ) + &format!(
-            r#""hold":"{hold}","fence":{fence},"simulated":{is_simulated},"joined":{joined},"pairs":[{pairs}]}}"#
-        )
+        format!(r#"{{"events":{},"lost":{lost},"late":{late},"damaged":{damaged},"left_out":{left_out},"#, self.events)
+            + &format!(
+                r#""hold":"{hold}","fence":{fence},"simulated":{is_simulated},"joined":{joined},"pairs":[{pairs}]}}"#
+            )
     }
 }
 

@@ -48,18 +48,14 @@ enum pw_kind {
    */
   PW_DAMAGE = 4,
   /*
-   From here on records leave before their order is proven, since holding them takes too much memory: first bytes
-   of at most last. If count is not 0, since a flush or a deadline has waited long enough for a program that has
-   not committed what it reserved in a ring buffer for count nanoseconds.
-   */
-  PW_EARLY = 5,
-  /*
    A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while
    it goes on. A CPU that comes online is not traced until the buffer has noticed it.
    */
   PW_UNTRACED = 6,
   /*
-   Everything that was in the rings at a flush has been yielded.
+   Everything that was in the rings at a flush has been yielded, if count is 0. If it is 1, a program has not
+   committed what it reserved in a ring buffer, and the flush has waited long enough (ten times opts.latency_ns). What
+   cannot be proven before it does is held, and comes later.
    */
   PW_FLUSHED = 7,
   /*
@@ -136,25 +132,6 @@ enum pw_hold {
    Do not wait. Events can be late.
    */
   PW_HOLD_NONE = 7,
-};
-
-/*
- What happens to held events when holding takes most_memory.
- */
-enum pw_full {
-  /*
-   They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven.
-   The default.
-   */
-  PW_FULL_COPY = 0,
-  /*
-   They leave before their order is proven.
-   */
-  PW_FULL_RELEASE = 1,
-  /*
-   They stay, and the kernel drops new records.
-   */
-  PW_FULL_DISCARD = 2,
 };
 
 /*
@@ -324,25 +301,22 @@ struct pw_opts {
    */
   size_t numbers_offset;
   /*
-   enum pw_full.
-   */
-  uint32_t when_full;
-  /*
    Perf buffers: wake the reader after so many events. 0: when a quarter of a ring was written. libbpf has 1.
    */
   uint32_t wakeup_events;
   /*
-   PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB, and nothing is copied out of ring
-   buffers, which outlive their reader.
+   The most bytes that held records may take which are copied out of rings that fill up, for all rings together.
+   Beyond that they stay in their rings, and the kernel drops what does not fit. 0: 64 MiB, and nothing is copied
+   out of ring buffers, which outlive their reader. 1: nothing is copied.
    */
-  size_t most_memory;
+  size_t most_held;
   /*
    The longest time in nanoseconds that an event lies in its ring unseen. 0: 100 ms.
    */
   uint64_t latency_ns;
   /*
-   Called with each event that is no record, at its place in the order: gaps, damage, early releases and others,
-   and losses if there is no lost_cb. pw_print_notice is one.
+   Called with each event that is no record, at its place in the order: gaps, damage and others, and losses if
+   there is no lost_cb. pw_print_notice is one.
    */
   pw_notice_fn notice_cb;
 };
@@ -370,10 +344,6 @@ struct pw_stats {
    */
   uint64_t max_late;
   /*
-   Records that left before their order was proven, because holding took too much.
-   */
-  uint64_t early;
-  /*
    Records that the kernel dropped, as far as events have told.
    */
   uint64_t lost;
@@ -387,7 +357,7 @@ struct pw_stats {
    */
   uint64_t damaged;
   /*
-   Bytes that holding takes now, and the most that it took.
+   Bytes that copies of held records take now, and the most that they took.
    */
   uint64_t memory;
   /*
@@ -570,8 +540,8 @@ int pw_handle__pause(const struct pw_handle *handle,
 int pw_handle__resume(const struct pw_handle *handle);
 
 /*
- Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME. Negative:
- never, and a stream that has ended so goes on. Returns 0. Does not block.
+ Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME, or
+ -EINPROGRESS if that is not complete. Negative: never, and a stream that has ended so goes on. Returns 0. Does not block.
  */
 int pw_handle__set_deadline(const struct pw_handle *handle,
                             long long timeout_ms);
@@ -587,7 +557,8 @@ void pw_handle__free(struct pw_handle *handle);
  timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a
  second at most, so that a program sees its own flags: 0 is no error. Returns how many records there were; 0 when the
  time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME once the buffer is closed or
- its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD in a
+ its deadline over, -EINPROGRESS if the latter is not complete, because a program has not committed what it reserved
+ in a ring buffer; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD in a
  child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it.
  For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
  It blocks until then, and as long as callbacks take. A callback must return: longjmp and exceptions out of it are
@@ -676,8 +647,8 @@ int pw_buffer__ledger(struct pw_buffer *buffer,
                       int most);
 
 /*
- For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and
- PW_FLUSHED. ctx is not used. Blocks as write(2) does.
+ For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD,
+ and nothing for PW_FLUSHED unless events are missing. ctx is not used. Blocks as write(2) does.
  */
 void pw_print_notice(void *ctx,
                      const struct pw_event *event);

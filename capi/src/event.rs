@@ -18,14 +18,12 @@ pub enum pw_kind {
     PW_ANOMALY = 3,
     /// Bytes that cannot be a record: data is what was skipped, if it is known.
     PW_DAMAGE = 4,
-    /// From here on records leave before their order is proven, since holding them takes too much memory: first bytes
-    /// of at most last. If count is not 0, since a flush or a deadline has waited long enough for a program that has
-    /// not committed what it reserved in a ring buffer for count nanoseconds.
-    PW_EARLY = 5,
     /// A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while
     /// it goes on. A CPU that comes online is not traced until the buffer has noticed it.
     PW_UNTRACED = 6,
-    /// Everything that was in the rings at a flush has been yielded.
+    /// Everything that was in the rings at a flush has been yielded, if count is 0. If it is 1, a program has not
+    /// committed what it reserved in a ring buffer, and the flush has waited long enough (ten times opts.latency_ns). What
+    /// cannot be proven before it does is held, and comes later.
     PW_FLUSHED = 7,
     /// Something failed, and reading goes on: data is the text. Log it.
     PW_PROBLEM = 8,
@@ -171,15 +169,11 @@ impl pw_event {
                 say(pw_kind::PW_DAMAGE, 1, 0, 0);
                 told.data = pw_slice::both(damage.bytes);
             }
-            Item::EarlyRelease(early) => {
-                let age = early.reserved.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX).max(1));
-                say(pw_kind::PW_EARLY, age, early.memory as u64, early.most as u64);
-            }
             Item::Untraced(cpu) => {
                 let lasted = cpu.lasted.map_or(0, |lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX).max(1));
                 say(pw_kind::PW_UNTRACED, 1, cpu.since.unwrap_or(0), lasted);
             }
-            Item::Flushed { .. } => say(pw_kind::PW_FLUSHED, 0, 0, 0),
+            Item::Flushed { complete } => say(pw_kind::PW_FLUSHED, (!complete).into(), 0, 0),
             // Of a later version of the crate.
             _ => say(pw_kind::PW_PROBLEM, 0, 0, 0),
         }

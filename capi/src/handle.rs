@@ -80,8 +80,8 @@ pub extern "C" fn pw_handle__resume(handle: *const pw_handle) -> c_int {
     with(handle, Handle::resume)
 }
 
-/// Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME. Negative:
-/// never, and a stream that has ended so goes on. Returns 0. Does not block.
+/// Ends the stream so many milliseconds from now: calls yield what is in the rings then, and return -ETIME, or
+/// -EINPROGRESS if that is not complete. Negative: never, and a stream that has ended so goes on. Returns 0. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_handle__set_deadline(handle: *const pw_handle, timeout_ms: c_longlong) -> c_int {
     let deadline =

@@ -2,7 +2,7 @@
 
 use crate::border::{Failure, Result, checked};
 use crate::event::pw_notice_fn;
-use pw::{Barrier, Fence, Hold, Key, Order, Sequence, WhenFull};
+use pw::{Barrier, Fence, Hold, Key, Order, Sequence};
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -44,20 +44,6 @@ pub enum pw_hold {
     PW_HOLD_NONE = 7,
 }
 
-/// What happens to held events when holding takes most_memory.
-#[repr(C)]
-#[derive(Clone, Copy)]
-#[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
-pub enum pw_full {
-    /// They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven.
-    /// The default.
-    PW_FULL_COPY = 0,
-    /// They leave before their order is proven.
-    PW_FULL_RELEASE = 1,
-    /// They stay, and the kernel drops new records.
-    PW_FULL_DISCARD = 2,
-}
-
 /// Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes
 /// the others as zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
 #[repr(C)]
@@ -85,17 +71,16 @@ pub struct pw_opts {
     pub has_numbers: u32,
     /// Where in the payload that counter is, in bytes.
     pub numbers_offset: usize,
-    /// enum pw_full.
-    pub when_full: u32,
     /// Perf buffers: wake the reader after so many events. 0: when a quarter of a ring was written. libbpf has 1.
     pub wakeup_events: u32,
-    /// PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB, and nothing is copied out of ring
-    /// buffers, which outlive their reader.
-    pub most_memory: usize,
+    /// The most bytes that held records may take which are copied out of rings that fill up, for all rings together.
+    /// Beyond that they stay in their rings, and the kernel drops what does not fit. 0: 64 MiB, and nothing is copied
+    /// out of ring buffers, which outlive their reader. 1: nothing is copied.
+    pub most_held: usize,
     /// The longest time in nanoseconds that an event lies in its ring unseen. 0: 100 ms.
     pub latency_ns: u64,
-    /// Called with each event that is no record, at its place in the order: gaps, damage, early releases and others,
-    /// and losses if there is no lost_cb. pw_print_notice is one.
+    /// Called with each event that is no record, at its place in the order: gaps, damage and others, and losses if
+    /// there is no lost_cb. pw_print_notice is one.
     pub notice_cb: pw_notice_fn,
 }
 
@@ -111,15 +96,14 @@ impl pw_opts {
         failures_fd: 0,
         has_numbers: 0,
         numbers_offset: 0,
-        when_full: 0,
         wakeup_events: 0,
-        most_memory: 0,
+        most_held: 0,
         latency_ns: 0,
         notice_cb: None,
     };
 
     /// Where each field but the first begins: where the struct of an older header may end.
-    const STARTS: [usize; 15] = [
+    const STARTS: [usize; 14] = [
         offset_of!(Self, hold),
         offset_of!(Self, key),
         offset_of!(Self, key_offset),
@@ -129,9 +113,8 @@ impl pw_opts {
         offset_of!(Self, failures_fd),
         offset_of!(Self, has_numbers),
         offset_of!(Self, numbers_offset),
-        offset_of!(Self, when_full),
         offset_of!(Self, wakeup_events),
-        offset_of!(Self, most_memory),
+        offset_of!(Self, most_held),
         offset_of!(Self, latency_ns),
         offset_of!(Self, notice_cb),
         size_of::<Self>(),
@@ -188,14 +171,10 @@ impl pw_opts {
             1 => order.numbers(Sequence::u64(self.numbers_offset)),
             other => return Err(Failure::invalid(format!("opts->has_numbers is {other}, not 0 or 1"))),
         };
-        order = match (self.when_full, self.most_memory) {
-            (0, 0) => order,
-            (0, most) => order.when_full(WhenFull::Copy { most }),
-            (1, _) => order.when_full(WhenFull::Release),
-            (2, _) => order.when_full(WhenFull::Discard),
-            (other, _) => {
-                return Err(Failure::invalid(format!("opts->when_full is {other}, which is no enum pw_full")));
-            }
+        order = match self.most_held {
+            0 => order,
+            1 => order.most_held(0),
+            bytes => order.most_held(bytes),
         };
         Ok(if self.latency_ns == 0 { order } else { order.latency(Duration::from_nanos(self.latency_ns)) })
     }

@@ -51,9 +51,14 @@ fn until(timeout_ms: c_int) -> Instant {
 
 fn ended(why: Ended) -> Failure {
     match why {
-        Ended::Deadline { .. } => {
+        Ended::Deadline { complete: true } => {
             Failure::new(libc::ETIME, "the deadline is over\nhint: set another with pw_handle__set_deadline")
         }
+        Ended::Deadline { complete: false } => Failure::new(
+            libc::EINPROGRESS,
+            "the deadline is over, and not complete: a program has not committed what it reserved in a ring buffer\nhint: set \
+             another with pw_handle__set_deadline; what cannot be proven before the program commits is held",
+        ),
         _ => Failure::new(libc::ECANCELED, "the buffer was closed by pw_handle__close"),
     }
 }
@@ -159,7 +164,8 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
 /// timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a
 /// second at most, so that a program sees its own flags: 0 is no error. Returns how many records there were; 0 when the
 /// time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME once the buffer is closed or
-/// its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD in a
+/// its deadline over, -EINPROGRESS if the latter is not complete, because a program has not committed what it reserved
+/// in a ring buffer; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD in a
 /// child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it.
 /// For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
 /// It blocks until then, and as long as callbacks take. A callback must return: longjmp and exceptions out of it are

@@ -18,8 +18,6 @@ pub struct pw_stats {
     pub late: u64,
     /// The largest lateness, in units of the key.
     pub max_late: u64,
-    /// Records that left before their order was proven, because holding took too much.
-    pub early: u64,
     /// Records that the kernel dropped, as far as events have told.
     pub lost: u64,
     /// Missing numbers, if opts.has_numbers or PW_HOLD_DENSE is set; also those that records in flight may still
@@ -27,7 +25,7 @@ pub struct pw_stats {
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
-    /// Bytes that holding takes now, and the most that it took.
+    /// Bytes that copies of held records take now, and the most that they took.
     pub memory: u64,
     /// See memory.
     pub most_memory: u64,
@@ -79,7 +77,6 @@ pub extern "C" fn pw_buffer__stats(buffer: *mut pw_buffer, stats: *mut pw_stats,
                 records: all.yielded,
                 late: all.late,
                 max_late: all.max_late,
-                early: all.early,
                 lost: all.lost - all.unreported,
                 missing: all.missing,
                 damaged: all.damaged,
@@ -141,8 +138,8 @@ pub extern "C" fn pw_buffer__ledger(
     })
 }
 
-/// For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and
-/// PW_FLUSHED. ctx is not used. Blocks as write(2) does.
+/// For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD,
+/// and nothing for PW_FLUSHED unless events are missing. ctx is not used. Blocks as write(2) does.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_print_notice(ctx: *mut c_void, event: *const pw_event) {
     let _ = ctx;
@@ -169,14 +166,8 @@ fn said(event: &pw_event) -> Option<String> {
         format!("number {} came where {} should have come", event.last, event.first)
     } else if is(pw_kind::PW_DAMAGE) {
         format!("{} bytes are no record", size + event.data[1].size)
-    } else if is(pw_kind::PW_EARLY) && event.count > 0 {
-        format!(
-            "a program has not committed what it reserved for {} ns: records leave before their order is proven, and what lies after that \
-             reservation cannot be read",
-            event.count
-        )
-    } else if is(pw_kind::PW_EARLY) {
-        format!("records leave before their order is proven: holding takes {} bytes of {}", event.first, event.last)
+    } else if is(pw_kind::PW_FLUSHED) && event.count > 0 {
+        "the flush is not complete: a program has not committed what it reserved in a ring buffer".into()
     } else if is(pw_kind::PW_UNTRACED) && event.last == 0 {
         "is not traced from now on".into()
     } else if is(pw_kind::PW_UNTRACED) {

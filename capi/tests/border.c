@@ -62,12 +62,12 @@ static void wrong_arguments(void)
 	newer.sz = sizeof(newer);
 	newer.rest[sizeof(opts) + 8] = 1;
 	refused(pw_buffer__new(map("events"), 0, NULL, NULL, NULL, (void *)&newer), EINVAL, "newer");
-	for (unsigned int wrong = 0; wrong < 5; wrong++) {
+	for (unsigned int wrong = 0; wrong < 4; wrong++) {
 		PW_OPTS(bad);
 
-		*(wrong == 0 ? &bad.hold : wrong == 1 ? &bad.key : wrong == 2 ? &bad.when_full : wrong == 3 ? &bad.has_numbers : &bad.hold) = wrong == 4 ? PW_HOLD_EPOCHS : 99;
+		*(wrong == 0 ? &bad.hold : wrong == 1 ? &bad.key : wrong == 2 ? &bad.has_numbers : &bad.hold) = wrong == 3 ? PW_HOLD_EPOCHS : 99;
 		bad.epochs_fd = -1;
-		refused(pw_buffer__new(map("events"), 0, NULL, NULL, NULL, &bad), wrong == 4 ? EBADF : EINVAL, "opts->");
+		refused(pw_buffer__new(map("events"), 0, NULL, NULL, NULL, &bad), wrong == 3 ? EBADF : EINVAL, "opts->");
 	}
 	newer.rest[sizeof(opts) + 8] = 0;
 	buffer = open_with(count, &records, (void *)&newer);

@@ -86,7 +86,6 @@ static struct pw_buffer *open_any(struct input *input, struct state *state)
 		opts.sz %= sizeof(opts) + 1;
 	opts.hold %= 9;
 	opts.key %= 5;
-	opts.when_full %= 4;
 	opts.count_failures &= 1;
 	opts.latency_ns %= 1000000000;
 	opts.lag_ns %= 1000000000;

@@ -1,4 +1,4 @@
-/* A process that has unloaded the library forks: no handler of the library's is left. Argument: the library. */
+/* The library can be unloaded, and a process that has unloaded it can fork. Argument: the library. */
 
 #include "common.h"
 #include <dlfcn.h>

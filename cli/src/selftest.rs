@@ -160,7 +160,6 @@ struct Round {
     /// The same events, read one ring after the other.
     out_of_turn_by_ring: u64,
     late: u64,
-    early: u64,
     lost: u64,
 }
 
@@ -171,7 +170,6 @@ impl Round {
 
     /// Whether there is more amiss than missing calls.
     fn is_broken(&self) -> bool {
-        // What leaves early is announced, and no proof is claimed for it.
         self.out_of_turn > 0 || self.late > 0 || self.calls < self.yielded + self.lost
     }
 }
@@ -276,7 +274,6 @@ fn hand_round(fence: &Fence, cpus: &[usize], time: Duration, hotplug: bool) -> R
         evidence: turns.evidence,
         out_of_turn_by_ring: turns.out_of_turn_by_ring,
         late: total.late,
-        early: total.early,
         lost: total.lost,
     })
 }
@@ -342,18 +339,18 @@ fn report_round(out: &mut Out, result: &Result<Round, Refused>, json: bool) -> R
         }
         Err(Refused::Other(failure)) => return Err(failure.clone()),
     };
-    let Round { fence, threads, calls, yielded, out_of_turn, evidence, out_of_turn_by_ring, late, early, lost } = round;
+    let Round { fence, threads, calls, yielded, out_of_turn, evidence, out_of_turn_by_ring, late, lost } = round;
     if json {
         let object = json!({
             "test": "order", "ok": round.is_well(), "fence": fence, "threads": threads, "calls": calls, "yielded": yielded, "lost": lost,
-            "out_of_turn": out_of_turn, "out_of_turn_by_ring": out_of_turn_by_ring, "late": late, "early": early, "evidence": evidence,
+            "out_of_turn": out_of_turn, "out_of_turn_by_ring": out_of_turn_by_ring, "late": late, "evidence": evidence,
         });
         writeln!(out, "{object}")?;
         return Ok(());
     }
     let mut line =
         format!("order  {fence}: {calls} calls of {threads} threads in turn, {yielded} yielded, {lost} lost; ");
-    write!(line, "{out_of_turn} out of turn ({out_of_turn_by_ring} ring by ring), {late} late, {early} early")
+    write!(line, "{out_of_turn} out of turn ({out_of_turn_by_ring} ring by ring), {late} late")
         .map_err(Failure::new)?;
     writeln!(out, "{line}")?;
     for (expected, found, key) in evidence {

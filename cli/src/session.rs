@@ -8,7 +8,7 @@ use crate::missing;
 use crate::out::{Out, say};
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{ANY_CPU, Account, EarlyRelease, Event, Handle, Item, Order, Reader, Rings, Status, Untraced};
+use perfweave::{ANY_CPU, Account, Certainty, Ended, Event, Handle, Item, Order, Reader, Rings, Status, Untraced};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -41,6 +41,10 @@ pub struct Session {
     takes_all: bool,
     /// How many records of before the end were not handled.
     unhandled: u64,
+    /// How many records came whose order is only assumed.
+    assumed: u64,
+    /// Why events of before the end are missing, if they are.
+    incomplete: Option<String>,
     /// The session ends with this process or thread.
     watched: Option<u32>,
     /// How times are printed.
@@ -104,8 +108,21 @@ impl Session {
 
     fn of(reader: Reader, stop: Arc<Stop>) -> Self {
         let (began, cure, uncounted) = (Instant::now(), Cure::default(), missing::UNCOUNTED);
-        let (deadline, takes_all, unhandled, watched, stamp) = Default::default();
-        Self { reader, stop, began, deadline, takes_all, unhandled, watched, stamp, cure, uncounted }
+        let (deadline, takes_all, unhandled, assumed, incomplete, watched, stamp) = Default::default();
+        Self {
+            reader,
+            stop,
+            began,
+            deadline,
+            takes_all,
+            unhandled,
+            assumed,
+            incomplete,
+            watched,
+            stamp,
+            cure,
+            uncounted,
+        }
     }
 
     /// All events of before the end are handled, however long that takes: a recording has them all. They are no more
@@ -153,13 +170,18 @@ impl Session {
     ) -> Result<(), Failure> {
         let (stop, handle, mut looked) = (Arc::clone(&self.stop), self.reader.handle(), now());
         let late = self.deadline.filter(|_| !self.takes_all).map(|deadline| deadline + GRACE);
-        let (mut events, mut has_left, mut is_late) = (0u32, false, false);
+        let (mut events, mut has_left, mut is_late, mut is_complete) = (0u32, false, false, true);
         let mut read = || {
             while let Some(batch) = self.reader.batch(TICK)? {
                 for event in batch {
                     self.cure.take(&event.item());
+                    let is_assumed = event.record().is_some() && event.certainty() == Certainty::Assumed;
+                    self.assumed += u64::from(is_assumed);
                     match event.item() {
-                        Item::Flushed { .. } if stop.is_last.load(Ordering::Acquire) => return Ok(Ok(())),
+                        Item::Flushed { complete } if stop.is_last.load(Ordering::Acquire) => {
+                            is_complete = complete;
+                            return Ok(Ok(()));
+                        }
                         Item::Flushed { .. } => {}
                         item if is_late => self.unhandled += u64::from(matches!(item, Item::Record(_))),
                         _ => {
@@ -197,6 +219,9 @@ impl Session {
             Ok::<_, perfweave::Error>(Ok(()))
         };
         let told: io::Result<()> = read()?;
+        if !is_complete || matches!(self.reader.ended(), Some(Ended::Deadline { complete: false })) {
+            self.incomplete = Some(incomplete(self.reader.status().reserved));
+        }
         match told {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             told => Ok(told?),
@@ -225,16 +250,19 @@ impl Session {
     pub fn summary(&mut self, json: bool) -> Result<String, Failure> {
         let ledger = self.reader.ledger()?;
         let (total, left_out) = (ledger.total(), ledger.left_out);
-        let Account { yielded: records, late, early, damaged, missing: numbers, .. } = total;
+        let Account { yielded: records, late, damaged, missing: numbers, .. } = total;
         if json {
             // The kernel tells a loss with the next record. The ledger has those after the last record as well.
             let mut object = json!({
-                "summary": { "records": records, "lost": total.lost, "unreported": total.unreported, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
+                "summary": { "records": records, "lost": total.lost, "unreported": total.unreported, "exact": total.exact, "missing": numbers, "late": late, "assumed": self.assumed, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(),
-                    "complete": ledger.is_complete() && self.unhandled == 0 }
+                    "complete": ledger.is_complete() && self.unhandled == 0 && self.incomplete.is_none() }
             });
             if self.unhandled > 0 {
                 object["summary"]["unhandled"] = self.unhandled.into();
+            }
+            if let Some(why) = &self.incomplete {
+                object["summary"]["incomplete"] = why.as_str().into();
             }
             if let Some(advice) = self.advice(&ledger) {
                 object["summary"]["buffer_needed"] = advice.bytes().into();
@@ -248,7 +276,7 @@ impl Session {
             }
             return Ok(object.to_string());
         }
-        let order = order_of(&total, self.reader.fence().is_some());
+        let order = order_of(&total, self.assumed, self.reader.fence().is_some());
         let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
         let loss = missing::of(&total, self.uncounted) + &advice.unwrap_or_default();
         let clock = match self.exactness() {
@@ -266,7 +294,9 @@ impl Session {
             0 => String::new(),
             count => format!("; for the last {count} of them there was no time, and they are in nothing above"),
         };
-        Ok(format!("{records} events in {:.1} s{order}; {loss}{unhandled}{clock}", self.elapsed().as_secs_f64()))
+        let incomplete = self.incomplete.as_ref().map_or_else(String::new, |why| format!("; not complete: {why}"));
+        let seconds = self.elapsed().as_secs_f64();
+        Ok(format!("{records} events in {seconds:.1} s{order}; {loss}{incomplete}{unhandled}{clock}"))
     }
 
     /// Ends the output: the summary, in JSON as the last line and otherwise on standard error.
@@ -298,15 +328,21 @@ impl Session {
 }
 
 /// What a summary says of the order of the events: nothing where there is none.
-fn order_of(total: &Account, is_proven: bool) -> String {
-    let Account { yielded, late, early, damaged, .. } = *total;
-    match (yielded, late, early, damaged) {
+fn order_of(total: &Account, assumed: u64, is_proven: bool) -> String {
+    let Account { yielded, late, damaged, .. } = *total;
+    match (yielded, late, assumed, damaged) {
         (0, ..) => String::new(),
         (_, late, ..) if !is_proven => format!(": {late} late; the order is not proven (--hold)"),
         (_, 0, 0, 0) => ": all in proven order".into(),
         (_, 0, 0, _) => ": those that can be read are in proven order".into(),
-        (_, late, early, _) => format!(": {late} late, {early} released before their order was proven"),
+        (_, late, assumed, _) => format!(": {late} late; the order of {assumed} is not proven"),
     }
+}
+
+/// Why events of before the end are missing: a program is inside a reservation in this CPU's BPF ring buffer.
+fn incomplete(reserved: Option<u32>) -> String {
+    let on = reserved.filter(|cpu| *cpu != ANY_CPU).map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
+    format!("a program{on} has not committed what it reserved in a BPF ring buffer")
 }
 
 /// The first signal ends the trace with its summary, the second ends the program.
@@ -337,18 +373,6 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::Damage(damage) => {
             Some(format!("CPU {}: {} bytes are no record: {}", damage.cpu, damage.bytes.len(), damage.fault))
         }
-        Item::EarlyRelease(EarlyRelease { cpu, reserved: Some(age), .. }) => {
-            let ring = if *cpu == ANY_CPU { "the ring buffer".into() } else { format!("CPU {cpu}'s ring buffer") };
-            Some(format!(
-                "a program has not committed what it reserved in {ring} for {:.3} s: events leave before their order \
-                 is proven, and what lies after that reservation cannot be read",
-                age.as_secs_f64()
-            ))
-        }
-        Item::EarlyRelease(early) => Some(format!(
-            "CPU {}'s ring is {} % full: events leave before their order is proven",
-            early.cpu, early.filled
-        )),
         Item::Untraced(Untraced { cpu, lasted: Some(time), .. }) => {
             Some(format!("CPU {cpu} is traced again after {:.3} s", time.as_secs_f64()))
         }
@@ -378,7 +402,6 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
         Item::Gap(_) => "gap",
         Item::Anomaly(_) => "anomaly",
         Item::Damage(_) => "damage",
-        Item::EarlyRelease(_) => "early",
         Item::Untraced(_) => "untraced",
         _ => "other",
     };
@@ -388,7 +411,7 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perfweave::{Hold, Key, Layout, Merge, sim};
+    use perfweave::{Clock, Fence, Hold, Key, Layout, Merge, sim};
     use std::cell::Cell;
 
     /// The account of a ring with so many records and so many bytes that are none.
@@ -407,15 +430,56 @@ mod tests {
 
     #[test]
     fn a_summary_says_no_more_of_the_order_than_is_known() {
-        assert_eq!(order_of(&account(2, false), true), ": all in proven order");
-        assert_eq!(order_of(&account(2, false), false), ": 0 late; the order is not proven (--hold)");
+        assert_eq!(order_of(&account(2, false), 0, true), ": all in proven order");
+        assert_eq!(order_of(&account(2, false), 2, false), ": 0 late; the order is not proven (--hold)");
+        assert_eq!(order_of(&account(2, false), 1, true), ": 0 late; the order of 1 is not proven");
         for is_proven in [false, true] {
-            assert_eq!(order_of(&account(0, true), is_proven), "");
-            assert_eq!(order_of(&account(0, false), is_proven), "");
+            assert_eq!(order_of(&account(0, true), 0, is_proven), "");
+            assert_eq!(order_of(&account(0, false), 0, is_proven), "");
         }
         let damaged = account(2, true);
         assert_eq!((damaged.yielded, damaged.damaged), (2, 1));
-        assert_eq!(order_of(&damaged, true), ": those that can be read are in proven order");
+        assert_eq!(order_of(&damaged, 0, true), ": those that can be read are in proven order");
+    }
+
+    /// The summary of a session over one BPF ring buffer of CPU 3 that ends by a deadline or by a flush. A program may
+    /// stay inside its reservation, and the events behind it in the same ring are never seen.
+    fn ends(by_deadline: bool, stays_inside: bool, json: bool) -> String {
+        let (buffer, ring) = sim::RingBuffer::new(4096);
+        let mut rings = Rings::empty(Clock::Monotonic);
+        rings.add(3, ring, Layout::RING_BUFFER);
+        let hold = Hold::Fence(Fence::custom(|| Ok(())));
+        let order = Order::new().key(Key::Payload(0)).hold(hold).latency(Duration::from_millis(1));
+        let reader = Reader::new(rings, order).unwrap();
+        let inside = buffer.reserve(8).unwrap();
+        assert!(buffer.output(&2u64.to_ne_bytes()));
+        if !stays_inside {
+            buffer.submit(inside, &1u64.to_ne_bytes());
+        }
+        let mut session = Session::of(reader, Arc::default());
+        if by_deadline {
+            session.reader.set_deadline(Some(Instant::now())).unwrap();
+        } else {
+            session.stop.now(&session.reader.handle());
+        }
+        session.each(|_| Ok(())).unwrap();
+        session.summary(json).unwrap()
+    }
+
+    /// A program that never commits keeps no session for ever, and the summary names its CPU.
+    #[test]
+    fn a_summary_says_what_the_end_waited_for_in_vain() {
+        let why = "a program on CPU 3 has not committed what it reserved in a BPF ring buffer";
+        for by_deadline in [false, true] {
+            let said = ends(by_deadline, true, false);
+            assert!(said.ends_with(&format!("; not complete: {why}")) && said.starts_with("0 events"), "{said}");
+            let said = ends(by_deadline, true, true);
+            assert!(said.contains(why) && said.contains("\"complete\":false"), "{said}");
+            let said = ends(by_deadline, false, false);
+            assert!(!said.contains("not complete") && said.starts_with("2 events"), "{said}");
+        }
+        assert_eq!(incomplete(None), "a program has not committed what it reserved in a BPF ring buffer");
+        assert_eq!(incomplete(Some(ANY_CPU)), incomplete(None));
     }
 
     /// Programs that write faster than a command reads, on a simulated clock that each event moves: how many events are

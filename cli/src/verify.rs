@@ -110,7 +110,7 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
                 false => format!(", up to the key {frontier}"),
             });
             let compared = if by_time { order } else { "its keys are not times, so they are not compared".into() };
-            writeln!(out, "order: {proven} proven{until}; {assumed} left early, {late} late; {compared}")?;
+            writeln!(out, "order: {proven} proven{until}; {assumed} assumed, {late} late; {compared}")?;
             if missing + left_out > 0 {
                 writeln!(out, "told by the stream, and no records: {left_out} events, {missing} missing numbers")?;
             }
@@ -228,7 +228,7 @@ fn object(args: &Args, verdict: &Verdict, is_expected: bool) -> Value {
         object
     };
     let claims = verdict.claims.map(|claims| {
-        json!({ "proven": claims.proven, "early": claims.assumed, "late": claims.late, "missing": claims.missing,
+        json!({ "proven": claims.proven, "assumed": claims.assumed, "late": claims.late, "missing": claims.missing,
             "left_out": claims.left_out, "frontier": claims.frontier, "by_time": claims.by_time, "numbers": claims.numbers })
     });
     let doubts = verdict.doubts.iter().map(|doubt| {

@@ -234,7 +234,8 @@ fn what_a_ring_buffer_refuses_is_not_called_nothing() {
     assert!(Run::new(&args).args(["--failures", "/sys/fs/bpf/none"]).fails(1).contains("/sys/fs/bpf/none"));
 }
 
-/// A program stays inside its reservation, and the command ends at its time, with all that was committed before.
+/// A program stays inside its reservation, and the command ends at its time. Nothing is proven before the program
+/// commits: the summary says so, and what was committed before stays for the next reader.
 #[test]
 fn a_reservation_that_is_never_committed_does_not_keep_it() {
     let Some(rings) = kernel("a BPF ring buffer", Map::ring_buffer(1 << 16)) else { return };
@@ -247,12 +248,19 @@ fn a_reservation_that_is_never_committed_does_not_keep_it() {
         let asleep = memory.until_asleep();
         let args =
             ["read", "--map", &path, "--format", "u64 n", "--key", "n", "--hold", "reserved", "--seconds", "0.1"];
-        let said = Run::new(&args).succeeds();
-        let lines: Vec<_> = said.lines().collect();
-        assert!(lines.len() == 12 && lines[11].ends_with("n=11"), "{said}");
-        assert!(lines[0].contains("has not committed what it reserved in the ring buffer for "), "{said}");
+        let said = Run::new(&args).output();
+        let summary = String::from_utf8(said.stderr).unwrap();
+        assert!(said.status.success() && said.stdout.is_empty(), "{summary}");
+        let why = "not complete: a program has not committed what it reserved in a BPF ring buffer";
+        assert!(summary.starts_with("0 events") && summary.contains(why), "{summary}");
+        let said = Run::new(&args).args(["--json"]).succeeds();
+        assert!(said.contains("\"complete\":false") && said.contains("\"incomplete\":\"a program has"), "{said}");
         drop(asleep);
         assert_eq!(call.join().unwrap(), 0);
+        let said = Run::new(&args).output();
+        let (lines, summary) = [said.stdout, said.stderr].map(|text| String::from_utf8(text).unwrap()).into();
+        assert!(lines.lines().count() == 12 && lines.contains("n=11"), "{lines}");
+        assert!(!summary.contains("not complete"), "{summary}");
     });
 }
 

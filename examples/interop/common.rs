@@ -148,7 +148,6 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
                 "out_of_order_by_ring": by_ring.out_of_order,
                 "arrived_before_left": ordered.early,
                 "arrived_before_left_by_ring": by_ring.early,
-                "unproven": total.early,
                 "lost": total.lost,
                 "damaged": total.damaged,
                 "hold": reader.hold().to_string(),
@@ -161,7 +160,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
         println!("events               {events}, from {cpus} CPUs");
         println!("out of order         {} (ring by ring: {})", ordered.out_of_order, by_ring.out_of_order);
         println!("arrived before left  {} (ring by ring: {})", ordered.early, by_ring.early);
-        println!("unproven, late       {}, {}", total.early, total.late);
+        println!("late                 {}", total.late);
         println!("lost, damaged        {}, {}", total.lost, total.damaged);
         println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }

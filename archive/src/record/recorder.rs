@@ -344,16 +344,6 @@ impl Recorder {
                 self.lasting.push(Notice { kind: "damage", cpu, from, text, ..Notice::default() });
                 return Ok(());
             }
-            Item::EarlyRelease(early) => {
-                let why = match early.reserved {
-                    None => format!("the ring is {} % full", early.filled),
-                    Some(age) => {
-                        format!("a program has not committed what it reserved for {:.3} s", age.as_secs_f64())
-                    }
-                };
-                let text = format!("{why}: events leave before their order is proven");
-                Notice { kind: "early", cpu: Some(early.cpu), text, ..Notice::default() }
-            }
             Item::Untraced(dark) => {
                 let lasted = dark.lasted.map(|time| format!(", for {:.3} s", time.as_secs_f64())).unwrap_or_default();
                 let to = dark

@@ -13,7 +13,7 @@ pub struct Sums {
     pub events: u64,
     /// Events whose order was proven.
     pub proven: u64,
-    /// Events that left before their order was proven.
+    /// Events whose order was only assumed. Files have this name for it.
     pub early: u64,
     /// Events that came after later ones.
     pub late: u64,
@@ -23,8 +23,9 @@ pub struct Sums {
     pub dropped: u64,
     /// Missing numbers, by the notices.
     pub missing: u64,
-    /// Notices of events that leave early, of damage, and of CPUs that are not traced from then on.
+    /// Notices of events that left before their order was proven. Only recorders of before 2026-11-27 wrote them.
     pub releases: u64,
+    /// Notices of damage, and of CPUs that are not traced from then on.
     pub damaged: u64,
     pub dark: u64,
     /// The largest key of a proven event.

@@ -97,11 +97,16 @@ fn of_recording(options: &Options, recording: &Recording, output: &mut impl Writ
 fn order(recording: &Recording, output: &mut impl Write) -> io::Result<()> {
     let Sums { proven, early, late, frontier, missing, releases, damaged, dark, .. } = recording.found;
     let until = frontier.map_or_else(String::new, |frontier| format!(", up to {}", seconds(frontier)));
-    writeln!(output, "order: {proven} events proven{until}; {early} left early, {late} late")?;
+    writeln!(output, "order: {proven} events proven{until}; {early} assumed, {late} late")?;
     if [missing, releases, damaged, dark].iter().any(|count| *count > 0) {
+        // No recorder writes these any more.
+        let releases = match releases {
+            0 => String::new(),
+            times => format!(", {times} of events that left before their order was proven"),
+        };
         writeln!(
             output,
-            "told by notices: {missing} missing numbers; {releases} times from which on events left early, {damaged} of damage, {dark} at which a CPU was not traced any more"
+            "told by notices: {missing} missing numbers; {damaged} notices of damage, {dark} of CPUs that were not traced any more{releases}"
         )?;
     }
     Ok(())

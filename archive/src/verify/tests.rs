@@ -525,7 +525,15 @@ fn what_cannot_be_read_is_a_doubt_and_the_rest_is_checked() {
 fn all_notices_are_told_however_many_they_are() {
     let found = Sums { missing: u64::MAX, damaged: 1, ..Sums::default() };
     let verdict = Verdict { recordings: vec![Recording { found, ..Recording::default() }], ..Verdict::default() };
-    assert!(words(&verdict).contains("told by notices: 18446744073709551615 missing numbers"));
+    let said = words(&verdict);
+    assert!(
+        said.contains("told by notices: 18446744073709551615 missing numbers; 1 notices of damage, 0 of CPUs"),
+        "{said}"
+    );
+    // Recorders of before wrote these.
+    let found = Sums { releases: 2, ..Sums::default() };
+    let verdict = Verdict { recordings: vec![Recording { found, ..Recording::default() }], ..Verdict::default() };
+    assert!(words(&verdict).contains("any more, 2 of events that left before their order was proven"));
 }
 
 fn rows_of(bytes: &Bytes) -> RecordBatch {

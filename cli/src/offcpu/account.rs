@@ -109,11 +109,9 @@ impl<'a> Account<'a> {
         if let Item::Record(record) = item {
             return self.record(event, &record, out);
         }
-        if !matches!(item, Item::EarlyRelease(_)) {
-            // A thread may have run meanwhile.
-            self.rows.void(self.scheduler.notice(event));
-            self.waits = None;
-        }
+        // A thread may have run meanwhile.
+        self.rows.void(self.scheduler.notice(event));
+        self.waits = None;
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
     }
 

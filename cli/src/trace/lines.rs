@@ -63,7 +63,7 @@ impl Lines {
             let (time, cpu) = (self.stamp.text(time), cpu.map_or("   ".into(), |cpu| format!("{cpu:03}")));
             let place = match certainty {
                 Certainty::Late => format!(" [late by {}]", short(late_by)),
-                Certainty::Assumed if self.marks => " [early: its order is not proven]".into(),
+                Certainty::Assumed if self.marks => " [its order is not proven]".into(),
                 _ => String::new(),
             };
             return line(&mut self.out, format_args!("{time} [{cpu}] {comm}/{tid} {}{place}", text()));
@@ -78,7 +78,7 @@ impl Lines {
             exact.put(all);
             match certainty {
                 Certainty::Late => drop(all.insert("late_by".into(), late_by.into())),
-                Certainty::Assumed => drop(all.insert("early".into(), true.into())),
+                Certainty::Assumed => drop(all.insert("assumed".into(), true.into())),
                 _ => {}
             }
         }

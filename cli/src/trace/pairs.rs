@@ -148,7 +148,7 @@ impl Pairs {
         };
         // The kernel returns from rt_sigreturn as from no call: with the registers of what the signal interrupted.
         let is_this = |entry: &Entry| entry.number == number || number == NO_CALL && is_sigreturn(entry.number);
-        // Where records leave early, the entry of the next call may have come before. It waits for its own return.
+        // Where the order is not proven, the entry of the next call may have come before. It waits for its own return.
         let is_next = self.inside.get(&tid).is_some_and(|entry| entry.time > time);
         let mut entry = if is_next { None } else { self.inside.remove(&tid).filter(is_this) };
         let number = entry.as_ref().map_or(number, |entry| entry.number);

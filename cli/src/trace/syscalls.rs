@@ -97,10 +97,8 @@ impl Trace {
     fn event(&mut self, event: &Event<'_>, only: impl Fn(i64) -> bool) -> io::Result<()> {
         self.summary.iter_mut().for_each(|summary| summary.saw(event));
         let Item::Record(record) = event.item() else {
-            if !matches!(event.item(), Item::EarlyRelease(_)) {
-                self.pairs.forget();
-                self.strings.iter_mut().for_each(Strings::forget_all);
-            }
+            self.pairs.forget();
+            self.strings.iter_mut().for_each(Strings::forget_all);
             return if self.summary.is_some() { Ok(()) } else { self.lines.notice(event) };
         };
         self.lines.names.take(&record);

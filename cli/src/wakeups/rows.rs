@@ -79,10 +79,8 @@ impl<'a> Rows<'a> {
         if let Item::Record(record) = item {
             return self.record(event, &record, out);
         }
-        if !matches!(item, Item::EarlyRelease(_)) {
-            // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
-            self.pairs.void(self.scheduler.notice(event));
-        }
+        // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
+        self.pairs.void(self.scheduler.notice(event));
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
     }
 

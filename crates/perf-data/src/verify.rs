@@ -110,7 +110,7 @@ pub struct Found {
 pub struct Claims {
     /// Records whose order was proven.
     pub proven: u64,
-    /// Records that left before their order was proven.
+    /// Records whose order was only assumed.
     pub assumed: u64,
     /// Records that came behind one with a larger key.
     pub late: u64,

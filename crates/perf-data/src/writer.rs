@@ -61,9 +61,9 @@ use std::path::{Path, PathBuf};
 ///   writes one for each event: the kernel's own count by the ledger ([`Writer::unreported`]), and not less than the
 ///   LOST records say. `perf report` adds these up, and not the LOST records. They name the event if there is only one.
 ///   [`open`](crate::open) and [`verify`](crate::verify) know that both are of the same losses.
-/// - Not gaps, anomalies, damage, [`EarlyRelease`](perfweave::EarlyRelease) and [`Untraced`](perfweave::Untraced), for
-///   which perf has no record. Not records of kinds from 64 on either: the kernel writes none, and in a file they are
-///   perf's own. [`Written::left_out`] counts all of these.
+/// - Not gaps, anomalies, damage and [`Untraced`](perfweave::Untraced), for which perf has no record. Not records of
+///   kinds from 64 on either: the kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts
+///   all of these.
 /// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are
 ///   those of a recording, from there; the kernel's release, the architecture and the number of CPUs.
 ///
@@ -104,8 +104,8 @@ use std::path::{Path, PathBuf};
 /// A recording says in itself what is proven, in a seal after each MiB of the stream's records, at each
 /// [`Writer::flush`] and at the end: a record that perf takes for a FINISHED_ROUND. [Names](Self#names) of what ran
 /// before have no seal of their own, however many they are: the next one has them too. A seal counts the records and
-/// losses, by CPU since the seal before it; the records whose order was proven, those that left early and those that
-/// were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one
+/// losses, by CPU since the seal before it; the records whose order was proven, those whose order was assumed and those
+/// that were late; missing numbers; and the largest key of a proven record, up to which everything had come. The last one
 /// has the ledger of [`Writer::unreported`]. Each has the BLAKE3 hash of all bytes since the seal before it, of that
 /// seal's hash, and of its own claims. So a byte that is changed, added, removed or moved breaks the chain, and
 /// [`verify`](crate::verify) says where. Behind all parts of a file, a last seal stands for those that are no records.
