@@ -40,7 +40,10 @@ fn a_live_recording_holds_and_perf_reads_it() {
     let (status, said) = verified(&[&file]);
     assert!(status == Some(0) && said["holds"] == true, "{said}");
     let claims = &said["claims"];
-    assert!((&claims["assumed"], &claims["late"], &claims["by_time"]) == (&0.into(), &0.into(), &true.into()), "{said}");
+    assert!(
+        (&claims["assumed"], &claims["late"], &claims["by_time"]) == (&0.into(), &0.into(), &true.into()),
+        "{said}"
+    );
     // All records of the stream are proven, and have their CPU.
     let records: u64 = said["cpus"]
         .as_array()

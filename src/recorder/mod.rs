@@ -4,8 +4,6 @@
 //! backwards, and what such a ring has lost at its old end. It does not merge incrementally: stopped rings can be
 //! sorted. Begin with `recording.rs`.
 
-mod frozen;
 mod recording;
 
-pub use frozen::{Frozen, Recorded};
-pub use recording::Recorder;
+pub use recording::{Frozen, Recorded, Recorder};

@@ -1,20 +1,22 @@
-//! Recording: rings in overwrite mode, and how they are stopped.
+//! Recording: rings in overwrite mode, how they are stopped, and how their events are read back in order.
 
 use crate::error::Error;
 use crate::order::certainty::Certainty;
+use crate::order::event::{Damage, Event, Item, Lost};
 use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;
 use crate::proof::fence::Fence;
 use crate::proof::kinds::Proof;
 use crate::record::Record;
-use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
 use crate::rings::control::Handle;
 use crate::rings::options::RingOptions;
 use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
 use std::fmt;
+use std::iter::FusedIterator;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records
 /// (`write_backward` of perf_event_open(2)). No program reads them until [`Recorder::freeze`].
@@ -59,33 +61,33 @@ use std::sync::Arc;
 #[doc(alias = "snapshot")]
 #[doc(alias = "flight recorder")]
 pub struct Recorder {
-    pub(super) rings: Rings,
-    pub(super) keys: Keys,
+    rings: Rings,
+    keys: Keys,
     /// Whether keys are times of the rings' clock.
     timed: bool,
     proof: Proof,
     /// The records of the rings at the last stop, in order. Kept to reuse the memory.
-    pub(super) marks: Vec<Mark>,
+    marks: Vec<Mark>,
     /// The largest key among them that is not in the future.
-    pub(super) newest: u64,
+    newest: u64,
 }
 
 /// A part of a ring: a record, a loss or damage. 88 bytes, as the documentation of [`Recorder`] says.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
+struct Mark {
     /// The key that orders it: its own, or that of the record before it.
-    pub(super) order: u64,
-    pub(super) key: Option<u64>,
+    order: u64,
+    key: Option<u64>,
     /// From the newest record back, in bytes.
-    pub(super) position: u64,
-    pub(super) ring_index: u32,
-    pub(super) len: u32,
-    pub(super) certainty: Certainty,
-    pub(super) what: Marked,
+    position: u64,
+    ring_index: u32,
+    len: u32,
+    certainty: Certainty,
+    what: Marked,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Marked {
+enum Marked {
     Record(Header),
     Lost { id: u64, count: u64, after: Option<u64> },
     Corrupt(Fault),
@@ -296,5 +298,142 @@ fn place(marks: &mut [Mark]) {
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recorder").field("rings", &self.rings).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+/// The contents of a [`Recorder`]'s stopped rings. Recording goes on when it is dropped.
+pub struct Frozen<'a> {
+    recorder: &'a mut Recorder,
+    complete_from: Option<u64>,
+}
+
+impl<'a> Frozen<'a> {
+    fn new(recorder: &'a mut Recorder) -> Self {
+        Self { recorder, complete_from: None }
+    }
+
+    /// All events in the rings, oldest first.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
+    pub fn events(&self) -> Recorded<'_> {
+        self.recorded(0)
+    }
+
+    /// The events from a key on.
+    pub fn since(&self, key: u64) -> Recorded<'_> {
+        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < key))
+    }
+
+    /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time
+    /// from the future does not count as the newest.
+    pub fn last(&self, time: Duration) -> Recorded<'_> {
+        self.since(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage.
+    /// Before this key, the rings of busy CPUs have no records although events happened there.
+    ///
+    /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX`
+    /// if a ring with missing records holds too few records to tell, or if a CPU is not traced
+    /// ([`Untraced`](crate::Untraced)), or if a CPU was not traced for some time and keys are no times.
+    ///
+    /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program
+    /// that draws its own key and is preempted before it writes can leave smaller gaps after that key.
+    pub fn complete_from(&self) -> Option<u64> {
+        self.complete_from
+    }
+
+    /// Resumes recording, and returns the error if that fails. Dropping does not report the error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child, which may not resume the parent's rings.
+    pub fn resume(mut self) -> Result<(), Error> {
+        self.thaw()
+    }
+
+    fn recorded(&self, from: usize) -> Recorded<'_> {
+        let Recorder { rings, marks, .. } = &*self.recorder;
+        rings.control().assert_not_forked();
+        Recorded { cpu_rings: &rings.cpu_rings, marks: marks[from..].iter() }
+    }
+
+    fn thaw(&mut self) -> Result<(), Error> {
+        // The parent may still read.
+        if self.recorder.rings.control().is_forked() {
+            return Err(Error::forked());
+        }
+        // No slice is borrowed any more (I9).
+        self.recorder.marks.clear();
+        self.recorder.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.ring.thaw());
+        self.recorder.rings.control().thaw()
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // After `resume` there is nothing left to resume. A drop cannot report a failure.
+        let _ = self.thaw();
+    }
+}
+
+/// Events of a [`Frozen`] recorder, oldest first.
+#[derive(Clone)]
+pub struct Recorded<'a> {
+    cpu_rings: &'a [CpuRing],
+    marks: std::slice::Iter<'a, Mark>,
+}
+
+impl<'a> Recorded<'a> {
+    fn event(&self, mark: &Mark) -> Event<'a> {
+        let CpuRing { ring, origin, .. } = &self.cpu_rings[mark.ring_index as usize];
+        let bytes = || ring.bytes(mark.position, u64::from(mark.len));
+        let cpu = origin.cpu;
+        let key = mark.key;
+        let item = match mark.what {
+            Marked::Record(header) => Item::Record(Record::new(bytes(), header, origin)),
+            Marked::Lost { id, count, after } => {
+                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after, until: key })
+            }
+            Marked::Corrupt(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
+        };
+        Event { key, certainty: mark.certainty, late_by: 0, item }
+    }
+}
+
+impl<'a> Iterator for Recorded<'a> {
+    type Item = Event<'a>;
+
+    fn next(&mut self) -> Option<Event<'a>> {
+        self.marks.next().map(|mark| self.event(mark))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.marks.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for Recorded<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.marks.next_back().map(|mark| self.event(mark))
+    }
+}
+
+impl ExactSizeIterator for Recorded<'_> {}
+impl FusedIterator for Recorded<'_> {}
+
+impl fmt::Debug for Frozen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen")
+            .field("events", &self.recorder.marks.len())
+            .field("complete_from", &self.complete_from)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Recorded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded").field("left", &self.marks.len()).finish_non_exhaustive()
     }
 }

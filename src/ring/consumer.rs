@@ -1,5 +1,6 @@
 //! The consumer's half of one ring: its tail and head, and the bytes between them.
 
+pub(super) mod framing;
 pub(super) mod perf;
 pub(super) mod ring_buffer;
 #[cfg(all(test, not(loom)))]

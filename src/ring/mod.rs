@@ -2,7 +2,7 @@
 //!
 //! This room takes a mapped ring and its two shared words. It gives checked headers and borrowed bytes. It knows
 //! positions, bytes and headers. It does not know what a record means, what a key is, or that there are other rings.
-//! Begin with `consumer.rs`; `framing.rs` says what differs between kinds of rings, and `consumer/` has a file for each
+//! Begin with `consumer.rs`; `consumer/framing.rs` says what differs between kinds of rings, and `consumer/` has a file for each
 //! kind. `words.rs` has every atomic access, `memory.rs` the mapping, `frame.rs` the header's checks.
 //!
 //! A [`Ring`] lends the bytes between its tail and the last head it saw, borrowed from `&self`. Tail and head move only
@@ -31,7 +31,6 @@ mod bytes;
 mod consumer;
 mod epochs;
 mod frame;
-mod framing;
 mod memory;
 mod prefetch;
 mod words;
@@ -39,12 +38,12 @@ mod words;
 pub use bytes::Bytes;
 pub(crate) use consumer::LOW_POSITION;
 pub use consumer::Ring;
+pub(crate) use consumer::framing::{Framing, Properties, RingKind, with_framing};
 pub(crate) use consumer::perf::Perf;
 pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use consumer::ring_buffer::RingBuffer;
 pub(crate) use epochs::{Epoch, EpochWords};
 pub use frame::Fault;
 pub(crate) use frame::Header;
-pub(crate) use framing::{Framing, Properties, RingKind, with_framing};
 pub(crate) use memory::KernelHalf;
 pub(crate) use prefetch::prefetch;

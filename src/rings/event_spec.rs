@@ -1,9 +1,10 @@
 //! Events: what a program asks for, and what it means for perf_event_open(2).
 
 use crate::error::{Error, ErrorKind, short};
-use crate::rings::event_attr::{self as attr, KPROBE, Rate, sampled};
+use crate::rings::event_attr::{self as attr, Rate, sampled};
 use crate::rings::event_map::{self, EventMap};
-use crate::rings::{Source, event_names, filter};
+use crate::rings::ring_event::RingEvent;
+use crate::rings::{event_names, filter};
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::{CString, OsString};
@@ -56,23 +57,6 @@ pub(super) struct Probe {
     pub(super) semaphore: u64,
     /// Whether the probe is at the function's return.
     pub(super) returns: bool,
-}
-
-/// An event to open on every CPU: its attribute, checked.
-#[derive(Debug, Default)]
-pub(super) struct RingEvent {
-    /// For messages.
-    pub(super) name: Arc<str>,
-    pub(super) attr: perf_event_attr,
-    /// The function or path that the attribute of a probe points to.
-    pub(super) probe: Option<CString>,
-    /// Where BPF programs find it.
-    pub(super) map: Option<EventMap>,
-    /// `category:name`, if it is a tracepoint that was asked for by name.
-    pub(super) tracepoint: Option<Arc<str>>,
-    pub(super) filter: Option<CString>,
-    /// The pattern that the tracepoint fits, if a pattern asks for it.
-    pub(super) pattern: Option<Arc<str>>,
 }
 
 impl EventSpec {
@@ -131,42 +115,6 @@ impl EventSpec {
             event.filter = filter.as_deref().map(|filter| filter::parse(filter, &event.name)).transpose()?;
         }
         Ok(events)
-    }
-}
-
-impl RingEvent {
-    /// Leaves out what happens in user space, or in the kernel.
-    fn exclude(&mut self, user: bool, kernel: bool) -> Result<(), Error> {
-        if kernel && self.lies_in_kernel() {
-            let message = format!("{} lies in the kernel, and would never be written in user space only", self.name);
-            return Err(Error::new(ErrorKind::InvalidInput, message).about(&self.name));
-        }
-        if user {
-            self.attr.set_exclude_user(1);
-        }
-        if kernel {
-            self.attr.set_exclude_kernel(1);
-            self.attr.set_exclude_hv(1);
-        }
-        Ok(())
-    }
-
-    pub(super) fn source(&self) -> Source {
-        Source::new(Arc::clone(&self.name), self.attr, self.tracepoint.clone())
-    }
-
-    /// Whether the event never happens in user space: a kprobe, or a tracepoint other than of system calls, which have
-    /// the registers of user space, and of a program's probe in tracefs (`perf_tp_event_match`, kernel/events/core.c).
-    fn lies_in_kernel(&self) -> bool {
-        let is_kprobe = || self.probe.is_some() && pmu::number(KPROBE).is_ok_and(|number| number == self.attr.type_);
-        let of_tracepoint = |name: &str| !name.starts_with("syscalls:") && !event_names::is_probe(name);
-        self.tracepoint.as_deref().is_some_and(of_tracepoint) || is_kprobe()
-    }
-
-    /// Whether only BPF programs write through it.
-    pub(super) fn is_bpf_output(&self) -> bool {
-        // The kernel may write other records by itself.
-        attr::is_output(&self.attr) && !attr::has_records(&self.attr)
     }
 }
 

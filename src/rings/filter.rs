@@ -1,7 +1,7 @@
 //! Filters of events, and the kernel's message about one that it refuses.
 
 use crate::error::{Error, ErrorKind};
-use crate::rings::event_spec::RingEvent;
+use crate::rings::ring_event::RingEvent;
 use crate::sys::tracefs::Tracefs;
 use crate::sys::{perf, tracepoint};
 use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;

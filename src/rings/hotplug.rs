@@ -2,10 +2,9 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::rings::control::{Control, ProducerGate};
-use crate::rings::event_spec::RingEvent;
 use crate::rings::opening::{self, OpenedRing};
-use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
+use crate::rings::ring_event::RingEvent;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::{CpuRing, Rings, list_cpus, no_such_cpu};
 use crate::sys::machine::{self, CpuEvents, CpuList, Message, OnlineCpus};
@@ -61,9 +60,9 @@ struct Hotplug {
 const MOST_MESSAGES: usize = 256;
 
 /// Opens the rings of a machine. `backward`: the kernel writes them backwards, over the oldest records.
-pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error> {
+pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     // Before CPUs are listed: the first check notices a CPU that comes, or goes and comes back, while rings are opened.
-    let mut hotplug = Hotplug::new(Plan::new(options, backward)?)?;
+    let mut hotplug = Hotplug::new(plan)?;
     let plan = &mut hotplug.plan;
     let cpus = match &plan.cpus {
         Some(cpus) => cpus.clone(),

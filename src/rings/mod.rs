@@ -22,6 +22,7 @@ mod plan;
 mod recording;
 mod refusal;
 mod ring_buffers;
+mod ring_event;
 mod source;
 pub(crate) mod spill;
 mod target;

@@ -7,6 +7,7 @@ use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Probe, What};
 use crate::rings::hotplug;
+use crate::rings::plan::{Asked, Plan};
 use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
@@ -42,19 +43,7 @@ use std::sync::Arc;
 #[doc(alias = "perf_event_attr")]
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
-    pub(super) events: Vec<EventSpec>,
-    /// The error of the first wrong call.
-    pub(super) wrong: Option<Error>,
-    /// The target, and the method that set it. The whole machine if `None`.
-    pub(super) target: Option<(&'static str, Result<Target, Error>)>,
-    /// What records of all events have besides.
-    pub(super) also: perf_event_attr,
-    pub(super) bytes: u64,
-    pub(super) clock: Clock,
-    pub(super) timed: bool,
-    pub(super) cpus: Option<Vec<u32>>,
-    pub(super) wakeup: Option<Wakeup>,
-    pub(super) slot: fn(u32) -> u32,
+    asked: Asked,
 }
 
 /// What a probe at the return of a function of a program is called.
@@ -66,7 +55,7 @@ const DEFAULT_BYTES: u64 = 512 << 10;
 
 impl RingOptions {
     pub(super) fn new() -> Self {
-        Self {
+        let asked = Asked {
             events: Vec::new(),
             wrong: None,
             target: None,
@@ -77,7 +66,8 @@ impl RingOptions {
             cpus: None,
             wakeup: None,
             slot: |cpu| cpu,
-        }
+        };
+        Self { asked }
     }
 
     /// Opens and maps a ring on every online CPU, and starts the events.
@@ -95,23 +85,23 @@ impl RingOptions {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound): a CPU that the machine can never have, or no requested CPU
     /// is online.
     pub fn open(self) -> Result<Rings, Error> {
-        hotplug::open(self, false)
+        hotplug::open(Plan::new(self.asked, false)?)
     }
 
     /// Opens rings that the kernel writes backwards, over the oldest records.
     pub(crate) fn open_backward(self) -> Result<Rings, Error> {
-        hotplug::open(self, true)
+        hotplug::open(Plan::new(self.asked, true)?)
     }
 
     fn add(mut self, name: impl Into<Arc<str>>, what: What) -> Self {
         let (name, (named, filter, rate, exclude_user, exclude_kernel)) = (name.into(), Default::default());
-        self.events.push(EventSpec { name, named, what, filter, rate, exclude_user, exclude_kernel });
+        self.asked.events.push(EventSpec { name, named, what, filter, rate, exclude_user, exclude_kernel });
         self
     }
 
     /// Keeps the first error of a call, for [`RingOptions::open`].
     fn fail(&mut self, error: Error) {
-        self.wrong.get_or_insert(error);
+        self.asked.wrong.get_or_insert(error);
     }
 
     /// Changes the settings of the event that was added last. `change` gives the setting that this one would replace.
@@ -121,7 +111,7 @@ impl RingOptions {
         hint: &'static str,
         change: impl FnOnce(&mut EventSpec) -> Option<&'static str>,
     ) -> Self {
-        match self.events.last_mut().map(change) {
+        match self.asked.events.last_mut().map(change) {
             Some(None) => {}
             Some(Some(before)) => self.fail(replaced([before, setting], hint)),
             None => {
@@ -135,7 +125,7 @@ impl RingOptions {
 
     /// Sets what is traced, once.
     fn trace(mut self, setting: &'static str, target: Result<Target, Error>) -> Self {
-        if let Some((before, _)) = self.target.replace((setting, target)) {
+        if let Some((before, _)) = self.asked.target.replace((setting, target)) {
             let hint = "call one of pid, pid_tree, tid and cgroup, once: other rings can trace others";
             self.fail(replaced([before, setting], hint));
         }
@@ -174,7 +164,7 @@ impl RingOptions {
     /// Unless set, the slot is the CPU's number, as `BPF_F_CURRENT_CPU` expects. Each CPU needs a slot of its own
     /// ([`ErrorKind::InvalidInput`]): only programs on that CPU can output through its event.
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
-        self.slot = slot;
+        self.asked.slot = slot;
         self
     }
 
@@ -341,7 +331,7 @@ impl RingOptions {
     /// The names are those of `<linux/perf_event.h>`; the crate `perf-event-open-sys` has them.
     #[doc(alias = "sample_type")]
     pub fn sample(mut self, bits: impl Into<u64>) -> Self {
-        self.also.sample_type |= bits.into();
+        self.asked.also.sample_type |= bits.into();
         self
     }
 
@@ -349,8 +339,8 @@ impl RingOptions {
     /// (`sample_regs_user`, `sample_regs_intr`: a bit for each register, by the numbers of the architecture's
     /// `asm/perf_regs.h`). A mask of 0 asks for none.
     pub fn sample_registers(mut self, user: u64, interrupt: u64) -> Self {
-        self.also.sample_regs_user |= user;
-        self.also.sample_regs_intr |= interrupt;
+        self.asked.also.sample_regs_user |= user;
+        self.asked.also.sample_regs_intr |= interrupt;
         let bit = |mask: u64, bit: u32| if mask == 0 { 0 } else { u64::from(bit) };
         let bits = bit(user, bindings::PERF_SAMPLE_REGS_USER) | bit(interrupt, bindings::PERF_SAMPLE_REGS_INTR);
         self.sample(bits)
@@ -360,7 +350,7 @@ impl RingOptions {
     /// 8 and at most 65,528. Opening the rings gives [`ErrorKind::InvalidInput`] for any other size. Of several sizes
     /// the largest holds, also of those in attributes of events.
     pub fn sample_stack(mut self, bytes: u32) -> Self {
-        self.also.sample_stack_user = self.also.sample_stack_user.max(bytes);
+        self.asked.also.sample_stack_user = self.asked.also.sample_stack_user.max(bytes);
         self.sample(bindings::PERF_SAMPLE_STACK_USER)
     }
 
@@ -368,14 +358,14 @@ impl RingOptions {
     /// [`sample`](Self::sample) asks for (`PERF_SAMPLE_CALLCHAIN`). An event that is given by its attribute also leaves
     /// out what that says.
     pub fn exclude_callchain_kernel(mut self) -> Self {
-        self.also.set_exclude_callchain_kernel(1);
+        self.asked.also.set_exclude_callchain_kernel(1);
         self
     }
 
     /// Leaves the addresses of user space out of call chains (`exclude_callchain_user`). Together with
     /// [`exclude_callchain_kernel`](Self::exclude_callchain_kernel) it leaves chains empty.
     pub fn exclude_callchain_user(mut self) -> Self {
-        self.also.set_exclude_callchain_user(1);
+        self.asked.also.set_exclude_callchain_user(1);
         self
     }
 
@@ -469,7 +459,7 @@ impl RingOptions {
     ///
     /// If no uprobe was added last, opening the rings gives [`ErrorKind::InvalidInput`].
     pub fn semaphore(mut self, offset: u64) -> Self {
-        match self.events.last_mut().map(|event| &mut event.what) {
+        match self.asked.events.last_mut().map(|event| &mut event.what) {
             Some(What::Probe(probe)) if probe.unit == UPROBE => probe.semaphore = offset,
             _ => {
                 let message = "semaphore is a setting of the uprobe that was added last, and none was added last";
@@ -536,7 +526,7 @@ impl RingOptions {
 
     /// Sets the size of each ring in pages of data, rounded up to a power of two.
     pub fn pages(mut self, pages: u64) -> Self {
-        self.bytes = pages.saturating_mul(machine::page_size() as u64);
+        self.asked.bytes = pages.saturating_mul(machine::page_size() as u64);
         self
     }
 
@@ -545,7 +535,7 @@ impl RingOptions {
     /// Held records stay in their ring. It must have room for what a CPU writes in two or three grace periods, about 50
     /// ms.
     pub fn bytes(mut self, bytes: u64) -> Self {
-        self.bytes = bytes;
+        self.asked.bytes = bytes;
         self
     }
 
@@ -556,20 +546,20 @@ impl RingOptions {
     /// each event that may come in one: tracepoints, probes and most hardware. Software events and BPF output take it
     /// (`perf_event_set_clock`, kernel/events/core.c).
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        self.asked.clock = clock;
         self
     }
 
     /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
     /// [`RingOptions::event`] or [`RingOptions::sample`] asks for it.
     pub(crate) fn without_time(mut self) -> Self {
-        self.timed = false;
+        self.asked.timed = false;
         self
     }
 
     /// Sets when the kernel wakes a program that waits for the rings. Unless set, when a quarter of a ring was written.
     pub fn wakeup(mut self, wakeup: Wakeup) -> Self {
-        self.wakeup = Some(wakeup);
+        self.asked.wakeup = Some(wakeup);
         self
     }
 
@@ -578,7 +568,7 @@ impl RingOptions {
         let mut cpus: Vec<u32> = cpus.into_iter().collect();
         cpus.sort_unstable();
         cpus.dedup();
-        self.cpus = Some(cpus);
+        self.asked.cpus = Some(cpus);
         self
     }
 }

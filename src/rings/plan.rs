@@ -5,14 +5,32 @@ use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::ring::Ring;
 use crate::rings::event_attr;
-use crate::rings::event_spec::RingEvent;
-use crate::rings::options::RingOptions;
+use crate::rings::event_spec::EventSpec;
 use crate::rings::refusal::{self, Denial};
+use crate::rings::ring_event::RingEvent;
 use crate::rings::target::Target;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::HashMap;
+
+/// What was asked for, before it is checked.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) events: Vec<EventSpec>,
+    /// The error of the first wrong call.
+    pub(super) wrong: Option<Error>,
+    /// The target, and the method that set it. The whole machine if `None`.
+    pub(super) target: Option<(&'static str, Result<Target, Error>)>,
+    /// What records of all events have besides.
+    pub(super) also: perf_event_attr,
+    pub(super) bytes: u64,
+    pub(super) clock: Clock,
+    pub(super) timed: bool,
+    pub(super) cpus: Option<Vec<u32>>,
+    pub(super) wakeup: Option<Wakeup>,
+    pub(super) slot: fn(u32) -> u32,
+}
 
 /// The kernel wakes a sleeping reader each time that another such part of a ring is written, unless a wake-up is set.
 const WAKEUP_PART: u64 = 4;
@@ -37,8 +55,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
-        let RingOptions { events: specs, wrong, target, also, bytes, clock, timed, cpus, wakeup, slot } = options;
+    pub(super) fn new(asked: Asked, backward: bool) -> Result<Self, Error> {
+        let Asked { events: specs, wrong, target, also, bytes, clock, timed, cpus, wakeup, slot } = asked;
         if specs.is_empty() {
             return Err(Error::no_events());
         }

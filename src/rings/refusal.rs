@@ -3,7 +3,7 @@
 use crate::error::hint::setting;
 use crate::error::{Error, ErrorKind, MODULE, filtered, short};
 use crate::rings::event_attr;
-use crate::rings::event_spec::RingEvent;
+use crate::rings::ring_event::RingEvent;
 use crate::rings::target;
 use crate::sys::perf::Pid;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};

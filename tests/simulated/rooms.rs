@@ -1,6 +1,7 @@
-//! The floors and rooms of DESIGN.md: no room uses one above it, or one on its right. And a type and its methods are in
-//! one file.
+//! The floors and rooms of DESIGN.md: no room uses one above it, or one on its right. Files import each other in one
+//! direction. And a type and its methods are in one file.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,12 +23,13 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Adds a file, or all of a folder but `tests.rs`: tests of a room may use rooms on its right.
+/// Adds a file, or all of a folder but `tests.rs` and `model.rs`: tests of a room may use rooms on its right.
 fn add(path: &Path, out: &mut Vec<String>) {
     if path.is_dir() {
         let mut entries: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
         entries.sort();
-        entries.iter().filter(|entry| !entry.ends_with("tests.rs")).for_each(|entry| add(entry, out));
+        let is_tests = |entry: &&PathBuf| entry.ends_with("tests.rs") || entry.ends_with("model.rs");
+        entries.iter().filter(|entry| !is_tests(entry)).for_each(|entry| add(entry, out));
     } else if path.exists() {
         out.push(fs::read_to_string(path).unwrap());
     }
@@ -74,6 +76,108 @@ fn every_room_has_its_place() {
             assert!(rooms().contains(&name), "{name} has no place");
         }
     }
+}
+
+/// All files, as paths from `crate::` on, with their code. Tests and models of loom use what they test.
+fn files() -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![src()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.strip_prefix(src()).unwrap().with_extension("").display().to_string();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !["lib", "tests", "model"].iter().any(|end| name.ends_with(end)) {
+                let text = fs::read_to_string(&path).unwrap();
+                let code =
+                    text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
+                let code = code.split("#[cfg(all(test, not(loom)))]\nmod tests {").next().unwrap_or("");
+                let name = name.strip_suffix("/mod").unwrap_or(&name).replace('/', "::");
+                all.insert(name, code.split_whitespace().collect::<Vec<_>>().join(" "));
+            }
+        }
+    }
+    all
+}
+
+/// The paths of a tree of imports: `a::{b, c::d}` are `a::b` and `a::c::d`.
+fn expanded(tree: &str) -> Vec<String> {
+    let Some((before, inside)) = tree.split_once('{') else {
+        return vec![tree.split(" as ").next().unwrap_or("").trim().to_owned()];
+    };
+    let inside = inside.rsplit_once('}').map_or(inside, |(inside, _)| inside);
+    let (mut depth, mut parts) = (0, vec![String::new()]);
+    for c in inside.chars() {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        match c {
+            ',' if depth == 0 => parts.push(String::new()),
+            c => parts.last_mut().unwrap().push(c),
+        }
+    }
+    let parts = parts.iter().filter(|part| !part.trim().is_empty());
+    parts.flat_map(|part| expanded(part.trim())).map(|part| before.to_owned() + &part).collect()
+}
+
+/// What the code of a file imports, as paths from `crate::` on.
+fn imports(name: &str, code: &str) -> Vec<String> {
+    let parent = name.rsplit_once("::").map_or("", |(parent, _)| parent);
+    let trees = code.match_indices("use ").map(|(at, _)| code[at + 4..].split(';').next().unwrap_or(""));
+    trees
+        .flat_map(expanded)
+        .filter_map(|path| {
+            let above = path.strip_prefix("super::").map(|rest| format!("{parent}::{rest}"));
+            above.or_else(|| path.strip_prefix("crate::").map(str::to_owned))
+        })
+        .collect()
+}
+
+/// A file and its folder are one, as a kind of ring is a part of the ring. A name that a room's `mod.rs` has from one
+/// of its files is that file's.
+#[test]
+fn files_import_each_other_in_one_direction() {
+    let files = files();
+    let whole = |name: &str| match name.split("::").collect::<Vec<_>>()[..] {
+        [room, file, ..] => format!("{room}::{file}"),
+        _ => name.to_owned(),
+    };
+    let mut names = BTreeMap::new();
+    for (room, code) in files.iter().filter(|(name, _)| !name.contains("::")) {
+        for tree in code.match_indices("use ").map(|(at, _)| code[at + 4..].split(';').next().unwrap_or("")) {
+            for path in expanded(tree).iter().filter(|path| !path.starts_with("crate::") && !path.starts_with("std::"))
+            {
+                if let Some((file, name)) = path.rsplit_once("::") {
+                    names.insert(format!("{room}::{name}"), format!("{room}::{file}"));
+                }
+            }
+        }
+    }
+    let file_of = |path: &str| {
+        let path = names.get(path).map_or(path, String::as_str);
+        let mut part = path;
+        loop {
+            if files.contains_key(part) {
+                return Some(whole(part));
+            }
+            part = part.rsplit_once("::")?.0;
+        }
+    };
+    let mut left: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, code) in &files {
+        let own = whole(name);
+        let of = imports(name, code).iter().filter_map(|path| file_of(path)).filter(|other| *other != own).collect();
+        // A room only hands on what its files have.
+        let of: BTreeSet<String> = of;
+        let of = of.into_iter().filter(|other| name.contains("::") || !other.starts_with(&format!("{name}::")));
+        left.entry(own.clone()).or_default().extend(of);
+    }
+    assert!(left.len() > 90 && left.values().map(BTreeSet::len).sum::<usize>() > 300, "{left:#?}");
+    // What imports nothing that is left is in no circle.
+    while let Some(done) =
+        left.iter().find(|(_, of)| of.iter().all(|of| !left.contains_key(of))).map(|(name, _)| name.clone())
+    {
+        left.remove(&done);
+    }
+    assert!(left.is_empty(), "these are in a circle, or import one: {left:#?}");
 }
 
 /// Methods elsewhere than in the file of their type: those of a later room, of optional features, and of each kind of
