@@ -124,7 +124,7 @@ impl Place {
         self.tag() == Tag::OTHER
     }
 
-    /// Bits that tell of many places at once whether all are plain.
+    /// Its tag and position, to be combined by OR: tags of zero mean that all entries are plain.
     #[inline(always)]
     pub(crate) fn bits(self) -> u64 {
         self.word

@@ -137,7 +137,8 @@ impl Epochs {
 
     /// Checks that every writer into the rings uses the epochs, and that each CPU has its word.
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
-        // At depth 0 such a writer may still hold back the record of a program that interrupted it (PROOF).
+        // A writer that does not count itself may have been interrupted: its ring's head then still hides the record of
+        // the program that interrupted it (PROOF).
         if let Some(event) = rings.others() {
             let message = format!(
                 "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output \

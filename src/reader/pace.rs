@@ -131,10 +131,10 @@ impl Pace {
         (self.found, self.since) = (0, now);
     }
 
-    /// How long until the next refresh, unless something else wakes the reader. If a refresh releases nothing
-    /// (`lets_nothing_out`), it only makes events visible.
-    pub(crate) fn left(&self, now: Instant, lets_nothing_out: bool) -> Duration {
-        let tick = if lets_nothing_out { self.longest } else { self.tick };
+    /// How long until the next refresh, unless something else wakes the reader. While a proof is pending
+    /// (`is_proving`), refreshing early gains nothing.
+    pub(crate) fn left(&self, now: Instant, is_proving: bool) -> Duration {
+        let tick = if is_proving { self.longest } else { self.tick };
         tick.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
