@@ -29,7 +29,7 @@ impl Repeats {
 
     /// Records a success.
     #[inline]
-    pub(crate) fn well(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         if self.failed > 0 {
             self.well += 1;
             if self.well >= Self::WELL {
@@ -51,11 +51,11 @@ mod tests {
         assert_eq!(repeats.failed(true), Some(1));
         // A success now and then does not end the series.
         for _ in 0..15 {
-            repeats.well();
+            repeats.succeeded();
         }
         assert_eq!(repeats.failed(false), None);
         for _ in 0..16 {
-            repeats.well();
+            repeats.succeeded();
         }
         assert_eq!(repeats.failed(false), Some(1), "forgotten, and new");
     }

@@ -36,7 +36,7 @@ pub(crate) struct Full {
     pub(super) most_events: usize,
     pub(crate) has_too_many: bool,
     /// The time between the last two refreshes, if the program gives it.
-    pub(crate) pause: Option<Duration>,
+    pub(crate) since_refresh: Option<Duration>,
     /// Whether a ring was more than half full at a refresh since the last proof began, before held records were copied
     /// out of it.
     pub(crate) was_crowded: bool,
@@ -52,7 +52,7 @@ impl Full {
             keeps_adopted: most_held.is_none(),
             most_events: MOST_EVENTS,
             has_too_many: false,
-            pause: None,
+            since_refresh: None,
             was_crowded: false,
             refreshed: 0,
         }
@@ -75,7 +75,7 @@ impl Full {
         }
         for (cpu_ring, index) in cpu_rings.iter_mut().zip(&mut stream.indexes) {
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = self.pause.map_or(0, |pause| written_within(SOON, index.found(), pause));
+            let soon = self.since_refresh.map_or(0, |pause| written_within(SOON, index.newly_written(), pause));
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || index.back().is_none_or(|back| stream.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.

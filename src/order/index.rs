@@ -21,7 +21,7 @@ use crate::order::queue::{Queue, REACH_BYTES};
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, LOW_POSITION, Ring, with_framing};
 use crate::rings::{CpuRing, Losses};
-use crate::sequence::numbers::{CpuNumbers, NumberCounts, Said};
+use crate::sequence::numbers::{CpuNumbers, Meaning, NumberCounts};
 use binary_heap_plus::{BinaryHeap, MinComparator};
 use perf_event_open_sys::bindings;
 use std::collections::VecDeque;
@@ -141,7 +141,7 @@ pub(crate) struct Index {
     /// The stored tail at the last refresh.
     looked_tail: u64,
     /// Bytes that the last refresh found.
-    found: u64,
+    newly_written: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<CpuNumbers>,
     /// Bytes of the longest record of recent refreshes.
@@ -183,7 +183,7 @@ impl Index {
             marked: tail,
             sighted: tail,
             looked_tail: tail,
-            found: 0,
+            newly_written: 0,
             numbers,
             longest: 0,
             share: 0,
@@ -234,7 +234,7 @@ impl Index {
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.refresh();
         // No underflow: a head that moves back is a fault and is not taken.
-        self.found = ring.head() - self.cursor;
+        self.newly_written = ring.head() - self.cursor;
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.
@@ -315,7 +315,7 @@ impl Index {
     /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns
     /// whether there was any.
     fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
-        let bytes = ring.rest(self.cursor);
+        let bytes = ring.up_to_head(self.cursor);
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
@@ -353,9 +353,9 @@ impl Index {
     fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
         let cpu = record.cpu();
         match self.numbers.as_mut()?.take(cpu, number)? {
-            Said::Well => None,
-            Said::Hole(hole) => Some(Note::Hole { cpu, len, hole, after: self.before }),
-            Said::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, len, kind, expected, found: number }),
+            Meaning::Well => None,
+            Meaning::Hole(hole) => Some(Note::Hole { cpu, len, hole, after: self.before }),
+            Meaning::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, len, kind, expected, found: number }),
         }
     }
 
@@ -579,8 +579,8 @@ impl Index {
     }
 
     /// Bytes that the last refresh found.
-    pub(crate) fn found(&self) -> u64 {
-        self.found
+    pub(crate) fn newly_written(&self) -> u64 {
+        self.newly_written
     }
 
     /// Everything before it is indexed.

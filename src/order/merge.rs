@@ -320,9 +320,9 @@ impl Merge {
             let ring_index = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
             self.stream.insert(ring_index, index_of(ring_index, &cpu_ring, &self.stream.keys));
             self.rings.cpu_rings.insert(ring_index, cpu_ring);
-            if let Some((said, _)) = &mut self.stream.said {
+            if let Some((ring, _)) = &mut self.stream.anomaly_reported_of {
                 // The new ring has moved those from its place on.
-                *said += u32::from(ring_index as u32 <= *said);
+                *ring += u32::from(ring_index as u32 <= *ring);
             }
         }
         failed.map(|()| any)

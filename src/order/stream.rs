@@ -36,7 +36,7 @@ pub(crate) struct Stream {
     /// A ring fills up while its events are yielded, so a refresh is due before further events.
     pub(crate) rushed: bool,
     /// Ring and position of the record whose anomaly in numbers of the machine was reported.
-    pub(crate) said: Option<(u32, u64)>,
+    pub(crate) anomaly_reported_of: Option<(u32, u64)>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracers: Tracers,
@@ -85,7 +85,7 @@ impl Stream {
             picked: Pick { place: Place::NONE, late_by: 0, certainty: Certainty::Assumed, notice: None },
             in_batch: false,
             rushed: false,
-            said: None,
+            anomaly_reported_of: None,
             notices: VecDeque::new(),
             tracers: Tracers::default(),
             own: None,
@@ -419,7 +419,7 @@ impl Stream {
             return None;
         }
         // The notice was yielded, and the record is picked again.
-        if self.said == Some(self.name_of(place)) {
+        if self.anomaly_reported_of == Some(self.name_of(place)) {
             return None;
         }
         let sequence = self.sequence.as_ref()?;
@@ -590,7 +590,7 @@ impl Stream {
         let Some(sequence) = &mut self.sequence else { return };
         if certainty == Certainty::Late {
             // No underflow: only a number that a gap has counted is found, and only once.
-            self.counts.machine.missing -= u64::from(sequence.found(key));
+            self.counts.machine.missing -= u64::from(sequence.take_missing(key));
         }
         sequence.pass(key);
     }
@@ -620,7 +620,7 @@ impl Stream {
                 if let Some(sequence) = &mut self.sequence {
                     sequence.reported(kind);
                 }
-                self.said = Some(self.name_of(place));
+                self.anomaly_reported_of = Some(self.name_of(place));
             }
             Notice::OwnGap { cpu, gap, .. } => {
                 if let Some(numbers) = self.indexes[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
@@ -637,5 +637,5 @@ impl Stream {
 #[inline(always)]
 pub(crate) fn plain_record(cpu_rings: &[CpuRing], place: Place) -> Record<'_> {
     let cpu_ring = &cpu_rings[place.ring_index()];
-    Record::sample(cpu_ring.near(place.low(), place.size()), place.size(), &cpu_ring.origin)
+    Record::sample(cpu_ring.bytes_by_low(place.low(), place.size()), place.size(), &cpu_ring.origin)
 }

@@ -320,7 +320,7 @@ impl Reader {
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time) {
             // Only messages about new CPUs matter here: the reader refreshes everything else anyway.
             Ok(ready) => {
-                self.failures.well();
+                self.failures.succeeded();
                 // Without time it only reads what is ready.
                 self.engine.wakes(ready > 0 && !time.is_zero());
                 if self.ready.iter().take(ready).any(|event| { event.u64 } == NEWS) {

@@ -54,7 +54,7 @@ pub(crate) struct Engine {
     check_cpus: Instant,
     /// How long to keep refreshing after an event was found, and when the last one was found.
     spin: Duration,
-    found: Option<Instant>,
+    found_at: Option<Instant>,
     /// Events found since the reader last slept, or could have slept.
     since_sleep: usize,
     /// How fast programs fill BPF ring buffers.
@@ -145,7 +145,7 @@ impl Engine {
             crowds: Repeats::default(),
             check_cpus,
             spin,
-            found: None,
+            found_at: None,
             since_sleep: 0,
             filling: Filling::new(Instant::now()),
             check_losses: check_cpus,
@@ -310,7 +310,7 @@ impl Engine {
     /// Whether to refresh again instead of sleeping.
     pub(crate) fn spins(&self) -> bool {
         !self.spin.is_zero()
-            && (self.spin == Duration::MAX || self.found.is_some_and(|found| found.elapsed() < self.spin))
+            && (self.spin == Duration::MAX || self.found_at.is_some_and(|found| found.elapsed() < self.spin))
     }
 
     /// Counts a sleep, if its time is not zero.
@@ -471,7 +471,7 @@ impl Engine {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
-                self.failures.well();
+                self.failures.succeeded();
                 self.refresh();
                 self.attend()?;
                 self.report_stuck()
@@ -624,7 +624,7 @@ impl Engine {
     /// Reports that so many events are held that no more are copied out of rings that fill up. Not every time.
     fn report_too_many(&mut self) -> Result<(), Error> {
         if !self.merge.full.has_too_many {
-            self.crowds.well();
+            self.crowds.succeeded();
             return Ok(());
         }
         let held = self.merge.held();
@@ -645,14 +645,14 @@ impl Engine {
         // What a proof releases at once need not leave its ring before.
         let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
         let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
-        self.merge.full.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
+        self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
         self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);
         self.filling.refreshed(now, &self.merge);
         if found > 0 {
-            self.found = Some(now);
+            self.found_at = Some(now);
         }
         self.cap();
         self.watch_reserved(now);

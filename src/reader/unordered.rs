@@ -86,7 +86,7 @@ impl Reading<'_> {
         origin: &Arc<Origin>,
         each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let mut left = self.ring.rest(self.position);
+        let mut left = self.ring.up_to_head(self.position);
         while let Some((record, rest)) = Record::plainest::<F>(left, raw_end, origin) {
             prefetch(rest, AHEAD);
             // Before the call: an event that was given is consumed, even if the function panics.

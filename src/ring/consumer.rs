@@ -280,14 +280,14 @@ impl Ring {
     /// The bytes from a position to the head, or to where their memory ends: those in which a loop looks for plain
     /// samples.
     #[inline]
-    pub(crate) fn rest(&self, position: u64) -> &[u8] {
+    pub(crate) fn up_to_head(&self, position: u64) -> &[u8] {
         self.bytes(position, self.head - position).as_slices().0
     }
 
     /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and
     /// which lies less than their range before the head. `None` if the bytes wrap, or do not lie between tail and head.
     #[inline(always)]
-    pub(crate) fn near(&self, low: u64, len: u64) -> Option<&[u8]> {
+    pub(crate) fn bytes_by_low(&self, low: u64, len: u64) -> Option<&[u8]> {
         // Of a position before the tail this is larger than any ring.
         let ahead = low.wrapping_sub(self.tail) & LOW_POSITION;
         // The size of the ring divides the range of the low bits.

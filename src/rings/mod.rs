@@ -127,8 +127,8 @@ impl CpuRing {
 
     /// Bytes that were indexed, by the low bits of their position: see [`Ring::near`].
     #[inline(always)]
-    pub(crate) fn near(&self, low: u64, len: u64) -> Bytes<'_> {
-        match self.ring.near(low, len) {
+    pub(crate) fn bytes_by_low(&self, low: u64, len: u64) -> Bytes<'_> {
+        match self.ring.bytes_by_low(low, len) {
             Some(run) => run.into(),
             None => Bytes::new(self.first_near(low, len), self.second_near(low, len)),
         }

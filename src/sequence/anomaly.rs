@@ -24,22 +24,22 @@ const QUIET: u32 = 16;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Quiet {
     /// Correct numbers in a row.
-    well: u32,
+    in_a_row: u32,
     reported: [bool; KINDS],
 }
 
 impl Quiet {
     #[inline]
-    pub(super) fn well(&mut self, well: bool) {
-        self.well = if well { self.well.saturating_add(1) } else { 0 };
+    pub(super) fn came(&mut self, expected: bool) {
+        self.in_a_row = if expected { self.in_a_row.saturating_add(1) } else { 0 };
     }
 
     pub(super) fn may_report(&self, kind: AnomalyKind) -> bool {
-        self.well >= QUIET || !self.reported[kind as usize]
+        self.in_a_row >= QUIET || !self.reported[kind as usize]
     }
 
     pub(super) fn reported(&mut self, kind: AnomalyKind) {
-        if std::mem::take(&mut self.well) >= QUIET {
+        if std::mem::take(&mut self.in_a_row) >= QUIET {
             self.reported = [false; KINDS];
         }
         self.reported[kind as usize] = true;
@@ -55,7 +55,7 @@ mod tests {
     fn kinds_of_anomalies_are_told_apart_and_forgotten_together() {
         let mut quiet = Quiet::default();
         let mut reports = |well: u32, kind| {
-            (0..well).for_each(|_| quiet.well(true));
+            (0..well).for_each(|_| quiet.came(true));
             let may = quiet.may_report(kind);
             quiet.reported(kind);
             may
@@ -66,9 +66,9 @@ mod tests {
         assert!(reports(QUIET, AnomalyKind::Duplicate) && reports(0, AnomalyKind::Jump), "a new run");
         assert!(!reports(0, AnomalyKind::Duplicate) && !reports(0, AnomalyKind::Jump));
         // In a row.
-        (1..QUIET).for_each(|_| quiet.well(true));
-        quiet.well(false);
-        quiet.well(true);
+        (1..QUIET).for_each(|_| quiet.came(true));
+        quiet.came(false);
+        quiet.came(true);
         assert!(!quiet.may_report(AnomalyKind::Jump));
     }
 }

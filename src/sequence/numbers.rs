@@ -82,7 +82,7 @@ impl CpuNumbers {
 
     /// Takes the number of a CPU's record. `None` if there is no such CPU.
     #[inline]
-    pub(crate) fn take(&mut self, cpu: u32, number: u64) -> Option<Said> {
+    pub(crate) fn take(&mut self, cpu: u32, number: u64) -> Option<Meaning> {
         let at = self.at(cpu);
         if at >= self.cpus.len() {
             self.begin(at)?;
@@ -165,7 +165,7 @@ pub(crate) struct NumberCounts {
 
 /// What a number shows about its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Meaning {
     /// No anomaly to report now.
     Well,
     /// Numbers before it are missing so far.
@@ -194,19 +194,19 @@ impl Numbers {
 
     /// Takes the number of a record.
     #[inline]
-    fn take(&mut self, written: u64) -> Said {
+    fn take(&mut self, written: u64) -> Meaning {
         let number = written.wrapping_add(self.offset);
         let last = std::mem::replace(&mut self.last, number);
         match self.tracker.step(number) {
             Step::Next => {
                 self.tracker.pass(number);
-                Said::Well
+                Meaning::Well
             }
             Step::Behind => self.take_behind(number, last),
             Step::First => {
                 (self.offset, self.first, self.last) = (MIDDLE.wrapping_sub(written), written, MIDDLE);
                 self.tracker.pass(MIDDLE);
-                Said::Well
+                Meaning::Well
             }
             // Not remembered: one wild number must not become the largest.
             Step::Ahead(next) if number - next >= MOST_AHEAD => self.begin_anew(written),
@@ -218,18 +218,18 @@ impl Numbers {
     }
 
     #[cold]
-    fn take_behind(&mut self, number: u64, last: u64) -> Said {
+    fn take_behind(&mut self, number: u64, last: u64) -> Meaning {
         let begin = self.tracker.begin();
         // Holes of an earlier count stay: no number of this one fills them.
         if number >= begin && self.holes.take(number) {
             self.open -= 1;
-            self.tracker.well();
-            return Said::Well;
+            self.tracker.came_as_expected();
+            return Meaning::Well;
         }
         if self.began && self.tracker.is_before_first(number) {
             // Drawn before the first number seen, and written after it.
             self.tracker.begin_before(number);
-            return if number + 1 == begin { Said::Well } else { self.hole(number + 1, begin - 1) };
+            return if number + 1 == begin { Meaning::Well } else { self.hole(number + 1, begin - 1) };
         }
         // The number before once more is no jump, however far behind it is.
         let kind = match number == last {
@@ -239,20 +239,20 @@ impl Numbers {
         if kind == AnomalyKind::Jump {
             return self.begin_anew(self.written_at(number));
         }
-        self.counts.missing -= u64::from(self.tracker.found(number));
+        self.counts.missing -= u64::from(self.tracker.take_missing(number));
         self.report(kind)
     }
 
     /// Numbers are missing so far.
-    fn hole(&mut self, first: u64, last: u64) -> Said {
+    fn hole(&mut self, first: u64, last: u64) -> Meaning {
         self.holes.add(first, last);
         self.open = self.open.saturating_add(last - first + 1);
-        Said::Hole(Hole { first, last, offset: self.offset })
+        Meaning::Hole(Hole { first, last, offset: self.offset })
     }
 
     /// Counting goes on from a number, as it was written, that is not the next. Numbers missing before stay missing.
     #[cold]
-    fn begin_anew(&mut self, written: u64) -> Said {
+    fn begin_anew(&mut self, written: u64) -> Meaning {
         // First: what was expected is a number of the count so far.
         let said = self.report(AnomalyKind::Jump);
         let mut place = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
@@ -272,12 +272,12 @@ impl Numbers {
     }
 
     /// Counts an anomaly, and reports it unless one was reported recently.
-    fn report(&mut self, kind: AnomalyKind) -> Said {
+    fn report(&mut self, kind: AnomalyKind) -> Meaning {
         self.counts.anomalies[kind as usize] += 1;
         let expected = self.written_at(self.tracker.next().unwrap_or(MIDDLE));
         let may = self.tracker.may_report(kind);
         self.tracker.reported(kind);
-        if may { Said::Anomaly(kind, expected) } else { Said::Well }
+        if may { Meaning::Anomaly(kind, expected) } else { Meaning::Well }
     }
 
     /// The next numbers of a hole that are still missing.

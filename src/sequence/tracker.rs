@@ -67,7 +67,7 @@ impl Tracker {
     /// A number has come, or numbers up to it are skipped.
     #[inline]
     pub(crate) fn pass(&mut self, number: u64) {
-        self.quiet.well(self.next.is_none_or(|next| number >= next));
+        self.quiet.came(self.next.is_none_or(|next| number >= next));
         if self.next.is_none() {
             self.begin = number;
         }
@@ -81,8 +81,8 @@ impl Tracker {
     }
 
     /// A smaller number has come that was expected.
-    pub(super) fn well(&mut self) {
-        self.quiet.well(true);
+    pub(super) fn came_as_expected(&mut self) {
+        self.quiet.came(true);
     }
 
     /// Counting starts again with a number.
@@ -132,7 +132,7 @@ impl Tracker {
     }
 
     /// A number that was passed has come. Returns whether it was reported as missing; it no longer is.
-    pub(crate) fn found(&mut self, number: u64) -> bool {
+    pub(crate) fn take_missing(&mut self, number: u64) -> bool {
         self.gaps.take(number)
     }
 
@@ -177,7 +177,12 @@ mod tests {
         sequence.declare(1105, 1109);
         sequence.pass(1109);
         assert_eq!([1100, 1104, 1105, 1109].map(|number| sequence.to_report(number)), [Some(AnomalyKind::Late); 4]);
-        assert!(sequence.found(1105) && !sequence.found(1105) && sequence.found(1100) && !sequence.found(1100));
+        assert!(
+            sequence.take_missing(1105)
+                && !sequence.take_missing(1105)
+                && sequence.take_missing(1100)
+                && !sequence.take_missing(1100)
+        );
         assert_eq!(sequence.to_report(1105), Some(AnomalyKind::Duplicate));
         // A number before the first one seen is no anomaly; the first one again is.
         let mut sequence = Tracker::new(None);

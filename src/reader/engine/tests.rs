@@ -205,7 +205,7 @@ fn fast_buffer(bytes: usize) -> (sim::RingBuffer, Reader) {
 fn take_from(buffer: &sim::RingBuffer, reader: &mut Reader, key: u64) {
     assert!(buffer.output(&key.to_ne_bytes()));
     assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(key));
-    (reader.engine.since_sleep, reader.engine.found) = (1, None);
+    (reader.engine.since_sleep, reader.engine.found_at) = (1, None);
     reader.engine.pace.set_busy();
     reader.engine.filling.is_slow = false;
 }
@@ -260,7 +260,7 @@ fn a_reader_gathers_what_comes_fast() {
     let (buffer, mut reader) = fast_buffer(1 << 16);
     (2..1500).for_each(|key: u64| assert!(buffer.output(&[key.to_ne_bytes(); 4].concat())));
     reader.engine.refresh();
-    (reader.engine.since_sleep, reader.engine.found) = (1 << 20, None);
+    (reader.engine.since_sleep, reader.engine.found_at) = (1 << 20, None);
     reader.engine.pace.set_busy();
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }

@@ -17,9 +17,9 @@ impl Ring {
         Self { numbers: Numbers::new(first), shown: BTreeMap::new() }
     }
 
-    fn take(&mut self, number: u64, position: u64) -> Said {
+    fn take(&mut self, number: u64, position: u64) -> Meaning {
         let said = self.numbers.take(number);
-        if let Said::Hole(hole) = said {
+        if let Meaning::Hole(hole) = said {
             self.shown.insert(position, hole);
         }
         said
@@ -44,7 +44,7 @@ fn reported(written: &[u64]) -> Vec<String> {
     let mut ring = Ring::new(None);
     let mut reported = Vec::new();
     for (position, number) in (0..).zip(written) {
-        if let Said::Anomaly(kind, expected) = ring.take(*number, position) {
+        if let Meaning::Anomaly(kind, expected) = ring.take(*number, position) {
             reported.push(format!("{number} {kind:?} for {expected}"));
         }
     }
@@ -93,20 +93,20 @@ fn numbers_of_before_are_not_met_again() {
 #[test]
 fn counting_goes_on_at_the_end_of_all_places() {
     let mut numbers = Numbers::new(None);
-    assert_eq!(numbers.take(7), Said::Well);
+    assert_eq!(numbers.take(7), Meaning::Well);
     // As after many numbers that were each as far ahead as allowed.
     let (near, number) = (u64::MAX - 10, 1000);
     numbers.offset = near - number;
     numbers.tracker.restart(near);
-    assert!(matches!(numbers.take(number + 3), Said::Hole(_)));
-    assert_eq!(numbers.take(number + 20), Said::Anomaly(AnomalyKind::Jump, number + 4));
+    assert!(matches!(numbers.take(number + 3), Meaning::Hole(_)));
+    assert_eq!(numbers.take(number + 20), Meaning::Anomaly(AnomalyKind::Jump, number + 4));
     assert_eq!((numbers.counts.missing, numbers.open, numbers.last), (2, 0, MIDDLE));
-    assert_eq!(numbers.take(number + 21), Said::Well);
+    assert_eq!(numbers.take(number + 21), Meaning::Well);
     // The very last place.
     numbers.offset = u64::MAX - number;
     numbers.tracker.restart(u64::MAX - 1);
-    assert_eq!(numbers.take(number), Said::Well);
-    assert_eq!(numbers.take(number + 1), Said::Well, "a jump that is not reported so soon after");
+    assert_eq!(numbers.take(number), Meaning::Well);
+    assert_eq!(numbers.take(number + 1), Meaning::Well, "a jump that is not reported so soon after");
     assert_eq!((numbers.counts.anomalies[AnomalyKind::Jump as usize], numbers.last), (2, MIDDLE));
 }
 
@@ -119,13 +119,13 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
     }
     ring.declare(1);
     let Ring { mut numbers, .. } = ring;
-    assert!(numbers.tracker.found(MIDDLE + 2) && numbers.holes.len() > 1);
+    assert!(numbers.tracker.take_missing(MIDDLE + 2) && numbers.holes.len() > 1);
     assert_eq!((numbers.open, numbers.counts.missing), (5 + 9, 2));
     numbers.tracker.restart(CEILING - APART);
     numbers.begin_anew(501);
     assert_eq!((numbers.holes.len(), numbers.open, numbers.counts.missing), (0, 0, 2 + 5 + 9));
-    assert!(!numbers.tracker.found(MIDDLE + 1));
-    assert_eq!(numbers.take(502), Said::Well);
+    assert!(!numbers.tracker.take_missing(MIDDLE + 1));
+    assert_eq!(numbers.take(502), Meaning::Well);
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn what_breaks_all_the_time_is_reported_once() {
 #[test]
 fn a_number_that_comes_after_its_gap_was_declared_is_found() {
     let mut ring = Ring::new(None);
-    assert_eq!(ring.take(1, 0), Said::Well);
-    assert!(matches!(ring.take(4, 1), Said::Hole(_)));
+    assert_eq!(ring.take(1, 0), Meaning::Well);
+    assert!(matches!(ring.take(4, 1), Meaning::Hole(_)));
     ring.declare(1);
     assert_eq!(ring.numbers.counts.missing, 2);
-    assert_eq!(ring.take(3, 2), Said::Anomaly(AnomalyKind::Late, 5));
+    assert_eq!(ring.take(3, 2), Meaning::Anomaly(AnomalyKind::Late, 5));
     let NumberCounts { missing, anomalies } = ring.numbers.counts;
     assert_eq!((missing, anomalies[AnomalyKind::Late as usize]), (1, 1));
-    assert_eq!(ring.take(5, 3), Said::Well);
+    assert_eq!(ring.take(5, 3), Meaning::Well);
 }
 
 #[test]
@@ -174,7 +174,7 @@ quickcheck! {
         let mut ring = Ring::new(None);
         let mut reported = 0;
         for (position, number) in (0..).zip(&written) {
-            reported += u64::from(matches!(ring.take(*number, position), Said::Anomaly(..)));
+            reported += u64::from(matches!(ring.take(*number, position), Meaning::Anomaly(..)));
             if position % 3 == 0 {
                 while ring.gap(position).is_some() {
                     ring.declare(position);
@@ -195,7 +195,7 @@ quickcheck! {
         order.retain(|number| !left_out.contains(&(*number as u8)));
         let mut ring = Ring::new(None);
         for (position, number) in (0..).zip(&order) {
-            if matches!(ring.take(number.wrapping_add(first), position), Said::Anomaly(..)) {
+            if matches!(ring.take(number.wrapping_add(first), position), Meaning::Anomaly(..)) {
                 return false;
             }
         }
@@ -263,14 +263,14 @@ impl Sets {
             self.begin = self.begin.min(number);
             self.next = Some(next.max(number + 1));
             if !early {
-                self.quiet.well(true);
+                self.quiet.came(true);
             }
             let said = if shown.is_empty() { Is::Well } else { Is::Hole };
             self.missing.extend(hole(shown.start, shown.end));
             return said;
         }
         if self.missing.remove(&number).is_some() {
-            self.quiet.well(true);
+            self.quiet.came(true);
             return Is::Well;
         }
         let kind = if self.declared.take(number) {
@@ -315,12 +315,12 @@ enum Is {
     Anomaly(AnomalyKind, u64),
 }
 
-impl From<Said> for Is {
-    fn from(said: Said) -> Self {
+impl From<Meaning> for Is {
+    fn from(said: Meaning) -> Self {
         match said {
-            Said::Well => Self::Well,
-            Said::Hole(_) => Self::Hole,
-            Said::Anomaly(kind, expected) => Self::Anomaly(kind, expected),
+            Meaning::Well => Self::Well,
+            Meaning::Hole(_) => Self::Hole,
+            Meaning::Anomaly(kind, expected) => Self::Anomaly(kind, expected),
         }
     }
 }
@@ -376,7 +376,7 @@ fn what_may_come_behind_a_number_that_counting_begins_with() {
     for (number, is_hole) in [(MOST_AHEAD + 5, true), (MOST_AHEAD + 6, false)] {
         let mut numbers = Numbers::new(None);
         numbers.take(5);
-        assert_eq!(matches!(numbers.take(number), Said::Hole(_)), is_hole, "{number}");
+        assert_eq!(matches!(numbers.take(number), Meaning::Hole(_)), is_hole, "{number}");
         assert_eq!(numbers.open, if is_hole { MOST_AHEAD - 1 } else { 0 });
     }
 }
