@@ -216,7 +216,7 @@ impl Interrupts {
 
     /// Opens the event of a CPU that is online, which interrupts that CPU.
     fn follow(&mut self, cpu: u32) -> io::Result<()> {
-        // The event of a CPU that went stays stopped when the CPU comes back (`perf::is_running`).
+        // The event of a CPU that went stays stopped when the CPU comes back (`perf_event_exit_cpu`).
         self.events.retain(|(other, ..)| *other != cpu);
         let event = perf::open(&dummy(), None, Pid::All, cpu)?;
         let time = perf::running_time(event.as_fd())?;

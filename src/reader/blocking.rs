@@ -66,15 +66,15 @@ use std::time::{Duration, Instant};
 ///
 /// # CPUs that come and go
 ///
-/// The kernel's messages wake the reader when a CPU comes online. The reader opens the CPU's ring. A CPU that came back
-/// writes into the ring it had. Without such messages the reader checks at each tick, at most ten times a second.
-/// Output of a program on the CPU before that is lost, and the kernel does not count it. Records that a CPU wrote
-/// before it went offline stay in its ring and are yielded in their order.
+/// At its ticks, at most ten times a second, and before a flush and a deadline, the reader looks which CPUs are online.
+/// It opens the ring of one that has come. A CPU that came back writes into the ring it had, also if it was away for
+/// less than a tick. Output of a program on the CPU before that is lost, and the kernel does not count it. Records that
+/// a CPU wrote before it went offline stay in its ring and are yielded in their order.
 ///
 /// If the kernel refuses to open a CPU's ring or events, the first call gives the error, and
-/// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced. The reader tries again once a
-/// second, or ten times a second if no messages come. The error comes again at the tenth failure, the hundredth and so
-/// on. [`Status::is_complete`](crate::Status::is_complete) is false from then on.
+/// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced. The reader tries again at each of
+/// these ticks. The error comes again at the tenth failure, the hundredth and so on.
+/// [`Status::is_complete`](crate::Status::is_complete) is false from then on.
 ///
 /// # Dropping privileges
 ///
@@ -109,16 +109,7 @@ pub struct Reader {
     wait: Wait,
     /// Waits that fail.
     failures: Repeats,
-    /// How often it refreshed again instead of sleeping.
-    spun: u64,
 }
-
-/// After this many refreshes without a sleep, a spinning reader reads what would have woken it.
-const SPINS: u64 = 1024;
-
-/// The epoll data of the kernel's messages about CPUs, and of all other descriptors.
-const NEWS: u64 = 1;
-const OTHER: u64 = 0;
 
 impl Reader {
     /// The default of [`Order::latency`]: the longest time that an event lies in its ring unseen while the reader
@@ -139,7 +130,7 @@ impl Reader {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::system("make an epoll instance", errno.into()))?;
         let (wait, failures) = (Wait::default(), Repeats::default());
-        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures, spun: 0 };
+        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures };
         reader.wait_for_all()?;
         Ok(reader)
     }
@@ -248,18 +239,17 @@ impl Reader {
     fn wait_for_all(&mut self) -> Result<(), Error> {
         // Edge-triggered: the reader wants one wake for each change. So an event that stays ready does not keep it
         // awake, and it need not read anything before it sleeps again.
-        let edge = |data| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, data);
-        let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
-        for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
-            match self.epoll.add(fd, edge(data)) {
+        let edge = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+        for fd in self.engine.fds() {
+            match self.epoll.add(fd, edge) {
                 // When a ring comes, all are added again.
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(Error::system("wait for a ring", errno.into())),
             }
         }
         self.rings = self.engine.merge.rings().len();
-        // Besides rings: the wake of handles, that of fences, and the messages about CPUs.
-        self.ready.resize(self.rings + 3, libc::epoll_event { events: 0, u64: 0 });
+        // Besides rings: the wake of handles, and that of fences.
+        self.ready.resize(self.rings + 2, libc::epoll_event { events: 0, u64: 0 });
         Ok(())
     }
 
@@ -301,15 +291,8 @@ impl Reader {
             }
             // Another refresh may be enough. When the time is over, there is one more and no further one.
             last_refresh = over;
-            if !pause.is_zero() {
-                let spins = self.engine.spins();
-                self.spun = if spins { self.spun + 1 } else { 0 };
-                if !spins {
-                    self.sleep(left.map_or(pause, |left| left.min(pause)))?;
-                } else if self.spun.is_multiple_of(SPINS) {
-                    // Messages about new CPUs are still read.
-                    self.sleep(Duration::ZERO)?;
-                }
+            if !pause.is_zero() && !self.engine.spins() {
+                self.sleep(left.map_or(pause, |left| left.min(pause)))?;
             }
         }
     }
@@ -318,14 +301,11 @@ impl Reader {
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         self.engine.sleeps(time);
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time) {
-            // Only messages about new CPUs matter here: the reader refreshes everything else anyway.
+            // Whichever: the reader refreshes all.
             Ok(ready) => {
                 self.failures.succeeded();
                 // Without time it only reads what is ready.
                 self.engine.wakes(ready > 0 && !time.is_zero());
-                if self.ready.iter().take(ready).any(|event| { event.u64 } == NEWS) {
-                    self.engine.cpus_changed();
-                }
                 Ok(())
             }
             // A signal: as if the time were over. The next turn refreshes.

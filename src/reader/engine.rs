@@ -78,9 +78,6 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// How often CPUs are listed in addition to the kernel's messages: a message may not arrive.
-const LIST_CPUS: Duration = Duration::from_secs(1);
-
 /// The shortest sleep while a reservation is busy.
 const COMMIT_NAP: Duration = Duration::from_micros(50);
 
@@ -108,8 +105,7 @@ const RAISES: u32 = 16;
 const PART_HELD: usize = 4;
 
 impl Engine {
-    /// The default of the longest time that an event lies in its ring unseen. Without messages about CPUs, also how
-    /// often CPUs are listed.
+    /// The default of the longest time that an event lies in its ring unseen. Also how often CPUs are listed at most.
     pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
@@ -431,7 +427,7 @@ impl Engine {
     /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are
     /// reported before it.
     fn report_after_refresh(&mut self, report: Report) {
-        self.cpus_changed();
+        self.check_cpus = Instant::now();
         self.refresh();
         // After the refresh: all that was written before the call lies before the heads that it has loaded.
         self.merge.mark_heads();
@@ -699,18 +695,12 @@ impl Engine {
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
-    /// The kernel's message says that CPUs may have come online.
-    pub(crate) fn cpus_changed(&mut self) {
-        self.check_cpus = Instant::now();
-    }
-
-    /// Opens rings for new CPUs: when the kernel's messages say so, and periodically.
+    /// Opens rings for new CPUs, once a tick.
     fn follow_cpus(&mut self, now: Instant) -> Result<(), Error> {
         if now < self.check_cpus {
             return Ok(());
         }
-        let has_news = self.merge.rings().news().is_some();
-        self.check_cpus = now + if has_news { LIST_CPUS } else { Self::TICK };
+        self.check_cpus = now + Self::TICK;
         self.merge.follow_cpus().map(drop)
     }
 

@@ -63,8 +63,6 @@ use tokio::time::{Instant, Sleep};
 /// Dropping waits for a fence under way, some 10 ms. If that is too long for a runtime's thread, use `spawn_blocking`.
 pub struct AsyncReader {
     fds: Vec<Registered>,
-    /// The kernel's messages about CPUs.
-    news: Option<Registered>,
     /// How many rings are registered.
     rings: usize,
     sleep: Pin<Box<Sleep>>,
@@ -84,7 +82,7 @@ impl AsyncReader {
         runtime.map_err(|error| Error::system("find a tokio runtime", io::Error::other(error)))?;
         let engine = Engine::new(rings, order)?;
         let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let mut reader = Self { fds: Vec::new(), news: None, rings: 0, sleep, engine };
+        let mut reader = Self { fds: Vec::new(), rings: 0, sleep, engine };
         reader.register()?;
         Ok(reader)
     }
@@ -147,14 +145,6 @@ impl AsyncReader {
                     .map_err(|over| (failed, woken) = (over.or(failed.take()), true))
                     .is_ok()
             });
-            match self.news.as_ref().map(|news| news.take_wake(cx)) {
-                Some(Ok(true)) => {
-                    woken = true;
-                    self.engine.cpus_changed();
-                }
-                Some(Err(over)) => (self.news, failed) = (None, over.or(failed)),
-                Some(Ok(false)) | None => {}
-            }
             self.engine.wakes(woken);
             if let Some(errno) = failed {
                 return Poll::Ready(Err(Error::wait(errno, 1)));
@@ -195,8 +185,6 @@ impl AsyncReader {
             for fd in self.engine.others() {
                 self.fds.push(Registered::duplicate(fd).map_err(failed)?);
             }
-            let news = self.engine.merge.rings().news();
-            self.news = news.map(|news| Registered::new(Arc::clone(news))).transpose().map_err(failed)?;
         }
         for fd in self.engine.merge.rings().events() {
             if !self.fds.iter().any(|known| known.is(fd)) {
@@ -214,7 +202,7 @@ impl Drop for AsyncReader {
     fn drop(&mut self) {
         if self.engine.is_forked() {
             // Unregistering them would remove them from the epoll instance, which the parent shares.
-            std::mem::forget((std::mem::take(&mut self.fds), self.news.take()));
+            std::mem::forget(std::mem::take(&mut self.fds));
         }
     }
 }

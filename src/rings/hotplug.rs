@@ -7,10 +7,9 @@ use crate::rings::plan::Plan;
 use crate::rings::ring_event::RingEvent;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::{CpuRing, Rings, list_cpus, no_such_cpu};
-use crate::sys::machine::{self, CpuEvents, CpuList, Message, OnlineCpus};
-use crate::sys::perf;
+use crate::sys::machine::{self, CpuList, CpuStays, OnlineCpus};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A CPU whose ring this crate opened.
@@ -19,14 +18,10 @@ struct WatchedCpu {
     cpu: u32,
     /// The event that owns the ring. It may have stopped long ago.
     owner: Arc<OwnedFd>,
-    /// The first of the events that write into the ring now.
-    first: Arc<OwnedFd>,
     /// Whether the CPU was online when last checked.
     online: bool,
-    /// Whether the CPU may have gone and come back since.
-    suspect: bool,
-    /// Whether the kernel has said since that it went.
-    went: bool,
+    /// The stay of the CPU before its events were opened, if known.
+    stay: Option<u64>,
 }
 
 /// Watches CPUs come and go.
@@ -41,23 +36,16 @@ struct Hotplug {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do
-    /// not reach this process.
-    events: Option<CpuEvents>,
-    /// The CPUs that came online since the last check, as the kernel's messages say, though their events ran no more or
-    /// never had. Those that have gone again by now are in no list.
-    came: Vec<u32>,
+    /// Which stay of a CPU this is: one may have gone and come back between two readings of the list.
+    stays: CpuStays,
     /// When the online CPUs were last listed. All of them were traced then, except those that were reported.
     checked: Moment,
-    /// Whether a listed CPU may have no running events: they could not be opened, or the CPU had gone again.
+    /// Whether a listed CPU may have no running events: they could not be opened, the CPU had gone again, or it has
+    /// perhaps gone and come back.
     missing: bool,
     /// Whether CPUs could not be listed, which was reported once.
     unlisted: bool,
 }
-
-/// How many of the kernel's messages one check reads. More wait for the next check, so that a flood of messages keeps
-/// no thread busy.
-const MOST_MESSAGES: usize = 256;
 
 /// Opens the rings of a machine. `backward`: the kernel writes them backwards, over the oldest records.
 pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
@@ -76,7 +64,11 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     plan.cpu_count = cpus.len();
     let mut skipped = Vec::new();
     let opened = loop {
-        let opened = cpus.iter().filter_map(|cpu| OpenedRing::open(plan, *cpu).transpose());
+        let opened = cpus.iter().filter_map(|cpu| {
+            // Before its events are opened, so that the first check notices what happens from here on.
+            let stay = hotplug.stays.of(*cpu);
+            OpenedRing::open(plan, *cpu).transpose().map(|opened| opened.map(|opened| (opened, stay)))
+        });
         match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => break opened,
             // Then all over again, so that all rings have the same events. What was open is closed.
@@ -90,8 +82,8 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     rings.sources = plan.events.iter().map(RingEvent::source).collect();
     rings.traced_threads = plan.target.threads()?;
     let mut all = Vec::new();
-    for OpenedRing { cpu_ring, owner, producers } in opened {
-        hotplug.watch(cpu_ring.origin.cpu, Arc::clone(&owner));
+    for (OpenedRing { cpu_ring, owner, producers }, stay) in opened {
+        hotplug.watch(cpu_ring.origin.cpu, Arc::clone(&owner), stay);
         all.extend(producers);
         rings.add_ring(cpu_ring, ProducerGate::Event(owner))?;
     }
@@ -102,12 +94,11 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     }
     // All at once, so that some CPUs are traced and others are not for a short time only.
     rings.control().producers().start(all)?;
-    let news = hotplug.events.as_ref().map(|events| Arc::clone(events.socket()));
     let started = rings.clock.now();
     let check = move |control: &_, cpu_rings: &mut _, new: &mut _, untraced: &mut _| {
         hotplug.check(control, cpu_rings, new, untraced)
     };
-    rings.set_arrivals(Box::new(check), news, started);
+    rings.set_arrivals(Box::new(check), started);
     Ok(rings)
 }
 
@@ -117,23 +108,15 @@ impl Hotplug {
         let online = OnlineCpus::open().map_err(list_cpus)?;
         // Before CPUs are listed: `Untraced` says how long it lasted at most.
         let checked = Moment::now(plan.clock);
-        let events = match CpuEvents::open() {
-            Ok(events) => Some(events),
-            Err(errno) if matches!(errno.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                return Err(list_cpus(errno));
-            }
-            Err(_) => None,
-        };
-        let (watched, came, list) = (Vec::new(), Vec::new(), CpuList::new());
-        Ok(Self { plan, watched, online, list, events, came, checked, missing: false, unlisted: false })
+        let stays = CpuStays::open().map_err(list_cpus)?;
+        let (watched, list) = (Vec::new(), CpuList::new());
+        Ok(Self { plan, watched, online, list, stays, checked, missing: false, unlisted: false })
     }
 
     /// Watches a CPU whose ring `owner` owns.
-    fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
+    fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>, stay: Option<u64>) {
         let (Ok(at) | Err(at)) = self.find(cpu);
-        // The owner is the first of them, except for threads, for which nobody asks whether it runs.
-        let first = Arc::clone(&owner);
-        self.watched.insert(at, WatchedCpu { cpu, owner, first, online: true, suspect: false, went: false });
+        self.watched.insert(at, WatchedCpu { cpu, owner, online: true, stay });
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
@@ -147,16 +130,16 @@ impl Hotplug {
     ) -> Result<(), Error> {
         // Before anything is read: the next check finds what changes from here on.
         let now = Moment::now(self.plan.clock);
-        self.take_messages();
+        // It changes once. If anything fails before all CPUs are checked, the next call checks them again.
+        self.missing |= self.stays.may_have_changed();
         let listed = self.online.read(&mut self.list);
-        let is_listed = listed.is_ok();
-        let reported = std::mem::replace(&mut self.unlisted, !is_listed);
+        let reported = std::mem::replace(&mut self.unlisted, listed.is_err());
         let (changed, well) = match listed {
             Err(errno) if !reported => return Err(list_cpus(errno)),
             Err(_) => (false, self.checked),
             Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
         };
-        if !changed && !self.missing && self.came.is_empty() {
+        if !changed && !self.missing {
             return Ok(());
         }
         let mut failed = Ok(());
@@ -166,9 +149,11 @@ impl Hotplug {
             if !self.plan.wants(cpu) {
                 continue;
             }
+            // Before its events are opened.
+            let stay = self.stays.of(cpu);
             let done = match self.find(cpu) {
-                Ok(at) => self.watched[at].check(&self.plan, control, cpu_rings),
-                Err(_) => self.open(cpu, control, new),
+                Ok(at) => self.watched[at].check(stay, &self.plan, control, cpu_rings),
+                Err(_) => self.open(cpu, stay, control, new),
             };
             // Asked anew: the CPU was not traced while its events were being opened.
             let is_now = Moment::now(self.plan.clock);
@@ -179,10 +164,6 @@ impl Hotplug {
                 Err(error) if untraced.failed(cpu, well) => failed = Err(error),
                 Err(_) => {}
             }
-        }
-        // Without a list nobody knows which have gone again. The messages are kept until there is one.
-        if is_listed {
-            self.report_short_stays(control, untraced, well);
         }
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
         // Nothing happens on a CPU that is offline.
@@ -195,58 +176,13 @@ impl Hotplug {
         failed
     }
 
-    /// Reports CPUs that were online for some time, and gone before anything could be opened.
-    fn report_short_stays(&mut self, control: &Control, untraced: &mut UntracedCpus, well: Moment) {
-        let now = Moment::now(self.plan.clock);
-        let mut came = std::mem::take(&mut self.came);
-        // One may have come several times, and is reported once.
-        came.sort_unstable();
-        came.dedup();
-        for cpu in came {
-            // The time of one that is untraced already ends as for any that is offline.
-            let is_online = self.list.cpus.binary_search(&cpu).is_ok();
-            if !is_online && !untraced.is_untraced(cpu) && self.misses(cpu, control) {
-                untraced.was_late(cpu, well, now);
-            }
-        }
-        self.watched.iter_mut().for_each(|watched| watched.went = false);
-    }
-
-    /// Takes what the kernel says of CPUs: which to look at again, and which came.
-    fn take_messages(&mut self) {
-        for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
-            match message {
-                // The message may also be about a coming that the last check has seen in the list.
-                Message::Came(cpu) if self.find(cpu).is_ok_and(|at| self.watched[at].is_on()) => {}
-                Message::Came(cpu) => self.came.push(cpu),
-                Message::Dropped => {
-                    // Any CPU may have come and gone: those that have a ring, and those that never had one.
-                    self.came.extend(self.watched.iter().map(|watched| watched.cpu).chain(machine::present_cpus()));
-                }
-                _ => {}
-            }
-            for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
-                watched.suspect = true;
-                watched.went |= matches!(message, Message::Went(_));
-                // A message comes once. If anything fails before all CPUs are checked, the next call checks them again.
-                self.missing = true;
-            }
-        }
-    }
-
-    /// Whether what happens on a CPU that comes is lost until its events are opened. Events of threads go on.
-    fn misses(&self, cpu: u32, control: &Control) -> bool {
-        let goes_on = || self.plan.target.is_tasks() && (self.find(cpu).is_ok() || control.producers().have_ended());
-        self.plan.wants(cpu) && !goes_on()
-    }
-
     /// The place of a CPU among the watched ones, or where to insert it.
     fn find(&self, cpu: u32) -> Result<usize, usize> {
         self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
     }
 
     /// Opens the ring of a CPU that never had one. Returns whether it is traced from now on.
-    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<CpuRing>) -> Result<bool, Error> {
+    fn open(&mut self, cpu: u32, stay: Option<u64>, control: &Control, new: &mut Vec<CpuRing>) -> Result<bool, Error> {
         // Beside all watched CPUs: those that are offline now may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
         let opened = match OpenedRing::open(&self.plan, cpu) {
@@ -263,20 +199,21 @@ impl Hotplug {
         let Some(OpenedRing { cpu_ring, owner, producers }) = opened else { return Ok(false) };
         // Watched only once its events run: otherwise the next check opens it anew.
         control.producers().add(cpu, ProducerGate::Event(Arc::clone(&owner)), producers)?;
-        self.watch(cpu, owner);
+        self.watch(cpu, owner, stay);
         new.push(cpu_ring);
         Ok(true)
     }
 }
 
 impl WatchedCpu {
-    /// Whether the CPU was online when last checked, and has not gone since, as far as the kernel has said.
-    fn is_on(&self) -> bool {
-        self.online && !self.went
-    }
-
     /// Opens the CPU's events again if they have stopped. Returns whether it did.
-    fn check(&mut self, plan: &Plan, control: &Control, cpu_rings: &mut [CpuRing]) -> Result<bool, Error> {
+    fn check(
+        &mut self,
+        stay: Option<u64>,
+        plan: &Plan,
+        control: &Control,
+        cpu_rings: &mut [CpuRing],
+    ) -> Result<bool, Error> {
         // The CPU may also have adopted rings. Rings are sorted by CPU.
         let first = cpu_rings.partition_point(|cpu_ring| cpu_ring.origin.cpu < self.cpu);
         let is_ours = |cpu_ring: &&mut CpuRing| cpu_ring.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
@@ -292,32 +229,22 @@ impl WatchedCpu {
             self.online = true;
             return Ok(false);
         }
-        // Only if a message says so, because to ask interrupts the CPU.
-        let died = std::mem::take(&mut self.suspect) && self.has_died(plan);
-        if self.online && !died {
+        // Where nothing tells, the list alone does.
+        let came_back = stay.is_some() && stay != self.stay;
+        if self.online && !came_back {
             return Ok(false);
         }
         // Until its new events run, so that the next check tries again if they do not.
-        self.online = false;
+        (self.online, self.stay) = (false, stay);
         let Some((producers, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
         let new: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
-        let Some(first) = new.first().cloned() else { return Ok(false) };
         let mut events = control.producers();
         events.stop(self.cpu);
         // This reads the count of the old events for the last time, so they are stopped before.
         cpu_ring.losses.change(new);
         events.start(producers)?;
         cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));
-        (self.first, self.online) = (first, true);
+        self.online = true;
         Ok(true)
-    }
-
-    /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.
-    fn has_died(&self, plan: &Plan) -> bool {
-        // The events of a control group also pause while none of its processes runs. There only the kernel's message
-        // tells.
-        let tells = plan.target.is_machine() && plan.reads_running();
-        let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
-        if tells { stands_still() } else { !plan.target.is_machine() }
     }
 }

@@ -64,7 +64,6 @@ pub struct Rings {
     pub(crate) cpu_rings: Vec<CpuRing>,
     arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
-    news: Option<Arc<OwnedFd>>,
     clock: Clock,
     started: Option<u64>,
     /// The first event that is not BPF output.
@@ -194,7 +193,6 @@ impl Rings {
             cpu_rings: Vec::new(),
             arrivals: None,
             untraced: UntracedCpus::default(),
-            news: None,
             clock,
             started: None,
             others: None,
@@ -215,10 +213,9 @@ impl Rings {
         Ok(())
     }
 
-    /// `news` becomes readable when a CPU comes or goes, where the kernel sends messages about that.
-    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, news: Option<Arc<OwnedFd>>, started: Option<u64>) {
+    /// `arrivals` follows CPUs. The last event was started at `started`.
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
         self.arrivals = Some(arrivals);
-        self.news = news;
         self.started = started;
     }
 
@@ -343,11 +340,6 @@ impl Rings {
     #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
     pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
         foreign::programs(self)
-    }
-
-    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
-    pub(crate) fn news(&self) -> Option<&Arc<OwnedFd>> {
-        self.news.as_ref()
     }
 
     /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has

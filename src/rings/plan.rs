@@ -149,7 +149,7 @@ impl Plan {
     }
 
     /// Whether read(2) of an event returns its running time and perhaps its lost records, and nothing else.
-    pub(super) fn reads_running(&self) -> bool {
+    fn reads_running(&self) -> bool {
         // With `PERF_SAMPLE_READ` the events' own formats say what is read (`share`).
         self.layout.sample_type() & u64::from(bindings::PERF_SAMPLE_READ) == 0
     }

@@ -49,11 +49,6 @@ impl Target {
             Ok(threads) => Ok(Some(threads.into_iter().collect())),
         }
     }
-
-    /// Whether events run all the time that their CPU is online.
-    pub(super) fn is_machine(&self) -> bool {
-        matches!(self, Self::Machine)
-    }
 }
 
 /// A process or thread has ended, or cannot be held, or its threads cannot be listed.

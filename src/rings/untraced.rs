@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 /// them.
 ///
 /// A CPU that comes online, or comes back, is not traced until the reader has noticed it and has opened its events:
-/// this comes once, when that is over, also if the CPU has gone again before. Where the kernel's messages about CPUs do
-/// not come, a CPU that comes and goes between two looks is not noticed. Where some were dropped, each CPU that is
-/// offline counts as one that came and went. If the kernel refuses to open them, the [`Error`](crate::Error) says why,
-/// and the reader tries again once a second, or ten times a second where the kernel sends no messages about CPUs. It
-/// then yields this once when the time begins, and once more when it is over. It comes as soon as the reader knows, and
-/// has no key: `since` says where in the order it belongs.
+/// this comes once, when that is over, also if the CPU was away for so short a time that no look found it offline. A
+/// CPU that comes and goes again between two looks is not noticed. If the kernel refuses to open the events, the
+/// [`Error`](crate::Error) says why, and the reader tries again at each look. It then yields this once when the time
+/// begins, and once more when it is over. It comes as soon as the reader knows, and has no key: `since` says where in
+/// the order it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Untraced {
@@ -24,8 +23,8 @@ pub struct Untraced {
     /// ([`Rings::clock`](crate::Rings::clock)), in nanoseconds. `None` if that clock cannot be read.
     pub since: Option<u64>,
     /// How long it lasted from then on, until the CPU was traced again or went offline: at most, since the CPU may have
-    /// come online later than `since`. The reader looks at least once a second, unless the program does not call it.
-    /// `None` while it lasts.
+    /// come online later than `since`, which is the time of the last look. The reader looks at its ticks, at most ten
+    /// times a second, if the program calls it. `None` while it lasts.
     pub lasted: Option<Duration>,
 }
 
@@ -81,11 +80,6 @@ impl UntracedCpus {
         // A time that a failure has begun goes on.
         self.cpus[at].since.get_or_insert(well);
         self.well(now, |late| late == cpu);
-    }
-
-    /// Whether a CPU is not traced now.
-    pub(crate) fn is_untraced(&self, cpu: u32) -> bool {
-        self.cpus.iter().any(|known| known.cpu == cpu && known.since.is_some())
     }
 
     /// Where a CPU is.

@@ -159,7 +159,7 @@ impl Kernel {
             }
             Ok(())
         };
-        rings.set_arrivals(Box::new(arrivals), None, None);
+        rings.set_arrivals(Box::new(arrivals), None);
         rings
     }
 

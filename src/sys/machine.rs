@@ -1,15 +1,14 @@
 //! The machine: pages, CPUs, clocks, settings.
 
-use nix::errno::Errno;
-use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
-use std::ffi::OsString;
+use nix::fcntl::AtFlags;
+use nix::sys::stat;
+use std::ffi::{CStr, OsString};
 use std::fs;
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Bytes of a page.
 pub(crate) fn page_size() -> usize {
@@ -54,11 +53,6 @@ pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
 /// The CPUs that the machine could ever have.
 pub(crate) fn possible_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/possible")
-}
-
-/// The CPUs that are plugged in, online or not. None if they cannot be listed.
-pub(crate) fn present_cpus() -> Vec<u32> {
-    cpus("/sys/devices/system/cpu/present").unwrap_or_default()
 }
 
 /// The CPUs without ticks while a program runs on them (`nohz_full`). The file says "(null)" where there are none.
@@ -130,133 +124,37 @@ impl OnlineCpus {
     }
 }
 
-/// The kernel's messages about devices, of which CPUs are some (uevents, `lib/kobject_uevent.c`).
+/// What shows that a CPU has gone and come back between two readings of the list. Kept open, as the list is.
 #[derive(Debug)]
-pub(crate) struct CpuEvents(Arc<OwnedFd>);
+pub(crate) struct CpuStays {
+    /// The number of the kernel's last message about any device. Each CPU that goes and comes causes some (`online@`
+    /// and `offline@`, `drivers/base/core.c`), also if nobody hears them.
+    messages: Option<fs::File>,
+    last: [u8; 24],
+    cpus: fs::File,
+}
 
-impl CpuEvents {
-    /// `Unsupported` if the messages do not reach this process.
+impl CpuStays {
     pub(crate) fn open() -> io::Result<Self> {
-        if !uevents_reach_us() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let protocol = SockProtocol::NetlinkKObjectUEvent;
-        let socket = socket::socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
-        // Before any message arrives.
-        hear_of_cpus_only(&socket)?;
-        // The group that the kernel sends to.
-        socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
-        Ok(Self(Arc::new(socket)))
+        let messages = fs::File::open("/sys/kernel/uevent_seqnum").ok();
+        Ok(Self { messages, last: [0; 24], cpus: fs::File::open("/sys/devices/system/cpu")? })
     }
 
-    /// Becomes readable when a message comes.
-    pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
-        &self.0
+    /// Whether a CPU may have gone or come since the last call. True if that is unknown.
+    pub(crate) fn may_have_changed(&mut self) -> bool {
+        let mut number = [0; 24];
+        let read = self.messages.as_ref().is_some_and(|file| file.read_at(&mut number, 0).is_ok());
+        std::mem::replace(&mut self.last, number) != number || !read
     }
 
-    /// The messages since the last call. Ends behind [`Message::Dropped`], which says all that the next ones could say;
-    /// they come with the next call. So a kernel that always drops messages costs one system call each time.
-    pub(crate) fn drain(&self) -> impl Iterator<Item = Message> {
-        let mut dropped = false;
-        std::iter::from_fn(move || {
-            if dropped {
-                return None;
-            }
-            // Longer messages are cut; the relevant part is at the start.
-            let mut message = [0; 256];
-            match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
-                Ok(len) => Some(Message::of(&message[..len]).unwrap_or(Message::Other)),
-                Err(Errno::EINTR) => Some(Message::Other),
-                Err(Errno::ENOBUFS) => {
-                    dropped = true;
-                    Some(Message::Dropped)
-                }
-                Err(_) => None,
-            }
-        })
-    }
-}
-
-/// Whether messages about devices are sent to this process's network namespace. Only namespaces of the first user
-/// namespace get them (`uevent_net_init`).
-fn uevents_reach_us() -> bool {
-    // If unknown, assume that they are not.
-    let Ok(network) = fs::File::open("/proc/thread-self/ns/net") else { return false };
-    // SAFETY: takes no argument.
-    let owner = super::check(unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) }.into());
-    let Some(owner) = owner.ok().and_then(|fd| i32::try_from(fd).ok()) else { return false };
-    // SAFETY: a new file descriptor, nobody else's.
-    let owner = fs::File::from(unsafe { OwnedFd::from_raw_fd(owner) });
-    owner.metadata().is_ok_and(|owner| owner.ino() == super::status::FIRST_USER_NAMESPACE)
-}
-
-/// The actions and the device at the start of messages about CPUs, such as `online@/devices/system/cpu/cpu1`.
-const ACTIONS: [&str; 4] = ["add@", "online@", "remove@", "offline@"];
-const CPU: &[u8; 20] = b"/devices/system/cpu/";
-
-/// Drops all other messages, so that they do not wake the reader: a filter that checks the device after each action.
-fn hear_of_cpus_only(socket: &OwnedFd) -> io::Result<()> {
-    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let (load, unless_equal, answer) =
-        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET);
-    let mut filter = Vec::new();
-    // Two actions have the same length.
-    for action in [ACTIONS[0], ACTIONS[1], ACTIONS[3]] {
-        let words = CPU.chunks_exact(4);
-        let steps = 2 * words.len();
-        for (word, at) in words.zip((0..).step_by(4)) {
-            let passed = filter.len() % (steps + 1);
-            let to_next_action = (steps - passed - 1) as u8;
-            let word = u32::from_be_bytes(word.try_into().unwrap_or_default());
-            filter.push(step(load, 0, action.len() as u32 + at));
-            filter.push(step(unless_equal, to_next_action, word));
-        }
-        filter.push(step(answer, 0, u32::MAX));
-    }
-    filter.push(step(answer, 0, 0));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    let len = size_of_val(&program) as libc::socklen_t;
-    let option = (&raw const program).cast();
-    // SAFETY: program and filter are as long as they say, and live until the call returns.
-    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, option, len) };
-    super::check(set.into()).map(drop)
-}
-
-/// The subject of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Message {
-    /// A CPU came online.
-    Came(u32),
-    /// A CPU went offline.
-    Went(u32),
-    /// Something else about a CPU: it was plugged in or out, or somebody asked for the message.
-    Cpu(u32),
-    /// Messages were dropped.
-    Dropped,
-    Other,
-}
-
-impl Message {
-    /// What a message such as `online@/devices/system/cpu/cpu1` says.
-    fn of(message: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(message.split(|byte| *byte == 0).next()?).ok()?;
-        let (action, device) = text.split_once('@')?;
-        let cpu = device.strip_prefix("/devices/system/cpu/cpu")?.parse().ok()?;
-        match action {
-            "online" => Some(Self::Came(cpu)),
-            "offline" => Some(Self::Went(cpu)),
-            "add" | "remove" => Some(Self::Cpu(cpu)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn may_be_about(self, cpu: u32) -> bool {
-        match self {
-            Self::Came(about) | Self::Went(about) | Self::Cpu(about) => about == cpu,
-            Self::Dropped => true,
-            Self::Other => false,
-        }
+    /// Tells the present stay of a CPU that is online from all others: the number of a directory that the kernel makes
+    /// anew each time that the CPU comes (`topology_add_dev`, `drivers/base/topology.c`), and never gives to another.
+    pub(crate) fn of(&self, cpu: u32) -> Option<u64> {
+        // Without allocating, as all that a reader does while nothing comes or goes.
+        let mut directory = [0; 32];
+        write!(&mut directory[..], "cpu{cpu}/topology").ok()?;
+        let directory = CStr::from_bytes_until_nul(&directory).ok()?;
+        stat::fstatat(&self.cpus, directory, AtFlags::empty()).ok().map(|found| found.st_ino)
     }
 }
 
@@ -361,8 +259,7 @@ pub(crate) fn what_is(fd: BorrowedFd<'_>) -> Option<String> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use nix::poll::{PollFd, PollFlags};
-    use std::os::fd::AsFd;
+    use perfweave_support::threads;
 
     /// What is not known to agree does not prove.
     #[test]
@@ -398,60 +295,17 @@ mod tests {
     }
 
     #[test]
-    fn messages_about_cpus_are_told_from_others() {
-        assert_eq!(Message::of(b"online@/devices/system/cpu/cpu1\0ACTION=online\0"), Some(Message::Came(1)));
-        assert_eq!(Message::of(b"offline@/devices/system/cpu/cpu255\0"), Some(Message::Went(255)));
-        assert_eq!(Message::of(b"add@/devices/system/cpu/cpu3\0"), Some(Message::Cpu(3)));
-        for other in [
-            &b""[..],
-            b"\0",
-            b"online@/devices/system/cpu/cpu",
-            b"change@/devices/system/cpu/cpu1",
-            b"add@/devices/virtual/cpuid/cpu1",
-            b"\xff@",
-        ] {
-            assert_eq!(Message::of(other), None);
-        }
-    }
-
-    /// The kernel's own messages, caused by writes to `uevent`: about a CPU, and about another device.
-    #[test]
-    fn messages_about_cpus_come_and_no_others() {
-        let Some(events) = perfweave_support::kernel("hear of devices", CpuEvents::open()) else { return };
-        // Other programs may take CPUs offline and back meanwhile.
-        let send = |device: &str, action| fs::write(Path::new("/sys/devices").join(device).join("uevent"), action);
-        // One of each length.
-        for (action, message) in [("add", Message::Cpu(0)), ("online", Message::Came(0)), ("offline", Message::Went(0))]
-        {
-            let sent = send("virtual/mem/null", "change").and_then(|()| send("system/cpu/cpu0", action));
-            let Some(()) = perfweave_support::kernel("make the kernel send messages", sent) else { return };
-            let mut heard = Vec::new();
-            while !heard.contains(&message) {
-                let mut poll = [PollFd::new(events.socket().as_fd(), PollFlags::POLLIN)];
-                assert_eq!(nix::poll::poll(&mut poll, 60_000u16), Ok(1), "it was sent and did not come");
-                heard.extend(events.drain());
-            }
-            assert!(!heard.contains(&Message::Other), "{heard:?}");
-        }
-    }
-
-    /// In a network namespace of another user namespace no messages come, and the crate knows that. This runs in its
-    /// own process.
-    #[test]
-    fn where_no_messages_come_none_are_waited_for() {
-        if std::env::var_os("PERFWEAVE_DEAF").is_some() {
-            assert!(!uevents_reach_us());
-            return assert_eq!(CpuEvents::open().unwrap_err().kind(), io::ErrorKind::Unsupported);
-        }
-        let test = "sys::machine::tests::where_no_messages_come_none_are_waited_for";
-        let mut deaf = std::process::Command::new("unshare");
-        deaf.args(["--user", "--net"]).arg(std::env::current_exe().unwrap()).args(["--exact", test]);
-        let said = perfweave_support::kernel("run unshare(1)", deaf.env("PERFWEAVE_DEAF", "1").output());
-        let Some(said) = said else { return };
-        if String::from_utf8_lossy(&said.stderr).contains("unshare failed") {
-            return perfweave_support::lacks("user namespaces for this user");
-        }
-        assert!(said.status.success(), "{said:?}");
+    fn a_message_about_any_device_says_that_a_cpu_may_have_come() {
+        let mut stays = CpuStays::open().unwrap();
+        assert!(stays.may_have_changed(), "nobody has looked before");
+        // Other devices may come meanwhile.
+        threads::until("no message comes", || !stays.may_have_changed());
+        let sent = fs::write("/sys/devices/virtual/mem/null/uevent", "change");
+        let Some(()) = perfweave_support::kernel("make the kernel send a message", sent) else { return };
+        assert!(stays.may_have_changed());
+        stays.messages = None;
+        assert!(stays.may_have_changed() && stays.may_have_changed(), "unknown");
+        assert!(stays.of(0).is_some() && stays.of(0) == stays.of(0) && stays.of(u32::MAX).is_none());
     }
 
     #[test]

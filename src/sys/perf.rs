@@ -104,17 +104,6 @@ pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
     super::check(answer.into()).map(drop)
 }
 
-/// Whether an event is running, that is, whether its running time grows. Its `read_format` must begin with
-/// `PERF_FORMAT_TOTAL_TIME_RUNNING`.
-///
-/// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`,
-/// `kernel/events/core.c`).
-pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
-    let before = running_time(event)?;
-    // The time is counted in nanoseconds, and two system calls take longer than one.
-    Ok(running_time(event)? != before)
-}
-
 /// How long an event has run, in nanoseconds. Its `read_format` must begin with `PERF_FORMAT_TOTAL_TIME_RUNNING`.
 ///
 /// If the event runs on another CPU, that CPU is interrupted (`smp_call_function_single` in `perf_event_read`,

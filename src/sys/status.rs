@@ -53,7 +53,7 @@ impl Status {
 }
 
 /// `USER_NS_INIT_INO` of `include/uapi/linux/nsfs.h`; the same under another name ever since Linux 3.8.
-pub(super) const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
 fn is_in_first_user_namespace() -> bool {
     fs::metadata("/proc/thread-self/ns/user").is_ok_and(|space| space.ino() == FIRST_USER_NAMESPACE)

@@ -58,7 +58,7 @@ fn number(record: &Record<'_>) -> u64 {
 }
 
 /// How often a reader is called again if a call is refused for ever.
-const TRIES: usize = 8;
+const TRIES: usize = 4;
 
 impl Reading<'_> {
     /// Outputs a number on each CPU. Gives how many were written.
@@ -116,18 +116,15 @@ impl Reading<'_> {
         until(self)
     }
 
-    /// Lets the reader notice CPUs that are back, until output comes from all of them. It retries failed openings at
-    /// the next message.
+    /// Lets the reader notice CPUs that are back, until output comes from all of them. Before each flush it looks for
+    /// them, and retries failed openings.
     fn follow(&mut self, heard: &mut Heard) {
         let (end, mut tries) = (Instant::now() + threads::GUARD, 0);
         loop {
-            self.world.announce(self.world.cpus[0]);
-            for wait in [0, 1] {
-                let event = heard.hear(self.reader.next_timeout(Duration::from_millis(wait))).flatten();
-                let Some(event) = event else { continue };
-                self.seen.extend(event.record().map(|record| number(&record)));
-                self.untraced += usize::from(matches!(event.item(), Item::Untraced(_)));
-            }
+            // Without the message, where it is not permitted, all CPUs stay.
+            let _ = self.world.announce(self.world.cpus[0]);
+            heard.hear(self.reader.handle().flush());
+            assert!(self.read(heard, |_| false) || self.world.forever);
             tries += 1;
             if self.emit() == self.world.cpus.len() || self.world.forever && tries == TRIES {
                 return;
@@ -252,10 +249,10 @@ pub(crate) fn recording(world: &World, heard: &mut Heard) {
         assert!(world.forever || answers.iter().all(|answer| *answer == 0 || refused.contains(answer)), "{answers:?}");
         written
     };
-    // A CPU was offline, or gets its ring only now.
-    for away in [true, false] {
+    // A CPU was offline, or gets its ring only now. What has failed once is tried again.
+    for away in [true, false, false] {
         world.stage.dead.store(away, Ordering::Relaxed);
-        world.announce(world.cpus[0]);
+        let _ = world.announce(world.cpus[0]);
         heard.hear(recorder.follow_cpus());
     }
     for round in 0..3 {
@@ -321,7 +318,7 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
         let (mut written, mut seen, mut untraced) = (0, 0, 0);
         for away in [true, false] {
             world.stage.dead.store(away, Ordering::Relaxed);
-            world.announce(world.cpus[0]);
+            let _ = world.announce(world.cpus[0]);
             // The runtime polls the kernel when it has nothing else to do.
             tokio::time::sleep(Duration::from_micros(1)).await;
             let mut reported = false;
@@ -349,7 +346,7 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
                         0 => written += 1,
                         _ => {
                             reported = false;
-                            world.announce(*cpu);
+                            let _ = world.announce(*cpu);
                         }
                     }
                 }

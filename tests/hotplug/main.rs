@@ -5,11 +5,10 @@
 #[path = "../reading/mod.rs"]
 mod reading;
 
-use nix::poll::{PollFd, PollFlags};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause,
-    Reader, Recorder, Ring, Rings, Untraced, Wakeup,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Order, Pause, Reader,
+    Recorder, Ring, Rings, Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
@@ -20,7 +19,6 @@ use perfweave_support::{
 };
 use std::ffi::CStr;
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
@@ -88,13 +86,11 @@ fn cpus_that_are_offline() {
     goes_and_comes_back_while_a_reader_spins(gone);
     is_interrupted_again_when_it_is_back(gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
-    comes_and_goes_before_anybody_looks(&events, &echo, gone);
     is_told_of_when_it_comes_back(&events, &echo, gone);
     was_not_there_when_the_rings_were_opened(&events, &echo, gone);
     changes_while_rings_are_opened(&events, &echo, gone);
     a_reader_that_is_closed_meanwhile(&events, &echo, gone);
     a_message_about_a_cpu_that_was_there_all_along(gone);
-    a_message_makes_a_reader_readable(&events, gone);
     a_probe_on_a_cpu_that_comes_back(gone);
     a_process_is_traced_on_a_cpu_that_comes_back(gone);
     a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(gone);
@@ -390,7 +386,8 @@ fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
     }
 }
 
-/// A message such as `udevadm trigger` causes: the events live, and nothing is opened a second time.
+/// A message such as `udevadm trigger` causes: the events live, and nothing is opened a second time. When the CPU was
+/// away, it is, whatever a read of the events says.
 fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
     use perf_event_open_sys::bindings::{
         PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_SAMPLE_TID, PERF_TYPE_TRACEPOINT, perf_event_attr,
@@ -405,7 +402,7 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
         (attr.sample_type, attr.read_format) = ((sample_type | PERF_SAMPLE_TID).into(), read_format.into());
         let rings = Rings::options().event(&attr).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
-        for _ in 0..3 {
+        for round in 0..3 {
             let caller = load::pinned(cpu, || {
                 (0..10).for_each(|_| load::getegid());
                 threads::own()
@@ -415,37 +412,20 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
             let is_ours = |event: Event<'_>| event.record().is_some_and(|r| r.pid_tid().unwrap().1 == caller as u32);
             reading::all(&mut reader, |event| records += usize::from(is_ours(event)));
             assert_eq!(records, 10, "each once");
-            std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/uevent"), "add").unwrap();
+            match round {
+                0 => std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/uevent"), "add").unwrap(),
+                _ => drop(Offline::one(cpu)),
+            }
             a_tick_later(&mut reader, |event| assert!(!is_ours(event)));
         }
     }
 }
 
-/// Lets the reader notice which CPUs are online: the kernel's message wakes it, or, without messages, its tick.
+/// Lets the reader notice which CPUs are online, at its tick.
 fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     while let Some(event) = reader.next_timeout(2 * Reader::TICK).unwrap() {
         each(event.event());
     }
-}
-
-/// The kernel's message makes a reader readable when a CPU comes, although no record was written, and its next call
-/// opens the ring.
-fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
-    let offline = Offline::one(cpu).expect("it went before");
-    let rings = Rings::options().bpf_output(events).open().unwrap();
-    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
-    let has_ring = |reader: &Reader| reader.rings().cpus().any(|other| other == cpu);
-    // The message that the CPU went offline.
-    reading::settle(&mut reader);
-    assert!(!has_ring(&reader));
-    drop(offline);
-    threads::until("the reader is readable", || {
-        let mut poll = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
-        nix::poll::poll(&mut poll, 100u8) == Ok(1)
-    });
-    let event = reader.next_timeout(Duration::ZERO).unwrap();
-    assert!(event.is_some_and(|event| matches!(event.item(), Item::Untraced(_))));
-    assert!(has_ring(&reader), "the message was ignored");
 }
 
 /// A CPU that goes offline loses no record and delays no other CPU; when it is back, it writes into its old ring.
@@ -613,7 +593,8 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
     load::pinned(cpu, || all_interrupt(&mut open(), cpu, 0, "from another CPU"));
 }
 
-/// A CPU goes and comes back between two checks of the list of CPUs: only the kernel's message shows it.
+/// A CPU goes and comes back between two checks of the list of CPUs, which is the same again: only its stay is another.
+/// The stream tells of it.
 fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
     for written_before in [0, 5] {
         let rings = Rings::options().bpf_output(events).open().unwrap();
@@ -626,38 +607,7 @@ fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
         drop(Offline::one(cpu));
         assert_eq!(numbers(&mut reader, written_before as usize), (0..written_before).collect::<Vec<_>>());
         wait_until_back(&mut reader, echo, cpu, 5000);
-    }
-}
-
-/// A CPU comes and goes again between two checks: it is in no list, and only the kernel's messages show it. Outputs
-/// there fail meanwhile.
-fn comes_and_goes_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
-    // Whether it has a ring, and whether a check has seen that it is offline.
-    for (had_ring, was_seen) in [(true, true), (true, false), (false, true)] {
-        let goes = || Offline::one(cpu).expect("it went before");
-        let mut offline = (!had_ring).then(goes);
-        let rings = Rings::options().bpf_output(events).pages(1).open().unwrap();
-        let mut merge = Merge::new(rings, Order::new()).unwrap();
-        merge.follow_cpus().unwrap();
-        let offline = offline.take().unwrap_or_else(goes);
-        if was_seen {
-            merge.follow_cpus().unwrap();
-        }
-        assert!(merge.ledger().is_complete() && merge.next().is_none(), "nothing happens on a CPU that is offline");
-        drop(offline);
-        assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "no ring gets it");
-        let offline = goes();
-        assert!(!merge.follow_cpus().unwrap(), "it is gone");
-        let untraced = |event: Event<'_>| if let Item::Untraced(told) = event.item() { Some(told) } else { None };
-        let told = merge.next().and_then(|event| untraced(event.event()));
-        let told = told.unwrap_or_else(|| panic!("nothing is told: {had_ring} {was_seen}"));
-        assert!(told.cpu == cpu && told.since.is_some() && told.lasted.is_some(), "{told:?}");
-        let ledger = merge.ledger();
-        assert!(!ledger.is_complete() && Some(ledger.total().untraced) == told.lasted, "{ledger}");
-        // Once.
-        merge.follow_cpus().unwrap();
-        assert!(merge.next().is_none());
-        drop(offline);
+        assert!(!reader.ledger().unwrap().total().untraced.is_zero());
     }
 }
 

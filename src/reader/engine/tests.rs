@@ -10,7 +10,6 @@ use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
 use crate::sys::thread::Thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -415,34 +414,6 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not
-/// only at its regular listing of CPUs.
-#[test]
-fn messages_about_cpus_are_noticed_while_it_spins() {
-    const MESSAGES: u64 = 50;
-    let kernel = sim::Kernel::new(&[0]);
-    let mut rings = kernel.rings();
-    let news = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
-    news.write(1).unwrap();
-    let socket = Arc::new(news.as_fd().try_clone_to_owned().unwrap());
-    let (writer, mut noticed) = (kernel.clone(), 0);
-    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
-        noticed += 1;
-        if noticed == MESSAGES {
-            writer.emit(0, 1, b"");
-        }
-        news.write(1).unwrap();
-        Ok(())
-    };
-    rings.set_arrivals(Box::new(arrivals), Some(socket), None);
-    let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs()))).spin(Duration::MAX);
-    let mut reader = Reader::new(rings, order).unwrap();
-    assert_eq!(reader.next_timeout(HOUR).unwrap().and_then(|event| event.key()), Some(1));
-    let status = reader.status();
-    assert_eq!(status.sleeps, 0);
-    assert!(status.refreshes < (MESSAGES + 10) * 1024, "{status:?}");
-}
-
 /// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of
 /// the ring.
 #[test]
@@ -601,7 +572,7 @@ fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
             _ => unreachable!(),
         }
     };
-    rings.set_arrivals(Box::new(arrivals), None, None);
+    rings.set_arrivals(Box::new(arrivals), None);
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     (1..=6).for_each(|time| assert!(kernel.emit(0, time, b"")));
     assert!(kernel.emit(1, 7, b""));
@@ -714,9 +685,7 @@ fn a_report_comes_after_a_look_for_cpus() {
         }
         Ok(())
     };
-    // Where messages about CPUs come, the list is read once a second. Here none comes.
-    let silent = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
-    rings.set_arrivals(Box::new(arrivals), Some(Arc::new(silent.into())), None);
+    rings.set_arrivals(Box::new(arrivals), None);
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
     let reported = |reader: &mut Reader| {
