@@ -175,8 +175,7 @@ impl Session {
             while let Some(batch) = self.reader.batch(TICK)? {
                 for event in batch {
                     self.cure.take(&event.item());
-                    let is_assumed = event.record().is_some() && event.certainty() == Certainty::Assumed;
-                    self.assumed += u64::from(is_assumed);
+                    self.assumed += u64::from(is_assumed(&event));
                     match event.item() {
                         Item::Flushed { complete } if stop.is_last.load(Ordering::Acquire) => {
                             is_complete = complete;
@@ -219,12 +218,17 @@ impl Session {
             Ok::<_, perfweave::Error>(Ok(()))
         };
         let told: io::Result<()> = read()?;
-        if !is_complete || matches!(self.reader.ended(), Some(Ended::Deadline { complete: false })) {
-            self.incomplete = Some(incomplete(self.reader.status().reserved));
-        }
+        self.note_end(is_complete);
         match told {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             told => Ok(told?),
+        }
+    }
+
+    /// Notes what the end has waited for in vain.
+    fn note_end(&mut self, is_complete: bool) {
+        if !is_complete || matches!(self.reader.ended(), Some(Ended::Deadline { complete: false })) {
+            self.incomplete = Some(incomplete(self.reader.status().reserved));
         }
     }
 
@@ -406,6 +410,11 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
         _ => "other",
     };
     Some(json!({ "notice": name, "time": key, "text": notice(item) }))
+}
+
+/// Whether it is a record whose order is not proven.
+fn is_assumed(event: &Event<'_>) -> bool {
+    event.record().is_some() && event.certainty() == Certainty::Assumed
 }
 
 #[cfg(test)]
