@@ -4,7 +4,7 @@
 //! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to
 //! count its calls, and then once for each case. For each failure the crate gives a typed error that contains it, or
 //! the failure has no effect. All events come, in order; the ledger balances; nothing stays open, mapped, running or in
-//! a slot; the number of calls is bounded; and no thread panics. All of this runs in its own process, because it counts
+//! a slot; the number of calls is bounded; and no thread panics. Each test runs in its own process, because it counts
 //! the open things of the process.
 
 mod scenarios;
@@ -16,21 +16,15 @@ use perfweave::{
     Barrier, Certainty, Clock, ErrorKind, EventGuard, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{kernel, threads};
+use perfweave_support::{apart, kernel, threads};
 use scenarios::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use world::{
     Aim, Heard, MAP_DELETE_ELEM, Open, Run, SET_FILTER, Which, World, another_stay, errno, instances_left, is_poll,
     is_stay,
 };
-
-/// One test after the other: they count the open things of the process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The code that runs while calls fail.
 type Scenario = fn(&World, &mut Heard);
@@ -121,25 +115,43 @@ fn refuse_each(world: &mut World, name: &str, scenario: Scenario) {
 
 #[test]
 fn every_call_may_fail() {
-    let _alone = alone();
+    apart!();
     let Some(mut world) = World::new() else { return };
     fail_each(&mut world, "opening", opening, 4);
     fail_each(&mut world, "opening by name", opening_by_name, 1);
     fail_each(&mut world, "opening for some", opening_for_some, 1);
-    fail_each(&mut world, "reading", reading, 3);
-    refuse_each(&mut world, "reading", reading);
-    fail_each(&mut world, "recording", recording, 2);
     fail_each(&mut world, "fencing by any", fencing_by_any, 1);
     fail_each(&mut world, "fencing by membarrier", fencing_by_membarrier, 1);
     fail_each(&mut world, "fencing by map", fencing_by_map, 1);
-    #[cfg(feature = "tokio")]
+}
+
+#[test]
+fn every_call_of_a_reader_may_fail() {
+    apart!();
+    let Some(mut world) = World::new() else { return };
+    fail_each(&mut world, "reading", reading, 3);
+    refuse_each(&mut world, "reading", reading);
+}
+
+#[test]
+fn every_call_of_a_recorder_may_fail() {
+    apart!();
+    let Some(mut world) = World::new() else { return };
+    fail_each(&mut world, "recording", recording, 2);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn every_call_under_tokio_may_fail() {
+    apart!();
+    let Some(mut world) = World::new() else { return };
     fail_each(&mut world, "reading under tokio", reading_under_tokio, 2);
 }
 
 /// By name where tracefs is mounted nowhere, so that it is opened without a mount: in a mount namespace of its own.
 #[test]
 fn every_call_may_fail_where_tracefs_is_not_mounted() {
-    let _alone = alone();
+    apart!();
     let beside = std::thread::spawn(|| {
         kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
         const NONE: Option<&str> = None;
@@ -161,7 +173,7 @@ fn every_call_may_fail_where_tracefs_is_not_mounted() {
 /// Of BPF ring buffers: each failure is a typed error, or proves nothing.
 #[test]
 fn every_call_for_ring_buffers_may_fail() {
-    let _alone = alone();
+    apart!();
     let Some(mut world) = World::new() else { return };
     if world.buffers.is_some() {
         fail_each(&mut world, "reading BPF ring buffers", reading_ring_buffers, 2);
@@ -173,7 +185,7 @@ fn every_call_for_ring_buffers_may_fail() {
 /// error.
 #[test]
 fn a_cpu_that_goes_before_it_is_interrupted_is_no_error() {
-    let _alone = alone();
+    apart!();
     let Some(world) = World::new() else { return };
     if world.buffers.is_none() {
         return;
@@ -191,7 +203,7 @@ fn a_cpu_that_goes_before_it_is_interrupted_is_no_error() {
 /// and is no error, and nothing is proven meanwhile.
 #[test]
 fn a_cpu_that_takes_long_to_go_is_waited_for() {
-    let _alone = alone();
+    apart!();
     let Some(world) = World::new() else { return };
     let Some(maps) = world.buffers.clone() else { return };
     let (goes, tries) = (AtomicBool::new(false), AtomicI32::new(0));
@@ -234,7 +246,7 @@ fn a_cpu_that_takes_long_to_go_is_waited_for() {
 /// A thread that waits for a fence by poll(2), which is refused, checks the fence now and then, not all the time.
 #[test]
 fn a_poll_that_is_refused_is_no_reason_to_spin() {
-    let _alone = alone();
+    apart!();
     let Some(()) = kernel("supervise system calls", supervised(|_| Answer::Make, || ())) else { return };
     let over = Arc::new(AtomicBool::new(false));
     let main = AtomicI32::new(0);
@@ -273,7 +285,7 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
 /// comes once, and the reader remembers it.
 #[test]
 fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
-    let _alone = alone();
+    apart!();
     let Some(world) = World::new() else { return };
     let (unlisted, away, opened) = (AtomicBool::new(false), AtomicBool::new(false), AtomicI32::new(0));
     let judge = |call: &Call| match call.number {
@@ -317,7 +329,7 @@ fn is_untraced(event: EventGuard<'_>) -> bool {
 /// never changes.
 #[test]
 fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
-    let _alone = alone();
+    apart!();
     let Some(world) = World::new() else { return };
     let (gone, tries) = (AtomicBool::new(true), AtomicI32::new(0));
     let cpu = *world.cpus.last().unwrap();
@@ -354,7 +366,7 @@ fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
 /// A thread that ends while events are opened is left out. A filter that fails with the same error is refused.
 #[test]
 fn a_filter_that_fails_as_if_the_thread_had_ended_is_an_error() {
-    let _alone = alone();
+    apart!();
     let Some(_) = World::new() else { return };
     let judge = |call: &Call| match call.number {
         libc::SYS_ioctl if call.args[1] == SET_FILTER => Answer::Fail(libc::ESRCH),
