@@ -112,8 +112,9 @@ pub struct Merge {
     most_held: usize,
     /// Whether held records stay in rings that outlive the reader.
     keeps_adopted: bool,
-    /// The most events that are held while records are copied, and whether the last refresh has left a ring alone for it.
-    most_events: usize,
+    /// The most events that are held while records are copied, and whether the last refresh has left a ring alone for
+    /// it.
+    pub(crate) most_events: usize,
     pub(crate) has_too_many: bool,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
@@ -622,9 +623,9 @@ impl Merge {
     }
 
     /// Whether the next reader of a ring that outlives this one would yield a record again: it lies behind a held one.
-    /// Then all that was found since comes before the report, too. Such a record was in flight when newer events began to
-    /// wait, and was overtaken by the writer of one of them: one that interrupted it or, in a ring that CPUs share, one
-    /// on another CPU.
+    /// Then all that was found since comes before the report, too. Such a record was in flight when newer events began
+    /// to wait, and was overtaken by the writer of one of them: one that interrupted it or, in a ring that CPUs share,
+    /// one on another CPU.
     pub(crate) fn raise_cap(&mut self) -> bool {
         self.stream.sync();
         let (mut all, far) = (self.rings.cpu_rings.iter().zip(&self.stream.indexes), &self.stream.far);
@@ -677,11 +678,7 @@ impl Merge {
         self.stream.sync();
         let has_too_many = self.held() >= self.most_events;
         self.has_too_many = false;
-        let mut memory = self.memory();
-        if memory > self.most_held - self.most_held / 4 {
-            self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
-            memory = self.memory();
-        }
+        let (mut memory, mut is_cleared) = (self.memory(), false);
         for at in 0..self.rings.cpu_rings.len() {
             let (cpu_ring, index) = (&mut self.rings.cpu_rings[at], &mut self.stream.indexes[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
@@ -698,10 +695,21 @@ impl Merge {
                 continue;
             }
             // A place has the low bits of its position alone.
-            let more = cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
-            if memory + more <= self.most_held && index.spans(size) {
+            if !index.spans(size) {
+                continue;
+            }
+            let cursor = index.cursor();
+            let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, cursor);
+            if memory + more(cpu_ring) > self.most_held && !std::mem::replace(&mut is_cleared, true) {
+                // What rings keep for their next burst serves this one.
+                self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
+                memory = self.memory();
+            }
+            let (cpu_ring, index) = (&mut self.rings.cpu_rings[at], &mut self.stream.indexes[at]);
+            let more = more(cpu_ring);
+            if memory + more <= self.most_held {
                 memory += more;
-                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
+                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, cursor);
             }
         }
         let counts = &mut self.stream.counts;
@@ -909,8 +917,8 @@ fn too_many(rings: usize, most: usize) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
 }
 
-/// The bytes that a ring may have in use before held records are copied out of it. The rest takes two more of the ring's
-/// longest records, or half of what one record leaves. The kernel never writes one byte of a ring.
+/// The bytes that a ring may have in use before held records are copied out of it. The rest takes two more of the
+/// ring's longest records, or half of what one record leaves. The kernel never writes one byte of a ring.
 fn mark_of(size: u64, longest: u64) -> u64 {
     let room = |records: u64| (size - 1).saturating_sub(records * longest);
     (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
