@@ -266,7 +266,11 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     assert_eq!(reader.ended(), None, "only the time is over");
 
     // The stream ends three times. After the first two it can go on.
-    for (end, why) in [("deadline", Ended::Deadline { complete: true }), ("deadline", Ended::Deadline { complete: true }), ("close", Ended::Closed)] {
+    for (end, why) in [
+        ("deadline", Ended::Deadline { complete: true }),
+        ("deadline", Ended::Deadline { complete: true }),
+        ("close", Ended::Closed),
+    ] {
         let expected = write_and_flush();
         assert_eq!([next(&mut reader), next(&mut reader)], [&expected.to_string(), "Flushed"]);
         match end {
@@ -285,7 +289,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
         assert_eq!(reader.ended(), Some(why));
         // With another deadline, or none, it goes on where it was.
         reader.set_deadline(None).unwrap();
-        let rest = if why == Ended::Deadline { complete: true } {
+        let rest = if why == (Ended::Deadline { complete: true }) {
             [newer.to_string(), "Flushed".into()]
         } else {
             ["Closed", "Closed"].map(Into::into)

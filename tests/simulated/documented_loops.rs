@@ -319,7 +319,10 @@ fn the_guide_to_loss() {
     let printed = PRINTED.with_borrow(Clone::clone);
     let with = |text: &str| printed.iter().filter(|line| line.contains(text)).count();
     assert_eq!([with(" lost 3 records between "), with("5 numbers are missing, from 2 to 6")], [2, 2]);
-    assert_eq!((self::printed(), reader.ended()), ([RECORDS + 4, 0, 0, 2, 1], Some(Ended::Deadline { complete: true })));
+    assert_eq!(
+        (self::printed(), reader.ended()),
+        ([RECORDS + 4, 0, 0, 2, 1], Some(Ended::Deadline { complete: true }))
+    );
 }
 
 #[test]
@@ -643,5 +646,9 @@ async fn no_way_to_iterate_under_tokio_ends_before_the_end() {
     while let Some(event) = stream.next().await {
         count.add(event.unwrap().as_event());
     }
-    assert_eq!((count, stream.into_reader().ended()), (Count(ALL), Some(Ended::Deadline { complete: true })), "into_stream");
+    assert_eq!(
+        (count, stream.into_reader().ended()),
+        (Count(ALL), Some(Ended::Deadline { complete: true })),
+        "into_stream"
+    );
 }
