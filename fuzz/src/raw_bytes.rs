@@ -2,7 +2,7 @@
 //! which first copies the bytes out, and sorts.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Sequence, WhenFull, sim};
+use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Sequence, sim};
 use std::collections::BTreeMap;
 
 const TID: u64 = 2;
@@ -94,7 +94,7 @@ pub(crate) fn run(input: &[u8]) {
         hold if hold % 2 == 0 => Hold::None,
         _ => Hold::FENCE,
     };
-    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(WhenFull::Discard)).expect("a merge");
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).most_held(0)).expect("a merge");
     let mut models = CPUS.map(|cpu| {
         kernel.lose(cpu, LOSSES);
         let memory = vec![0; size];
@@ -169,13 +169,13 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// Runs of records that are separate events, of records without a key or number, and of samples, with little memory:
-/// holding never exceeds it, and all events come out.
+/// Runs of records that are separate events, of records without a key or number, and of samples, with a bound of
+/// copies: they never exceed it, and all events come out.
 fn stay_within_bound(input: &mut Input<'_>) {
-    let most = 512 << (input.byte() % 5);
+    let most = [0, 1024, 2048, 8192, 64 << 20][usize::from(input.byte() % 5)];
     let choice = input.byte();
     let kernel = sim::Kernel::with(&CPUS, 4 << 10, Layout::new(TIME | RAW, choice.is_multiple_of(2), 0));
-    let order = Order::new().when_full(WhenFull::Copy { most });
+    let order = Order::new().most_held(most);
     let order = if choice & 2 == 0 { order } else { order.numbers(Sequence::u64(0)) };
     let mut merge = Merge::new(kernel.rings(), order).expect("a merge");
     let (mut time, mut left) = (1000, 1000);

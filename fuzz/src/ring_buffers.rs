@@ -3,9 +3,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::sim::{Reservation, RingBuffer};
-use perfweave::{
-    ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence, WhenFull,
-};
+use perfweave::{ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence};
 
 /// The most steps of an input.
 const LONGEST: usize = 400;
@@ -28,8 +26,11 @@ pub(crate) fn run(input: &[u8]) {
         3 => Trial::run(cpus, &steps, fence(), true).assert_complete(),
         4 => Trial::run(cpus, &steps, Hold::None, false).assert_complete(),
         5 => {
-            let when_full = WhenFull::Copy { most: SIZE << (choice / 16 % 8) };
-            Trial::new(cpus, fence(), false, when_full).steps(&steps).assert_complete();
+            // None, and from a chunk of one ring on.
+            let most = [0, SIZE, 2 * SIZE, 4 * SIZE][usize::from(choice / 16 % 4)];
+            let trial = Trial::new(cpus, fence(), false, most).steps(&steps);
+            assert_eq!(trial.keys(), trial.submitted());
+            assert!(trial.yielded.iter().all(|(_, certainty)| *certainty == Certainty::Proven));
         }
         _ => Hostile::run(cpus, rest, *choice),
     }
@@ -37,7 +38,7 @@ pub(crate) fn run(input: &[u8]) {
 
 /// A ring buffer for each CPU, and what reads them.
 pub(crate) fn machine(cpus: &[u32], bytes: usize) -> (Vec<RingBuffer>, Rings) {
-    let mut rings = Rings::empty(Clock::Perf);
+    let mut rings = Rings::empty(Clock::Monotonic);
     let buffers = cpus.iter().map(|cpu| {
         let (buffer, ring) = RingBuffer::new(bytes);
         rings.add(*cpu, ring, Layout::RING_BUFFER);
@@ -74,7 +75,7 @@ struct Program {
 pub(crate) struct Trial {
     buffers: Vec<RingBuffer>,
     pub(crate) merge: Merge,
-    /// The bound of memory for holding.
+    /// The bound of copies.
     most: usize,
     programs: Vec<Program>,
     clock: u64,
@@ -86,11 +87,10 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    fn new(cpus: &[u32], hold: Hold, early: bool, when_full: WhenFull) -> Self {
+    fn new(cpus: &[u32], hold: Hold, early: bool, most: usize) -> Self {
         let (buffers, rings) = machine(cpus, SIZE);
-        let merge = Merge::new(rings, order().hold(hold).when_full(when_full)).unwrap();
+        let merge = Merge::new(rings, order().hold(hold).most_held(most)).unwrap();
         let (programs, drawn, yielded) = Default::default();
-        let WhenFull::Copy { most } = when_full else { panic!("held records are copied out") };
         Self { buffers, merge, most, programs, clock: 0, early, drawn, yielded, fencing: false }
     }
 
@@ -213,7 +213,7 @@ impl Trial {
     }
 
     pub(crate) fn run(cpus: &[u32], steps: &[(u8, u8)], hold: Hold, early: bool) -> Self {
-        Self::new(cpus, hold, early, WhenFull::Copy { most: 1 << 20 }).steps(steps)
+        Self::new(cpus, hold, early, 1 << 20).steps(steps)
     }
 
     /// Each submitted record was yielded once, in any order.
@@ -239,7 +239,6 @@ impl Trial {
 fn note(programs: &mut [Program], yielded: &mut Vec<(u64, Certainty)>, event: Event<'_>) {
     let record = match event.item() {
         Item::Record(record) => record,
-        Item::EarlyRelease(_) => return,
         other => panic!("{other:?}"),
     };
     let (key, payload) = (event.key().unwrap(), record.payload().unwrap());
@@ -263,8 +262,12 @@ struct Hostile<'a> {
 impl Hostile<'_> {
     fn run(cpus: &[u32], input: &[u8], choice: u8) {
         let (buffers, rings) = machine(cpus, SIZE);
-        let most = if choice & 32 == 0 { 1 << 20 } else { SIZE << (choice >> 6) };
-        let order = order().when_full(if choice & 16 == 0 { WhenFull::Discard } else { WhenFull::Copy { most } });
+        let most = match choice {
+            _ if choice & 16 == 0 => 0,
+            _ if choice & 32 == 0 => 1 << 20,
+            _ => SIZE << (choice >> 6),
+        };
+        let order = order().most_held(most);
         let order = if cpus == [ANY_CPU] { order } else { order.numbers(Sequence::u64(8)) };
         let mut machine = Hostile {
             input: &input[..input.len().min(4 * LONGEST)],
@@ -319,7 +322,7 @@ impl Hostile<'_> {
         }
         // A kernel that breaks the protocol shows its writes at a refresh.
         self.merge.refresh(0);
-        assert!(self.merge.status().most_memory <= self.most.max(1 << 15), "{:?}", self.merge);
+        assert!(self.merge.status().most_memory <= self.most, "{:?}", self.merge);
     }
 
     fn take(&mut self, most: usize) {

@@ -22,7 +22,7 @@ const MARK: u64 = 75;
 
 /// The most events that are held while records are copied out of rings. Each takes 16 bytes, and some 100 more if a
 /// notice comes before it. Only rings of hostile records come near.
-const MOST_EVENTS: usize = 1 << 24;
+pub(super) const MOST_EVENTS: usize = 1 << 24;
 
 /// What is done about rings that fill up with held records.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Full {
     keeps_adopted: bool,
     /// The most events that are held while records are copied, and whether the last refresh has left a ring alone for
     /// that reason.
-    pub(super) most_events: usize,
+    pub(crate) most_events: usize,
     pub(crate) has_too_many: bool,
     /// The time between the last two refreshes, if the program gives it.
     pub(crate) since_refresh: Option<Duration>,
@@ -68,14 +68,11 @@ impl Full {
         stream.sync();
         let has_too_many = stream.held() >= self.most_events;
         self.has_too_many = false;
-        let mut memory = memory(cpu_rings);
-        if memory > self.most_held - self.most_held / 4 {
-            cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
-            memory = self::memory(cpu_rings);
-        }
-        for (cpu_ring, index) in cpu_rings.iter_mut().zip(&mut stream.indexes) {
+        let (mut memory, mut is_cleared) = (memory(cpu_rings), false);
+        for at in 0..cpu_rings.len() {
+            let (cpu_ring, index) = (&cpu_rings[at], &stream.indexes[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = self.since_refresh.map_or(0, |pause| written_within(SOON, index.newly_written(), pause));
+            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, index.newly_written(), time));
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || index.back().is_none_or(|back| stream.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
@@ -83,14 +80,22 @@ impl Full {
             if used <= mark_of(size, index.longest()).min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
-            if has_too_many {
+            if has_too_many || !index.spans(size) {
                 self.has_too_many = self.most_held > 0;
                 continue;
             }
-            let more = cpu_ring.copies.more(&cpu_ring.ring, index.cursor());
-            if memory + more <= self.most_held && index.spans(size) {
+            let cursor = index.cursor();
+            let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, cursor);
+            if memory + more(cpu_ring) > self.most_held && !std::mem::replace(&mut is_cleared, true) {
+                // What rings keep for their next burst serves this one.
+                cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
+                memory = self::memory(cpu_rings);
+            }
+            let (cpu_ring, index) = (&mut cpu_rings[at], &mut stream.indexes[at]);
+            let more = more(cpu_ring);
+            if memory + more <= self.most_held {
                 memory += more;
-                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, index.cursor());
+                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, cursor);
             }
         }
         let counts = &mut stream.counts;

@@ -820,6 +820,12 @@ impl Index {
         self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
     }
 
+    /// Blocks of the queue, and entries for which there is room in the list of notes.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn room(&self) -> [usize; 2] {
+        [self.queue.blocks(), self.notes.capacity()]
+    }
+
     /// Frees memory that was not needed since the last call.
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();

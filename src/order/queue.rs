@@ -57,6 +57,12 @@ impl Queue {
         self.end.div_ceil(SLOTS).max(1)
     }
 
+    /// How many blocks it has, with the spare ones.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Frees the spare blocks that were not needed since the last call.
     pub(crate) fn shrink(&mut self) {
         // First, so that the blocks of merged places are spare, too.

@@ -43,7 +43,7 @@ use std::sync::Arc;
 #[doc(alias = "perf_event_attr")]
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
-    asked: Asked,
+    pub(super) asked: Asked,
 }
 
 /// What a probe at the return of a function of a program is called.

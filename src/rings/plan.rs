@@ -276,6 +276,7 @@ fn ring_bytes(asked: u64, page: usize) -> Result<usize, Error> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::rings::options::RingOptions;
 
     #[test]
     fn sizes_are_rounded_up_to_a_power_of_two_pages() {
@@ -307,7 +308,7 @@ mod tests {
                 RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern }
             });
             let options = RingOptions::new().sample(bindings::PERF_SAMPLE_TID).sample(bindings::PERF_SAMPLE_TID);
-            let also = options.sample_registers(0b1001, 0b101).sample_stack(24).also;
+            let also = options.sample_registers(0b1001, 0b101).sample_stack(24).asked.also;
             share(&mut events, &also, true).unwrap();
             let registers = bindings::PERF_SAMPLE_REGS_USER | bindings::PERF_SAMPLE_REGS_INTR;
             let samples = bindings::PERF_SAMPLE_TID | registers | bindings::PERF_SAMPLE_STACK_USER;
@@ -324,7 +325,7 @@ mod tests {
     #[test]
     fn sizes_of_nothing_and_absurd_ones_are_refused() {
         for options in [0, u64::MAX].map(|pages| RingOptions::new().pages(pages)) {
-            assert!(ring_bytes(options.bytes, 4096).is_err(), "{}", options.bytes);
+            assert!(ring_bytes(options.asked.bytes, 4096).is_err(), "{}", options.asked.bytes);
         }
         for asked in [0, (1 << 31) + 1, u64::MAX] {
             let error = ring_bytes(asked, 4096).unwrap_err();

@@ -24,9 +24,10 @@ pub(crate) fn next(reader: &mut Reader) -> EventGuard<'_> {
 pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     reader.handle().flush().unwrap();
     loop {
-        match next(reader).event() {
-            event if matches!(event.item(), Item::Flushed { .. }) => return,
-            event => each(event),
+        let event = next(reader);
+        match event.item() {
+            Item::Flushed { complete } => return assert!(complete, "all came before it"),
+            _ => each(event.event()),
         }
     }
 }
@@ -75,14 +76,22 @@ impl Given {
 pub(crate) fn said(reader: &mut Reader) -> String {
     let event = reader.next_timeout(LONG).map(|event| event.map(|event| word(event.event())));
     match event {
-        Ok(event) => event.unwrap_or_else(|| format!("{:?}", reader.ended().expect("something comes"))),
+        Ok(event) => event.unwrap_or_else(|| end(reader.ended().expect("something comes"))),
         Err(error) => error.to_string(),
     }
 }
 
 /// The key of an event, or its kind if it has none.
 pub(crate) fn word(event: Event<'_>) -> String {
-    event.key().map_or_else(|| format!("{:?}", event.item()), |key| key.to_string())
+    match event.item() {
+        Item::Flushed { complete: true } => "Flushed".into(),
+        item => event.key().map_or_else(|| format!("{item:?}"), |key| key.to_string()),
+    }
+}
+
+/// Why a stream has ended.
+pub(crate) fn end(why: Ended) -> String {
+    if why == (Ended::Deadline { complete: true }) { "Deadline".into() } else { format!("{why:?}") }
 }
 
 /// The numbers of all records written so far.

@@ -4,9 +4,7 @@
 use crate::reading;
 use crate::{fence, small};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    Certainty, Clock, Event, Fault, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, WhenFull, sim,
-};
+use perfweave::{Certainty, Clock, Event, Fault, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::time::Duration;
@@ -286,8 +284,8 @@ impl Forger {
 #[test]
 fn live_forged_losses_do_not_reach_the_ledger() {
     let Some(forger) = Forger::new() else { return };
-    for (count, full) in [(56_294_995_342_131_210, WhenFull::Discard), (1, WhenFull::default())] {
-        let mut reader = Reader::new(forger.rings(), Order::new().when_full(full)).unwrap();
+    for (count, most) in [(56_294_995_342_131_210, 0), (1, 64 << 20)] {
+        let mut reader = Reader::new(forger.rings(), Order::new().most_held(most)).unwrap();
         forger.forge(&lost(count, 1));
         let (mut forgeries, mut told) = (0, 0);
         reading::all(&mut reader, |event| match event.item() {

@@ -1,180 +1,110 @@
-//! Full rings: records that leave early come in the order in which they were published, marks leave room for the
-//! longest records, and the default keeps the order.
+//! Full rings: held records are copied out of them up to a bound, no event leaves before it is proven, and what the
+//! kernel drops is counted.
 
-use crate::reading;
-use crate::small;
-use perfweave::{Certainty, Ended, Event, Fence, Hold, Item, Key, Merge, Order, Reader, Record, Rings, WhenFull};
-use perfweave_support::{assert_error, echo, load, needs, number_behind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use crate::{fence, reading, small};
+use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, sim};
+use perfweave_support::{echo, load};
+use std::sync::Mutex;
 use std::time::Duration;
 
-/// A key that is the record's time, and does something when it finds a record with this number, once.
-fn time_or(number: u64, once: impl Fn() + Send + Sync + 'static) -> Key {
-    let done = AtomicBool::new(false);
-    let find = move |record: &Record<'_>| {
-        if record.payload().and_then(|payload| payload.u64(0)) == Some(number) && !done.swap(true, Ordering::Relaxed) {
-            once();
-        }
-        record.time()
-    };
-    Key::with(find)
-}
-
-/// A refresh that takes long between two heads makes the second ring look newer. Records that leave it early must not
-/// come before records that were published in the first ring all the time.
+/// Rings overflow many times while a fence does not end, far beyond the bound of copies. No event leaves meanwhile.
+/// Then every event that was written comes, in proven order, and each one that was not is counted once: as a loss of
+/// its CPU, as a missing number of its CPU, and in the ledger.
 #[test]
-fn a_stall_inside_a_look_makes_nothing_late() {
-    for full in [WhenFull::Release, WhenFull::Copy { most: 0 }] {
-        let kernel = small(&[0, 1], 4096);
-        let writer = kernel.clone();
-        let key = time_or(7, move || {
-            // CPU 0's head was loaded already, CPU 1's is yet to be.
-            for n in 0..60 {
-                assert!(writer.emit(0, 2000 + n, &[0; 8]));
-                assert!(writer.emit(1, 3000 + n, &[0; 8]));
-            }
-            for n in 60..120 {
-                assert!(writer.emit(1, 3000 + n, &[0; 8]));
-            }
-        });
-        let mut merge = Merge::new(kernel.rings(), Order::new().key(key).when_full(full)).unwrap();
-        kernel.emit(0, 1000, &7u64.to_ne_bytes());
-        let mut keys = Vec::new();
-        for _ in 0..4 {
-            merge.refresh(0);
-            for event in merge.batch() {
-                assert_ne!(event.certainty(), Certainty::Late, "{full:?}: {event:?}");
-                keys.extend(event.key());
-            }
-        }
-        assert!(
-            keys.is_sorted() && keys.len() >= 60 && merge.status().total().early == keys.len() as u64,
-            "{full:?}: {keys:?}"
-        );
-    }
-}
-
-/// The same on live rings: both CPUs' programs run in the middle of a refresh.
-#[test]
-fn a_stall_inside_a_live_look_makes_nothing_late() {
-    let Some((events, program)) = echo() else { return };
-    let cpus = load::online();
-    let Some(()) = needs("a second CPU that is online", cpus.len() > 1) else { return };
-    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
-    let rings = Rings::options().bpf_output(&events).pages(1).cpus([first, last]).open().unwrap();
-    let program = Arc::new(program);
-    let writer = Arc::clone(&program);
-    let key = time_or(7, move || {
-        (0..50).for_each(|n| assert_eq!(writer.run_with(first, &[100 + n]).unwrap(), 0));
-        (0..110).for_each(|n| assert_eq!(writer.run_with(last, &[200 + n]).unwrap(), 0));
-    });
-    let mut merge = Merge::new(rings, Order::new().key(key).when_full(WhenFull::Release)).unwrap();
-    assert_eq!(program.run_with(first, &[7]).unwrap(), 0);
-    merge.refresh(0);
-    let numbers: Vec<_> = merge
-        .batch()
-        .filter_map(|event| {
-            assert_ne!(event.certainty(), Certainty::Late);
-            event.record()?.payload()?.u64(0)
-        })
-        .collect();
-    assert_eq!(numbers[..51], [vec![7], (100..150).collect()].concat());
-    assert!(merge.status().total().early > 51 && merge.status().total().late == 0);
-}
-
-/// Only the records of a delayed writer come late, because they are not published yet.
-#[test]
-fn only_what_was_in_flight_can_be_late() {
-    for depth in [1, 3] {
+fn rings_that_overflow_lose_no_proof() {
+    for most in [0, 5000, 20_000, 100_000] {
         let kernel = small(&[0, 1, 2], 4096);
-        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Release)).unwrap();
-        (0..depth).for_each(|n| kernel.begin(2, 1000 + n));
-        let (mut late, mut last) = (Vec::new(), 0);
-        for n in 0..2000u64 {
-            assert!(kernel.emit((n % 2) as u32, 2000 + n, &[0; 8]));
-            if n % 16 == 15 || n == 1999 {
-                merge.refresh(0);
-                if n == 1999 {
-                    for n in 0..depth {
-                        kernel.write(2, &n.to_ne_bytes());
-                        kernel.end(2);
-                    }
-                    merge.refresh(0);
-                }
-                for event in merge.batch().filter(|event| event.record().is_some()) {
-                    let key = event.key().unwrap();
-                    assert_eq!(key < last, event.certainty() == Certainty::Late);
-                    if key < last {
-                        late.push(key);
-                    }
-                    last = key.max(last);
-                }
+        let gate = reading::Gate::new();
+        let order = Order::new().hold(Hold::Fence(gate.fence())).most_held(most);
+        let order = order.numbers(Sequence::u64(0).starting_at(0));
+        let mut reader = Reader::new(kernel.rings(), order).unwrap();
+        let (mut numbers, mut written) = ([0u64; 3], Vec::new());
+        for time in 1..=12_000u64 {
+            // The last CPU writes little, and loses nothing.
+            let cpu = if time % 200 == 0 { 2 } else { time as usize / 7 % 2 };
+            let payload = [numbers[cpu].to_ne_bytes(), time.to_ne_bytes()].concat();
+            if kernel.emit(cpu as u32, time, &payload) {
+                written.push(time);
+            }
+            numbers[cpu] += 1;
+            if time % 16 == 0 {
+                assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "no event leaves");
+                assert!(reader.status().memory <= most);
             }
         }
-        late.sort_unstable();
-        assert!(late.iter().copied().eq(1000..1000 + depth), "{late:?}");
+        assert!(written.len() > 100 && written.len() < 8000, "{} were written", written.len());
+        gate.open();
+        let (mut seen, mut lost, mut missing) = (Vec::new(), [0; 3], [0; 3]);
+        reading::all(&mut reader, |event| match event.item() {
+            Item::Record(record) => {
+                assert_eq!((event.certainty(), record.payload().unwrap().u64(8)), (Certainty::Proven, event.key()));
+                seen.extend(event.key());
+            }
+            Item::Lost(lost_here) => lost[lost_here.cpu as usize] += lost_here.count,
+            Item::Gap(gap) => {
+                assert_eq!(event.certainty(), Certainty::Proven);
+                missing[gap.cpu.unwrap() as usize] += gap.count;
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(seen, written, "{most}");
+        let dropped = [0, 1, 2].map(|cpu| kernel.dropped(cpu));
+        assert_eq!((lost, dropped[2]), (dropped, 0), "{most}");
+        assert_eq!(dropped.iter().sum::<u64>(), 12_000 - written.len() as u64);
+        // The last numbers on a CPU are missing once another follows.
+        assert!(missing.iter().zip(dropped).all(|(missing, dropped)| *missing <= dropped));
+        let ledger = reader.ledger().unwrap();
+        let total = ledger.total();
+        assert_eq!((total.yielded, total.lost, total.unreported), (written.len() as u64, 12_000 - total.yielded, 0));
+        assert!(total.is_balanced() && total.exact && total.late == 0 && ledger.most_memory <= most, "{ledger}");
     }
 }
 
-/// With records of which only two fit below the mark, the mark still works and nothing is lost.
+/// A ring buffer or an adopted ring outlives its reader: nothing is copied out of it unless the program asks for that.
+/// Rings of both kinds side by side are told apart.
+#[test]
+fn nothing_is_copied_out_of_rings_that_outlive_the_reader() {
+    for most in [None, Some(64 << 20), Some(0)] {
+        let kernel = small(&[3], 4096);
+        let mut rings = kernel.rings();
+        let (buffer, ring) = sim::RingBuffer::new(4096);
+        rings.add(1, ring, Layout::RING_BUFFER);
+        let order = Order::new().key(Key::with(|record| record.payload()?.u64(0)));
+        let order = if let Some(most) = most { order.most_held(most) } else { order };
+        let mut merge = Merge::new(rings, order).unwrap();
+        let inside = buffer.reserve(8).unwrap();
+        buffer.submit(inside, &1u64.to_ne_bytes());
+        for key in 2..1000u64 {
+            buffer.output(&key.to_ne_bytes());
+            kernel.emit(3, key, &key.to_ne_bytes());
+            merge.refresh(0);
+        }
+        let copied: Vec<_> = merge.status().accounts.iter().map(|account| account.copied > 0).collect();
+        assert_eq!(copied, [most == Some(64 << 20), most != Some(0)], "{most:?}");
+    }
+}
+
+/// A mark leaves room for the records there are: with records of which only two fit into a ring, held records are
+/// copied in time, and nothing is lost.
 #[test]
 fn a_mark_leaves_room_for_the_records_there_are() {
-    let page = |percent| (4096, 24 + 1000, Some(percent));
-    for (ring, len, mark) in
-        [(64 << 10, 24_500, None), page(99), page(90), page(0), (4096, 1500, None), (4096, 4000, None)]
-    {
-        for full in [WhenFull::default(), WhenFull::Release] {
-            let kernel = small(&[0, 1], ring);
-            let order = Order::new().when_full(full);
-            let order = if let Some(percent) = mark { order.fill_mark(percent) } else { order };
-            let mut merge = Merge::new(kernel.rings(), order).unwrap();
-            kernel.begin(1, 1);
-            for n in 0..1000u64 {
-                assert!(kernel.emit(0, 10 + n, &vec![0; len]), "{n} of {len} bytes in {ring}, mark {mark:?}, {full:?}");
-                merge.refresh(0);
-                merge.begin_fence();
-                assert!(
-                    merge.batch().all(|event| full == WhenFull::Release && event.certainty() == Certainty::Assumed)
-                );
-                merge.advance_tails();
-            }
-            assert_eq!(merge.status().total().lost, 0);
+    for (ring, len) in [(64 << 10, 24_500), (4096, 1000), (4096, 1500), (4096, 8)] {
+        let kernel = small(&[0, 1], ring);
+        let mut merge = Merge::new(kernel.rings(), Order::new()).unwrap();
+        kernel.begin(1, 1);
+        for n in 0..300u64 {
+            assert!(kernel.emit(0, 10 + n, &vec![0; len]), "{n} of {len} bytes in {ring}");
+            merge.refresh(0);
+            merge.begin_fence();
+            assert!(!merge.is_ready());
         }
+        assert_eq!((merge.status().total().lost, merge.held()), (0, 300));
     }
 }
 
+/// The defaults, with rings of 64 KiB and a fence that takes any time: all records come in proven order.
 #[test]
-fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
-    let kernel = small(&[3], 4096);
-    let error = Merge::new(kernel.rings(), Order::new().fill_mark(100)).unwrap_err();
-    let says =
-        "a fill mark of 100 % leaves 0 bytes of the 4096 of CPU 3's ring, and records take 24 and more: at most 99 %";
-    assert_error!(error, InvalidInput, says);
-    let kernel = small(&[3], 4096);
-    assert!(Merge::new(kernel.rings(), Order::new().fill_mark(99)).is_ok());
-    let kernel = small(&[3], 128);
-    let error = Merge::new(kernel.rings(), Order::new().fill_mark(99)).unwrap_err();
-    let most = number_behind(&error.to_string(), "at most ") as u8;
-    let kernel = small(&[3], 128);
-    assert!(
-        Merge::new(kernel.rings(), Order::new().fill_mark(most)).is_ok(),
-        "the mark that the error suggests is accepted"
-    );
-    // If no record fits into the ring, the mark is not the cause.
-    for (ring, percent) in [(8, 100), (16, 50), (16, 100), (16, 0)] {
-        let kernel = small(&[3], ring);
-        assert!(Merge::new(kernel.rings(), Order::new().fill_mark(percent)).is_ok(), "{ring} {percent}");
-    }
-    let kernel = small(&[3], 32);
-    let error = Merge::new(kernel.rings(), Order::new().fill_mark(100)).unwrap_err();
-    assert_error!(error, InvalidInput, "of the 32 of CPU 3", "records take 24", "at most 21 %");
-}
-
-/// The defaults, with rings of 64 KiB and a fence that takes any time: all records come in proven order until memory is
-/// used up, and then the stream says so.
-#[test]
-fn by_default_order_is_kept_until_memory_is_used_up() {
+fn by_default_nothing_is_lost_while_a_fence_is_slow() {
     let Some((events, program)) = echo() else { return };
     let cpus = load::online();
     let rings = Rings::options().bpf_output(&events).bytes(64 << 10).open().unwrap();
@@ -199,7 +129,7 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
     assert_eq!(reader.status().held as u64, written * cpus.len() as u64);
     let memory = reader.status().memory;
     // For each CPU, twenty times the ring's size less the ring itself.
-    assert!(memory > cpus.len() * (512 << 10) && memory < 64 << 20, "{memory}");
+    assert!(memory > cpus.len() * (512 << 10) && memory <= 64 << 20, "{memory}");
     gate.open();
     let (mut last, mut seen) = (0, 0);
     reading::all(&mut reader, |event| {
@@ -208,80 +138,38 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
     });
     assert_eq!(seen, written * cpus.len() as u64);
     let ledger = reader.ledger().unwrap();
-    assert!(ledger.is_complete() && reader.status().total().early == 0, "{ledger}");
+    assert!(ledger.is_complete(), "{ledger}");
 }
 
 /// The words of the ledger: it never hides a loss.
 #[test]
 fn the_ledger_says_what_was_lost() {
     let kernel = small(&[0, 1], 4096);
-    let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Release)).unwrap();
+    let mut merge = Merge::new(kernel.rings(), Order::new().most_held(0)).unwrap();
     assert_eq!(merge.ledger().to_string(), "all: 0 written: 0 yielded, 0 held; nothing is missing");
     kernel.begin(1, 1);
     for n in 0..150u64 {
         kernel.emit(0, 10 + n, &[0; 8]);
     }
     merge.refresh(0);
-    let told: Vec<_> = merge
-        .batch()
-        .map(|event: Event<'_>| (matches!(event.item(), Item::EarlyRelease(_)), event.certainty()))
-        .collect();
-    assert!(told.len() > 60 && told.iter().filter(|(is, _)| *is).count() == 1 && told[0].0, "once, and first");
+    assert!(!merge.is_ready());
     let ledger = merge.ledger();
     assert!(ledger.total().is_balanced() && !ledger.is_complete());
-    let (early, held) = (told.len() - 1, 127 - told.len() + 1);
     assert_eq!(
         ledger.to_string(),
-        format!(
-            "all: 150 written: {early} yielded, {held} held, 23 LOST by the kernel (23 not reported \
-             yet); INCOMPLETE, but all of that is accounted for"
-        )
+        "all: 150 written: 0 yielded, 127 held, 23 LOST by the kernel (23 not reported yet); INCOMPLETE, but all of \
+         that is accounted for"
     );
 }
 
-/// A refresh that cannot index all records, because memory has run out, proves nothing, no matter which fence has
-/// ended.
+/// A report comes after all records before it, whatever is copied. It also comes if writers write as much as the reader
+/// reads.
 #[test]
-fn a_look_in_part_proves_nothing() {
-    let kernel = small(&[0, 1], 64 << 10);
-    let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Copy { most: 0 })).unwrap();
-    kernel.begin(1, 10);
-    kernel.emit(0, 5000, &[0; 8]);
-    merge.refresh(0);
-    assert!(merge.begin_fence());
-    let grace = kernel.grace();
-    (0..500).for_each(|n| assert!(kernel.emit(1, 20 + n, &[0; 8])));
-    kernel.write(1, &[0; 8]);
-    kernel.end(1);
-    assert!(grace.is_over());
-    merge.end_fence();
-    let (mut proven, mut parts, mut seen) = (0, 0, 0);
-    while merge.held() > 0 || seen == 0 {
-        merge.refresh(0);
-        parts += u32::from(merge.is_behind());
-        for event in merge.batch().filter(|event| event.record().is_some()) {
-            let key = event.key().unwrap();
-            assert!(key >= proven, "{key} after {proven}, which was proven");
-            if event.certainty() == Certainty::Proven {
-                proven = key;
-            }
-            seen += 1;
-        }
-        if merge.begin_fence() {
-            merge.end_fence();
-        }
-    }
-    assert!(parts > 0 && seen == 502 && merge.status().total().late == 1, "{:?}", merge.status());
-}
-
-/// A report comes after all records before it, even if memory for holding must be reused several times to index them.
-/// It also comes if writers write as much as the reader reads.
-#[test]
-fn a_report_waits_for_what_there_is_no_memory_for_yet() {
+fn a_report_comes_after_all_that_full_rings_hold() {
     for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
         for more in [false, true] {
             let kernel = small(&[0, 1], 64 << 10);
-            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Copy { most });
+            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).most_held(most);
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
             let mut time = 0;
             let mut write = |cpu| {
@@ -299,7 +187,7 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
             loop {
                 let Some(event) = reader.next_timeout(reading::LONG).unwrap() else { break };
                 match event.item() {
-                    Item::Flushed { .. } => break,
+                    Item::Flushed { complete } => break assert!(complete),
                     Item::Record(_) => {
                         let key = event.key().unwrap();
                         assert!(key > seen, "{key} after {seen}");
@@ -318,67 +206,51 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
     }
 }
 
-/// A caller that polls the reader must come back at once while one refresh cannot index all records.
-#[test]
-fn a_reader_that_is_behind_does_not_sleep() {
-    let kernel = small(&[0, 1], 64 << 10);
-    let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Copy { most: 10_000 });
-    let mut reader = Reader::new(kernel.rings(), order).unwrap();
-    let written = (1..).take_while(|&time| kernel.emit(0, time, &[0; 8])).count();
-    let (mut seen, mut at_once) = (0, 0);
-    while seen < written / 2 {
-        reader.for_each(|event| seen += usize::from(event.record().is_some())).unwrap();
-        at_once += u64::from(reader.time_to_next_refresh().is_zero());
-    }
-    assert!(at_once > 1, "{at_once}");
-}
-
-/// Memory that one ring used in a burst and keeps for the next serves another ring's burst.
+/// Memory that one ring used in a burst and keeps for the next serves another ring's burst, whatever part of the bound
+/// it is.
 #[test]
 fn memory_that_one_ring_keeps_serves_another() {
-    let kernel = small(&[0, 1], 256 << 10);
-    let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Copy { most: 48 << 10 });
-    let mut merge = Merge::new(kernel.rings(), order).unwrap();
-    for (cpu, all) in [(0, 1280), (1, 2000)] {
-        // What was found two refreshes ago may leave early.
-        for times in [1..=500, 501..=501, 502..=all] {
-            times.for_each(|time| assert!(kernel.emit(cpu, 10_000 * u64::from(cpu) + time, &[0; 8])));
+    for most in [64 << 10, 70_000, 100_000, 127 << 10] {
+        let kernel = small(&[0, 1], 64 << 10);
+        let mut merge = Merge::new(kernel.rings(), Order::new().most_held(most)).unwrap();
+        for cpu in [0, 1, 0] {
+            let before = merge.status().accounts[cpu as usize].copied;
+            let begin = merge.frontier().unwrap_or(0);
+            // Each takes 32 bytes: four fifths of the ring.
+            (1..=1640).for_each(|time| assert!(kernel.emit(cpu, begin + time, &[0; 8])));
             merge.refresh(0);
+            assert_eq!(merge.status().accounts[cpu as usize].copied - before, 32 * 1640, "CPU {cpu}, {most}");
+            assert!(!merge.is_ready() && merge.status().most_memory <= most);
+            assert!(fence(&mut merge));
+            assert_eq!(merge.batch().filter(|event| event.certainty() == Certainty::Proven).count(), 1640);
         }
-        assert!(!merge.is_behind() && merge.held() == all as usize);
-        assert!(!merge.is_ready(), "nothing leaves early");
-        assert!(merge.begin_fence());
-        merge.end_fence();
-        merge.refresh(0);
-        assert_eq!(merge.batch().filter(|event| event.certainty() == Certainty::Proven).count(), all as usize);
     }
 }
 
-/// After one record that is longer than half of its ring, no records leave early that fit beside another such record.
-/// The reader forgets its length in time.
+/// After one record that is longer than half of its ring, no records are copied that fit beside another such record.
+/// The merge forgets its length in time.
 #[test]
-fn one_long_record_does_not_end_the_proof() {
+fn one_long_record_makes_no_copies_of_short_ones() {
     for long in [33_000, 60_000] {
         let kernel = small(&[0, 1], 64 << 10);
-        let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Release);
-        let mut merge = Merge::new(kernel.rings(), order).unwrap();
+        let mut merge = Merge::new(kernel.rings(), Order::new()).unwrap();
         let mut time = 1;
         assert!(kernel.emit(0, time, &vec![0; long]));
-        let mut early = Vec::new();
-        for _ in 0..1000 {
+        let mut copied = Vec::new();
+        for _ in 0..300 {
             for cpu in 0..2 {
                 time += 1;
                 assert!(kernel.emit(cpu, time, &[0; 8]));
             }
-            merge.refresh(0);
-            merge.batch().for_each(drop);
-            if merge.begin_fence() {
-                merge.end_fence();
-            }
-            merge.refresh(0);
-            merge.batch().for_each(drop);
-            early.push(merge.status().total().early);
+            fence(&mut merge);
+            assert!(merge.batch().all(|event| event.certainty() == Certainty::Proven));
+            copied.push(merge.status().total().copied);
         }
-        assert!(early[0] <= 3 && early[999] == early[0], "{long}: {early:?}");
+        // The long one itself, and what lay beside it.
+        assert!(copied[0] > long as u64 && copied[299] == copied[0], "{long}: {copied:?}");
+        // Three quarters of the ring stay where they are.
+        (0..1500).for_each(|n| assert!(kernel.emit(1, time + n, &[0; 8])));
+        merge.refresh(0);
+        assert_eq!(merge.status().total().copied, copied[0], "{long}");
     }
 }

@@ -1,8 +1,8 @@
-//! Property: for any schedule of writes, drops, pauses, early releases and late records, the ledger balances exactly,
+//! Property: for any schedule of writes, drops, pauses and bounds of copies, the ledger balances exactly,
 //! each missing number is reported once, and no proven gap names a number that ever appears.
 
 use crate::{schedule, small};
-use perfweave::{AnomalyKind, Certainty, Event, Hold, Item, Key, Merge, Order, Pause, Sequence, WhenFull, sim};
+use perfweave::{Certainty, Event, Hold, Item, Key, Merge, Order, Pause, Sequence, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,16 +30,14 @@ struct Schedule {
     ring: usize,
     /// How many numbers before the end of its range a counter begins.
     before_end: u8,
-    full: WhenFull,
-    mark: u8,
+    /// The bound of copies.
+    most_held: usize,
     steps: Vec<Step>,
 }
 
 impl Arbitrary for Schedule {
     fn arbitrary(g: &mut Gen) -> Self {
         let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 64, 300]]).expect("a choice").to_vec();
-        let full =
-            [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 1 << 20 }, WhenFull::Copy { most: 700 }];
         let steps = (0..usize::arbitrary(g) % 300)
             .map(|_| {
                 let (kind, cpu, count) = (u8::arbitrary(g), u8::arbitrary(g), u8::arbitrary(g));
@@ -64,8 +62,7 @@ impl Arbitrary for Schedule {
             cpus,
             ring: *g.choose(&[256, 512, 1024, 4096]).expect("a choice"),
             before_end: u8::arbitrary(g) % 40,
-            full: *g.choose(&full).expect("a choice"),
-            mark: *g.choose(&[0, 30, 50, 75, 80]).expect("a choice"),
+            most_held: *g.choose(&[0, 100, 700, 3000, 1 << 20]).expect("a choice"),
             steps,
         }
     }
@@ -102,7 +99,7 @@ struct Number {
     time: u64,
     fate: Fate,
     yielded: bool,
-    declared: Option<Certainty>,
+    declared: bool,
 }
 
 /// The source of the numbers.
@@ -128,13 +125,8 @@ struct Run<'a> {
     by_counter: BTreeMap<u32, Vec<usize>>,
     clock: u64,
     lost: BTreeMap<u32, u64>,
-    found: u64,
     largest: u64,
     records: u64,
-    late: u64,
-    early: u64,
-    /// Whether the stream has announced early release, and proven nothing since.
-    weakened: bool,
 }
 
 impl<'a> Run<'a> {
@@ -144,7 +136,7 @@ impl<'a> Run<'a> {
             Counted::ByCpu => u64::MAX - u64::from(schedule.before_end),
             Counted::ByMachine => schedule.before_end.into(),
         };
-        let order = Order::new().when_full(schedule.full).fill_mark(schedule.mark);
+        let order = Order::new().most_held(schedule.most_held);
         let order = match counted {
             Counted::ByCpu => order.numbers(Sequence::u64(16).starting_at(first)),
             Counted::ByMachine => {
@@ -166,12 +158,8 @@ impl<'a> Run<'a> {
             by_counter: BTreeMap::new(),
             clock: 1000,
             lost: BTreeMap::new(),
-            found: 0,
             largest: 0,
             records: 0,
-            late: 0,
-            early: 0,
-            weakened: false,
         }
     }
 
@@ -249,7 +237,7 @@ impl<'a> Run<'a> {
         let index = ids.len() as u64;
         ids.push(id);
         self.kernel.begin(cpu, self.clock);
-        self.numbers.push(Number { cpu, index, time: self.clock, fate: Fate::Drawn, yielded: false, declared: None });
+        self.numbers.push(Number { cpu, index, time: self.clock, fate: Fate::Drawn, yielded: false, declared: false });
         self.writers.get_mut(&cpu).expect("a CPU").push(Writer { id, wrote: false });
     }
 
@@ -306,22 +294,13 @@ impl<'a> Run<'a> {
                 let len = fill.len().saturating_sub(7);
                 assert!(fill.iter().take(len).all(|byte| byte == id as u8), "its own bytes");
                 number.yielded = true;
-                assert_ne!(number.declared, Some(Certainty::Proven), "reported as a proven gap: {number:?}");
+                assert!(!number.declared, "reported as a gap: {number:?}");
                 // The key of its order.
                 let key = if self.counted == Counted::ByCpu { number.time } else { number.index + 1 };
-                let late_by = self.largest.saturating_sub(key);
-                // A machine-wide number after its gap is late, although no larger number was yielded.
-                let late = late_by > 0 || self.counted == Counted::ByMachine && number.declared.is_some();
-                assert_eq!((event.certainty() == Certainty::Late, event.late_by()), (late, late_by));
-                self.largest = self.largest.max(key);
+                assert!(key > self.largest, "{key} after {}", self.largest);
+                assert_eq!((event.certainty(), event.late_by()), (Certainty::Proven, 0));
+                self.largest = key;
                 self.records += 1;
-                self.late += u64::from(late);
-                self.early += u64::from(event.certainty() == Certainty::Assumed);
-                assert!(event.certainty() != Certainty::Assumed || self.weakened, "early without an announcement");
-                self.weakened &= event.certainty() != Certainty::Proven;
-                if self.keeps_order() {
-                    assert_eq!(event.certainty(), Certainty::Proven);
-                }
             }
             Item::Lost(lost) => *self.lost.entry(lost.cpu).or_default() += lost.count,
             Item::Gap(gap) => {
@@ -332,7 +311,7 @@ impl<'a> Run<'a> {
                 let first = (0..ids.len() as u64).rev().find(|index| {
                     let number = &self.numbers[ids[*index as usize]];
                     let fits = index + gap.count <= ids.len() as u64;
-                    fits && self.wrapped(*index) == gap.first && number.declared.is_none() && !number.yielded
+                    fits && self.wrapped(*index) == gap.first && !number.declared && !number.yielded
                 });
                 let first = first.unwrap_or_else(|| {
                     panic!("{gap:?} names a number that was never drawn, or was yielded, or was reported")
@@ -340,33 +319,15 @@ impl<'a> Run<'a> {
                 assert_eq!(self.wrapped(first + gap.count - 1), gap.last);
                 for index in first..first + gap.count {
                     let number = &mut self.numbers[ids[index as usize]];
-                    assert!(!number.yielded && number.declared.is_none(), "{gap:?}: {number:?}");
-                    number.declared = Some(event.certainty());
+                    assert!(!number.yielded && !number.declared, "{gap:?}: {number:?}");
+                    number.declared = true;
                     // A fence has ended since it was drawn, so its writer is done.
-                    if event.certainty() == Certainty::Proven {
-                        assert!(matches!(number.fate, Fate::Dropped | Fate::Gone), "{gap:?}: {number:?}");
-                    }
-                }
-                if self.keeps_order() {
                     assert_eq!(event.certainty(), Certainty::Proven);
+                    assert!(matches!(number.fate, Fate::Dropped | Fate::Gone), "{gap:?}: {number:?}");
                 }
-            }
-            Item::Anomaly(anomaly) => {
-                assert_eq!(anomaly.kind, AnomalyKind::Late, "{anomaly:?}");
-                assert!(!self.keeps_order(), "{anomaly:?}");
-                self.found += 1;
-            }
-            Item::EarlyRelease(_) => {
-                assert!(!self.keeps_order() && !self.weakened, "announced once, before the first early record");
-                self.weakened = true;
             }
             other => panic!("{other:?} from a lawful kernel"),
         }
-    }
-
-    /// Whether no record ever leaves early.
-    fn keeps_order(&self) -> bool {
-        !matches!(self.schedule.full, WhenFull::Release | WhenFull::Copy { most: ..100_000 })
     }
 
     /// Fences until all is out.
@@ -399,15 +360,10 @@ impl<'a> Run<'a> {
             assert!(account.written() <= (own(Fate::Written) + own(Fate::Dropped)) as u64);
             assert!(account.exact && account.damaged == 0);
         }
-        match self.schedule.full {
-            // Where nothing is held, one record may take more.
-            WhenFull::Copy { most } => {
-                assert!(ledger.memory <= most || ledger.held == 0, "{} of {most}", ledger.memory)
-            }
-            _ => assert_eq!(ledger.total().copied, 0),
-        }
-        assert_eq!(self.merge.status().total().yielded, self.records);
-        assert_eq!((self.merge.status().total().late, self.merge.status().total().early), (self.late, self.early));
+        assert!(ledger.most_memory <= self.schedule.most_held, "{} bytes", ledger.most_memory);
+        let total = ledger.total();
+        assert!(total.copied == 0 || ledger.most_memory > 0, "{total:?}");
+        assert_eq!((total.yielded, total.late, total.anomalies), (self.records, 0, 0));
     }
 
     fn finish(mut self) {
@@ -437,20 +393,12 @@ impl<'a> Run<'a> {
         let ledger = self.merge.ledger();
         let total = ledger.total();
         assert_eq!((total.yielded, total.held, total.unreported), (self.records, 0, 0));
-        // Each number that was not written is reported once, if possible.
+        // Each number that was not written is reported once.
         let never: BTreeSet<u64> = self.ids(|number| number.fate != Fate::Written);
-        let declared: BTreeSet<u64> = self.ids(|number| number.declared.is_some());
-        assert!(declared.is_superset(&never), "{:?}", never.difference(&declared).collect::<Vec<_>>());
-        if self.keeps_order() {
-            assert_eq!(declared, never);
-            assert_eq!(self.merge.status().total().missing, never.len() as u64);
-        }
+        let declared: BTreeSet<u64> = self.ids(|number| number.declared);
+        assert_eq!(declared, never);
+        assert_eq!(total.missing, never.len() as u64);
         if self.counted == Counted::ByCpu {
-            assert_eq!(
-                self.merge.status().total().missing,
-                never.len() as u64,
-                "a number that came after its gap is not missing"
-            );
             for account in &ledger.accounts {
                 let gone = self.ids(|number| Some(number.cpu) == account.cpu && number.fate == Fate::Gone).len() as u64;
                 assert_eq!(account.unexplained, gone);

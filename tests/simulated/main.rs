@@ -56,7 +56,6 @@ fn text(event: &Event<'_>) -> String {
         Item::Lost(lost) => format!("lost {}", lost.count),
         Item::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),
         Item::Damage(damage) => format!("damage {}", damage.bytes.len()),
-        Item::EarlyRelease(unproven) => format!("unproven {}", unproven.cpu),
         other => panic!("{other:?}"),
     }
 }

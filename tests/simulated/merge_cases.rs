@@ -2,7 +2,7 @@
 
 use crate::text;
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Event, Fault, Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
+use perfweave::{Certainty, Event, Fault, Hold, Item, Key, Layout, Merge, Order, sim};
 use perfweave_support::assert_error;
 use std::time::Duration;
 
@@ -653,42 +653,40 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
     assert_eq!(kernel.head(1), 48);
 }
 
-/// Numbers that were given up to make room may still come: later events are not proven until a fence has ended.
+/// A number that is drawn and in flight holds up all that come after it, however much of them the rings cannot take:
+/// the kernel drops some. They leave once it has come, and the numbers that were dropped are proven gaps.
 #[test]
-fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
-    let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, false, 0));
-    let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Release);
-    let mut merge = Merge::new(kernel.rings(), order).unwrap();
-    // Number 0 is drawn and in flight.
-    kernel.begin(1, 1);
-    let mut number = 0u64;
-    while kernel.tail(0) + 4096 * 3 / 4 >= kernel.head(0) {
-        number += 1;
-        assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
+fn a_dense_number_in_flight_is_waited_for_while_rings_are_full() {
+    for most in [0, 5000, 1 << 20] {
+        let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, false, 0));
+        let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
+        let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(most);
+        let mut merge = Merge::new(kernel.rings(), order).unwrap();
+        kernel.begin(1, 1);
+        let mut written = Vec::new();
+        for number in 1..=2000u64 {
+            written.extend(kernel.emit(0, 1, &number.to_ne_bytes()).then_some(number));
+            if number % 16 == 0 {
+                merge.refresh(0);
+                assert!(merge.begin_fence() == (number == 16) && !merge.is_ready(), "{most}: at {number}");
+            }
+        }
+        assert_eq!(written.len() == 2000, most == 1 << 20, "{} were written", written.len());
+        kernel.write(1, &0u64.to_ne_bytes());
+        kernel.end(1);
+        merge.end_fence();
+        let mut keys = Vec::new();
+        for _ in 0..3 {
+            crate::fence(&mut merge);
+            for event in merge.batch().filter(|event| event.item().lost().is_none()) {
+                assert_eq!(event.certainty(), Certainty::Proven, "{event:?}");
+                keys.extend(event.key());
+            }
+        }
+        assert!(keys.iter().copied().eq([0].into_iter().chain(written.iter().copied())));
+        let last = written[written.len() - 1];
+        assert_eq!(merge.status().total().missing, last - written.len() as u64);
     }
-    merge.refresh(0);
-    assert_eq!(text(&merge.next().unwrap().event()), "unproven 0");
-    let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.certainty())).collect();
-    assert_eq!((early[0], early[1]), ((true, Certainty::Assumed), (false, Certainty::Assumed)));
-    assert!(early.iter().all(|(_, certainty)| *certainty == Certainty::Assumed), "{early:?}");
-    assert_eq!((merge.status().total().early, merge.status().total().missing), (early.len() as u64 - 1, 1));
-    kernel.write(1, &0u64.to_ne_bytes());
-    kernel.end(1);
-    merge.refresh(0);
-    let late: Vec<_> = merge.batch().take(2).map(|event| (event.key(), event.certainty())).collect();
-    assert_eq!(
-        late,
-        [(None, Certainty::Late), (Some(0), Certainty::Late)],
-        "an anomaly reports the late number, then comes its record"
-    );
-    assert_eq!((merge.status().total().missing, merge.status().total().late), (0, 1), "found after all");
-    // After a fence events are proven again.
-    fence(&mut merge);
-    number += 1;
-    assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
-    merge.refresh(0);
-    assert_eq!(merge.batch().map(|event| event.certainty()).last(), Some(Certainty::Proven));
 }
 
 /// The time until the smallest key may leave, under each rule.

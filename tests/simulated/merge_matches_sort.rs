@@ -1,5 +1,5 @@
 //! Property: for any schedule of writers and reader, the stream equals a sort of all written records. Only records that
-//! the kernel dropped are missing, and no tail ever passes a record that was not yielded.
+//! the kernel dropped are missing, and no tail ever passes a record that was neither yielded nor copied.
 
 use crate::schedule::{Schedule, Times, Trial};
 use perfweave::{Certainty, Hold, Key};

@@ -3,7 +3,7 @@
 use crate::reading;
 use crate::reading::{Gate, LONG};
 use crate::small;
-use perfweave::{Certainty, Event, Fence, Hold, Item, Key, Merge, Order, Reader, Sequence, WhenFull, sim};
+use perfweave::{Certainty, Event, Fence, Hold, Item, Key, Merge, Order, Reader, Sequence, sim};
 use perfweave_support::threads;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn threads_that_write_and_one_that_reads() {
     let cpus = [0, 1, 5];
     let kernel = sim::Kernel::new(&cpus);
     // A slow reader releases no event without proof.
-    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(WhenFull::Discard);
+    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).most_held(0);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let numbers = Arc::new(AtomicU64::new(0));
     let writers = cpus.map(|cpu| {
@@ -244,9 +244,6 @@ fn burst(kernel: &sim::Kernel, turn: u64) {
 }
 
 fn in_short(event: &Event<'_>) -> String {
-    if let Item::EarlyRelease(unproven) = event.item() {
-        assert!(unproven.filled <= 100, "{unproven:?}");
-    }
     format!("{:?} {:?} {} {:?}", event.key(), event.certainty(), event.late_by(), event.item())
 }
 
@@ -272,13 +269,13 @@ fn however_events_are_taken_they_are_the_same() {
         }
         _ => merge.batch().for_each(|event| taken.push(in_short(&event))),
     };
-    let fulls = [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 16 << 10 }];
+    let bounds = [0, 9 << 10, 64 << 20];
     let holds = [Hold::FENCE, Hold::None, Hold::Lag(Duration::from_nanos(70))];
-    for (full, hold) in fulls.into_iter().flat_map(|full| holds.iter().map(move |hold| (full, hold))) {
+    for (most, hold) in bounds.into_iter().flat_map(|most| holds.iter().map(move |hold| (most, hold))) {
         let key: fn() -> Key = if matches!(hold, Hold::Lag(_)) { || Key::Time } else { || Key::Payload(0) };
         let courses = [0, 1, 2].map(|way| {
             let kernel = small(&[0, 1, 2], 4096);
-            let order = Order::new().key(key()).hold(hold.clone()).when_full(full).numbers(Sequence::u64(0));
+            let order = Order::new().key(key()).hold(hold.clone()).most_held(most).numbers(Sequence::u64(0));
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
             let mut taken = Vec::new();
             for turn in 0..60 {
@@ -300,7 +297,7 @@ fn however_events_are_taken_they_are_the_same() {
         assert!(first.len() > 500);
         for (way, other) in others.iter().enumerate() {
             let differs = first.iter().zip(other).find(|(one, other)| one != other);
-            assert_eq!((differs, first.len()), (None, other.len()), "{full:?}, {hold}, way {}", way + 1);
+            assert_eq!((differs, first.len()), (None, other.len()), "{most}, {hold}, way {}", way + 1);
         }
     }
 }
@@ -334,7 +331,7 @@ fn a_fold_that_breaks_off_takes_no_more() {
 #[test]
 fn a_reader_that_was_idle_still_asks_and_lists() {
     let kernel = small(&[0], 4096);
-    let order = Order::new().hold(Hold::None).when_full(WhenFull::Discard);
+    let order = Order::new().hold(Hold::None).most_held(0);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     // The caller is away for longer than the interval of either check.
     let idle = |reader: &mut Reader| {

@@ -6,7 +6,7 @@ use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
     ANY_CPU, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause,
-    Reader, Rings, Sequence, WhenFull, sim,
+    Reader, Rings, Sequence, sim,
 };
 use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
@@ -105,49 +105,148 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     assert_eq!(keys, [1, 2]);
 }
 
-/// A program ends and never commits what it has reserved. A flush and a deadline wait for that a bounded time. Then
-/// what is held leaves early, and a notice names the ring and says for how long. The stream goes on.
+/// What a reader gives before a report that is due: keys with their certainty, and whether the report is complete.
+fn until_reported(reader: &mut Reader) -> (Vec<(u64, Certainty)>, bool) {
+    until_reported_while(reader, || ())
+}
+
+/// The same, with something that is done after each event.
+fn until_reported_while(reader: &mut Reader, mut then: impl FnMut()) -> (Vec<(u64, Certainty)>, bool) {
+    let mut given = Vec::new();
+    while let Some(event) = reader.next_timeout(LONG).unwrap() {
+        match event.item() {
+            Item::Flushed { complete } => {
+                assert_eq!(event.certainty() == Certainty::Proven, complete);
+                return (given, complete);
+            }
+            Item::Record(_) => given.push((event.key().unwrap(), event.certainty())),
+            other => panic!("{other:?}"),
+        }
+        drop(event);
+        then();
+        assert!(given.len() < 10_000_000, "the report comes");
+    }
+    match reader.ended() {
+        Some(Ended::Deadline { complete }) => (given, complete),
+        other => panic!("the report does not wait for ever: {other:?}"),
+    }
+}
+
+/// Asks for a report.
+fn ask(reader: &mut Reader, is_flush: bool) {
+    if is_flush {
+        reader.handle().flush().unwrap();
+    } else {
+        reader.set_deadline(Some(Instant::now())).unwrap();
+    }
+}
+
+/// The rules, each for both reports. Whether the rule proves.
+fn rules_and_reports() -> impl Iterator<Item = (Hold, bool, bool)> {
+    let holds = [Fence::Reserved(Barrier::Programs), Fence::custom(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
+    let assumes = [Hold::None, Hold::Lag(Duration::from_nanos(1))].map(|hold| (hold, false));
+    let all = holds.into_iter().chain(assumes);
+    all.flat_map(|(hold, proves)| [(hold.clone(), proves, true), (hold, proves, false)])
+}
+
+/// By a clock that the lag rule can read.
+fn machine_of_two() -> (Vec<RingBuffer>, Rings) {
+    let (buffers, rings) = machine(&[0, 1], 4096);
+    (buffers, rings.on_clock(Clock::Monotonic))
+}
+
+/// A program ends and never commits what it has reserved. A flush and a deadline wait for that a bounded time, and say
+/// that they are not complete. Under a rule that proves, what is not proven stays held, and comes in proven order once
+/// the program has committed. A rule that assumes has given all that it could see.
 #[test]
 fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
-    let holds = [Fence::Reserved(Barrier::Programs), Fence::custom(|| Ok(()))].map(Hold::Fence);
-    for (hold, is_flush) in holds.into_iter().chain([Hold::None]).flat_map(|hold| [(hold.clone(), true), (hold, false)])
-    {
+    for (hold, proves, is_flush) in rules_and_reports() {
         let what = format!("{hold}, flush: {is_flush}");
-        let proves = hold.to_string() != "none";
-        let (buffers, rings) = machine(&[0, 1], 4096);
+        let (buffers, rings) = machine_of_two();
         let mut reader = Reader::new(rings, order().hold(hold).latency(Duration::from_millis(1))).unwrap();
         let never = buffers[1].reserve(8).unwrap();
         assert!(buffers[1].output(&20u64.to_ne_bytes()), "it hides this");
-        (1..=11u64).for_each(|time| assert!(buffers[0].output(&time.to_ne_bytes())));
-        let last = buffers[0].reserve(8).unwrap();
-        buffers[0].submit(last, &12u64.to_ne_bytes());
-        if is_flush {
-            reader.handle().flush().unwrap();
-        } else {
-            reader.set_deadline(Some(Instant::now())).unwrap();
-        }
-        let (mut keys, mut early) = (Vec::new(), Vec::new());
-        while let Some(event) = reader.next_timeout(LONG).unwrap() {
-            match event.item() {
-                Item::Flushed { .. } => break,
-                Item::EarlyRelease(notice) => {
-                    early.push((notice.cpu, notice.reserved.is_some_and(|age| !age.is_zero())))
-                }
-                _ => {
-                    assert_eq!(event.certainty(), Certainty::Assumed, "{what}");
-                    keys.push(event.key().unwrap());
-                }
-            }
-        }
-        assert!(is_flush || reader.ended() == Some(Ended::Deadline { complete: true }), "{what}");
-        assert_eq!((keys, early), ((1..=12).collect(), vec![(1, true)]), "{what}");
-        assert_eq!(reader.status().total().early, if proves { 12 } else { 0 }, "{what}");
-        // The proof holds again for what comes later.
+        (1..=12u64).for_each(|time| assert!(buffers[0].output(&time.to_ne_bytes())));
+        ask(&mut reader, is_flush);
+        let visible: Vec<_> = (1..=12).map(|key| (key, Certainty::Assumed)).collect();
+        let (given, complete) = until_reported(&mut reader);
+        assert_eq!((given, complete), (if proves { Vec::new() } else { visible.clone() }, false), "{what}");
+        let status = reader.status();
+        assert_eq!((status.held, status.reserved), (if proves { 12 } else { 0 }, Some(1)), "{what}");
+        // A second one finds the same.
+        reader.set_deadline(None).unwrap();
+        ask(&mut reader, is_flush);
+        assert_eq!(until_reported(&mut reader), (Vec::new(), false), "{what}");
+        // The stream goes on, and what was held is proven.
         reader.set_deadline(None).unwrap();
         buffers[1].submit(never, &19u64.to_ne_bytes());
-        let mut rest = Vec::new();
-        reading::all(&mut reader, |event| rest.push((event.key(), event.certainty() == Certainty::Proven)));
-        assert_eq!(rest, [(Some(19), proves), (Some(20), proves)], "{what}");
+        ask(&mut reader, is_flush);
+        let held: &[u64] = if proves { &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 19, 20] } else { &[19, 20] };
+        let certainty = if proves { Certainty::Proven } else { Certainty::Assumed };
+        let expected = held.iter().map(|key| (*key, certainty)).collect();
+        assert_eq!(until_reported(&mut reader), (expected, true), "{what}");
+        assert_eq!((reader.status().held, reader.status().reserved), (0, None), "{what}");
+    }
+}
+
+/// The same if the program commits in time: the report comes after its record, and is complete.
+#[test]
+fn a_report_that_waits_for_a_reservation_is_complete_once_it_is_committed() {
+    for (hold, proves, is_flush) in rules_and_reports() {
+        let what = format!("{hold}, flush: {is_flush}");
+        let (buffers, rings) = machine_of_two();
+        let mut reader = Reader::new(rings, order().hold(hold).latency(Duration::from_secs(3600))).unwrap();
+        let inside = buffers[1].reserve(8).unwrap();
+        (2..=12u64).for_each(|time| assert!(buffers[0].output(&time.to_ne_bytes())));
+        ask(&mut reader, is_flush);
+        let mut given = Vec::new();
+        while let Some(event) = reader.next_timeout(Duration::ZERO).unwrap() {
+            given.push((event.key().unwrap(), event.certainty()));
+        }
+        assert!(given.is_empty() == proves && reader.ended().is_none(), "{what}: {given:?}");
+        buffers[1].submit(inside, &13u64.to_ne_bytes());
+        let (rest, complete) = until_reported(&mut reader);
+        given.extend(rest);
+        let certainty = if proves { Certainty::Proven } else { Certainty::Assumed };
+        assert_eq!(given, (2..=13).map(|key| (key, certainty)).collect::<Vec<_>>(), "{what}");
+        assert!(complete, "{what}");
+    }
+}
+
+/// Programs go on writing while a report waits for a reservation that is never committed: whenever the reader finds an
+/// event and whenever it gives one, so that there are always newer events. They do not keep the report from coming, and
+/// nothing that was there before is left out of it under a rule that assumes.
+#[test]
+fn newer_events_keep_no_report_that_gives_up() {
+    for (hold, proves, is_flush) in rules_and_reports() {
+        let what = format!("{hold}, flush: {is_flush}");
+        let (buffers, rings) = machine_of_two();
+        let (writer, newer) = (buffers[0].clone(), Arc::new(AtomicU64::new(100)));
+        // As long as there is room.
+        let write = {
+            let newer = Arc::clone(&newer);
+            move || _ = writer.output(&newer.fetch_add(1, Ordering::Relaxed).to_ne_bytes())
+        };
+        let writes = write.clone();
+        let key = Key::with(move |record| {
+            let key = record.payload()?.u64(0)?;
+            writes();
+            Some(key)
+        });
+        let order = Order::new().key(key).hold(hold).latency(Duration::from_millis(1));
+        let mut reader = Reader::new(rings, order).unwrap();
+        let never = buffers[1].reserve(8).unwrap();
+        (1..=12u64).for_each(|time| assert!(buffers[0].output(&time.to_ne_bytes())));
+        ask(&mut reader, is_flush);
+        let (given, complete) = until_reported_while(&mut reader, || (0..2).for_each(|_| write()));
+        assert!(!complete && newer.load(Ordering::Relaxed) > 100, "{what}");
+        let given: Vec<_> = given.into_iter().map(|(key, _)| key).collect();
+        if proves {
+            assert!(given.is_empty(), "{what}: {given:?}");
+        } else {
+            assert!(given.is_sorted() && given.starts_with(&(1..=12).collect::<Vec<_>>()), "{what}: {given:?}");
+        }
+        buffers[1].discard(never);
     }
 }
 
@@ -186,7 +285,8 @@ fn a_report_waits_for_each_reservation_by_itself() {
     assert_eq!(given, (1..=5).map(|key| (Some(key), Certainty::Proven)).collect::<Vec<_>>());
 }
 
-/// Nor does a report wait without end for a proof that waits for what was reserved after the report began.
+/// Nor does a report wait without end for a proof that waits for what was reserved after the report began. If the proof
+/// began first, it is complete. Else it says that it is not.
 #[test]
 fn a_reservation_behind_a_report_keeps_it_no_longer_than_one_before() {
     let gate = reading::Gate::new();
@@ -194,21 +294,9 @@ fn a_reservation_behind_a_report_keeps_it_no_longer_than_one_before() {
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "it has begun");
     let _never = buffers[0].reserve(8).unwrap();
     gate.open();
-    let (mut keys, mut early) = (Vec::new(), 0);
-    loop {
-        let event = reader.next_timeout(LONG).unwrap().expect("the report does not wait for ever");
-        match event.item() {
-            Item::Flushed { .. } => break,
-            Item::EarlyRelease(notice) => {
-                assert!(notice.reserved.is_some_and(|age| age >= Duration::from_millis(100)), "{notice:?}");
-                early += 1;
-            }
-            _ => keys.push((event.key().unwrap(), event.certainty())),
-        }
-    }
-    let proven = keys.iter().filter(|(_, certainty)| *certainty == Certainty::Proven).count();
-    assert_eq!(keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-    assert!(proven == 5 && early == 0 || proven == 0 && early == 1, "{keys:?}, {early}");
+    let (given, complete) = until_reported(&mut reader);
+    let all: Vec<_> = (1..=5).map(|key| (key, Certainty::Proven)).collect();
+    assert!(if complete { given == all } else { given.is_empty() }, "{given:?}, {complete}");
 }
 
 /// A fence covers keys that are drawn before the reservation, if a proof looks for what was reserved after the fence:
@@ -238,9 +326,9 @@ fn a_proof_waits_for_what_was_reserved_when_the_fence_ended() {
 /// copied out of it.
 #[test]
 fn records_have_any_length() {
-    for when_full in [WhenFull::Discard, WhenFull::Copy { most: 16 << 20 }] {
+    for most in [0, 16 << 20] {
         let (buffers, rings) = machine(&[0], 1 << 20);
-        let order = order().when_full(when_full).numbers(perfweave::Sequence::u64(8).starting_at(0));
+        let order = order().most_held(most).numbers(perfweave::Sequence::u64(8).starting_at(0));
         let mut merge = Merge::new(rings, order).unwrap();
         let lengths = [16, 17, 23, 24, 65_519, 65_520, 65_521, 65_528, 65_536, 70_001, 300_000];
         for round in 0..5u64 {
@@ -396,7 +484,7 @@ fn a_ring_buffer_has_its_own_layout() {
 fn bytes_of_a_long_record_are_no_lengths() {
     for fill in [0, 1] {
         let (buffers, rings) = machine(&[0], 1 << 20);
-        let mut merge = Merge::new(rings, order().when_full(WhenFull::Discard)).unwrap();
+        let mut merge = Merge::new(rings, order().most_held(0)).unwrap();
         let mut data = vec![fill; 70_001];
         data[..8].copy_from_slice(&1u64.to_ne_bytes());
         assert!(buffers[0].output(&data));
@@ -595,10 +683,10 @@ fn until_flushed(reader: &mut Reader) -> Vec<u64> {
 /// then handles are told what is lost with the reader.
 #[test]
 fn held_records_of_a_reader_that_is_dropped_are_there_for_the_next() {
-    for when_full in [None, Some(WhenFull::COPY)] {
+    for most in [None, Some(0), Some(1 << 20)] {
         let (buffers, rings) = machine(&[0, 1], 4096);
         let order = order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)));
-        let order = if let Some(when_full) = when_full { order.when_full(when_full) } else { order };
+        let order = if let Some(most) = most { order.most_held(most) } else { order };
         let mut reader = Reader::new(rings, order).unwrap();
         let handle = reader.handle();
         // Everything waits for this one.
@@ -618,8 +706,8 @@ fn held_records_of_a_reader_that_is_dropped_are_there_for_the_next() {
             (left.lost, left.unreported, left.held, left.written()),
             (copied, copied, written - copied, written)
         );
-        match when_full {
-            None => assert!(copied == 0 && written == 255 && buffers[0].failed() == 45, "{written}"),
+        match most {
+            None | Some(0) => assert!(copied == 0 && written == 255 && buffers[0].failed() == 45, "{written}"),
             Some(_) => assert!(copied > 0 && written == 300, "{copied} of {written}"),
         }
         buffers[1].discard(inside);

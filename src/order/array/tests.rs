@@ -53,8 +53,7 @@ impl Rings {
     fn refresh(&mut self) {
         self.put_back();
         for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.indexes) {
-            let with = Indexing { keys: &mut self.keys, far: &mut self.far, most: usize::MAX };
-            assert!(index.refresh(cpu_ring, with));
+            index.refresh(cpu_ring, Indexing { keys: &mut self.keys, far: &mut self.far });
         }
         self.held.sort_unstable();
     }

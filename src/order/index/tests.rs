@@ -4,7 +4,7 @@ use super::*;
 use crate::instrument;
 use crate::order::array::Array;
 use crate::order::key::{Key, Keys};
-use crate::order::queue::{BLOCK, SLOTS};
+use crate::order::queue::SLOTS;
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::rings::Rings;
@@ -28,9 +28,9 @@ impl Alone {
         self.array.put_back(slice::from_mut(&mut self.index), &mut self.far);
     }
 
-    fn refresh(&mut self, cpu_ring: &mut CpuRing, keys: &mut Keys, most: usize) -> bool {
+    fn refresh(&mut self, cpu_ring: &mut CpuRing, keys: &mut Keys) {
         self.sync();
-        self.index.refresh(cpu_ring, Indexing { keys, far: &mut self.far, most })
+        self.index.refresh(cpu_ring, Indexing { keys, far: &mut self.far });
     }
 
     fn front(&mut self) -> Option<Place> {
@@ -56,8 +56,11 @@ impl Alone {
         self.sync();
     }
 
-    fn memory(&self) -> usize {
-        self.index.memory() + memory_of(&self.far)
+    /// As a merge does it now and then.
+    fn shrink(&mut self) {
+        self.sync();
+        self.index.shrink();
+        self.far.shrink_to(ROOM);
     }
 }
 
@@ -77,8 +80,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
         }
         assert!(kernel.emit(0, time, &number.to_ne_bytes()));
         if n % each_look == each_look - 1 {
-            let (steps, whole) = instrument::count(|| alone.refresh(cpu_ring, &mut keys, usize::MAX));
-            assert!(whole);
+            let (steps, ()) = instrument::count(|| alone.refresh(cpu_ring, &mut keys));
             most = most.max(steps / each_look);
         }
     }
@@ -145,12 +147,14 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
 #[test]
 fn nothing_is_kept_of_what_was_taken() {
     for (name, load) in LOADS {
-        let (_, Alone { mut index, mut far, .. }) = dearest(2_000, 100, load);
-        (0..2).for_each(|_| index.shrink(usize::MAX));
-        shrink(&mut far, usize::MAX);
+        let (_, mut alone) = dearest(2_000, 100, load);
+        (0..2).for_each(|_| alone.shrink());
+        let Alone { index, far, .. } = alone;
         assert_eq!((index.len(), index.queue.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
-        assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.memory())), Some((0, 0)), "{name}");
-        assert_eq!((index.memory(), memory_of(&far), index.unread()), (0, 0, 0), "{name}");
+        assert_eq!(index.numbers.as_ref().map(CpuNumbers::open), Some(0), "{name}");
+        let lists = [index.notes.capacity(), far.capacity()];
+        assert!(lists.into_iter().all(|capacity| capacity <= ROOM), "{name}: {lists:?}");
+        assert_eq!((index.queue.blocks(), index.unread()), (1, 0), "{name}");
         assert_eq!(index.tail(), index.cursor, "{name}");
     }
 }
@@ -299,16 +303,10 @@ impl Said {
         assert_eq!(index.counts().most_used, self.most_used);
         let back = self.held.iter().map(|held| key(*held)).max();
         assert_eq!((index.back(), index.largest()), (back, self.largest));
-        let marks: Vec<_> = index.marks().collect();
-        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.queue.len() / SLOTS);
         // By the first place, which lies near the tail.
         let taken = index.tail() - self.published[1];
         assert!(!index.is_tail_due() || taken + REACH_BYTES as u64 >= SIZE / TAIL_PART);
         assert!(index.is_tail_due() || taken < SIZE / TAIL_PART);
-        for position in [self.tail(), self.cursor, (self.tail() + self.cursor) / 2] {
-            let before = self.held.iter().filter(|held| held.position < position);
-            assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
-        }
         assert!([index.notes.front(), index.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
         let noted = front.and_then(|front| front.lost);
         match smallest.and_then(|front| index.note(front)) {
@@ -333,13 +331,10 @@ fn take(alone: &mut Alone, said: &mut Said, many: u64) {
 }
 
 /// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way
-/// of the plainest records and by the general one, in memory enough and in little, with merges that are put back at any
-/// time.
+/// of the plainest records and by the general one, with merges that are put back at any time.
 #[test]
 fn an_index_is_what_lists_say() {
     let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
-    let mut grown: Vec<usize> = vec![ROOM];
-    (0..30).for_each(|at| grown.push(grown[at] + grown[at] / 2));
     for course in 0..30u64 {
         let key = keys[course as usize % 3];
         let mut said = Said::new(key);
@@ -363,85 +358,66 @@ fn an_index_is_what_lists_say() {
                     said.unreported += 3;
                 }
             }
-            let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };
-            let (before, was_empty) = (alone.memory(), alone.held() == 0);
+            if random(3) == 0 {
+                alone.shrink();
+            }
             let used = said.head - alone.index.looked_tail;
             alone.index.suspect = false;
-            let whole = alone.refresh(cpu_ring, &mut keys, most);
+            alone.refresh(cpu_ring, &mut keys);
             said.refresh(alone.index.cursor());
             let index = &alone.index;
             let dropped = std::mem::take(&mut said.dropped_since_look);
             assert!(index.suspect || !dropped, "the ring was full");
             assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
-            assert_eq!(whole, index.cursor() == said.head);
-            assert!(whole || most < usize::MAX && alone.memory() + 2 * BLOCK + alone.memory() > most);
-            assert!(was_empty || alone.memory() <= before.max(most));
-            let lists = [alone.far.capacity(), index.notes.capacity()];
-            assert!(lists.iter().all(|capacity| grown.contains(capacity)), "seen to before: {lists:?}");
+            assert_eq!(index.cursor(), said.head);
             said.compare(&mut alone);
             take(&mut alone, &mut said, [3, 100, 1000][random(3) as usize]);
             said.compare(&mut alone);
         }
         while alone.held() > 0 || alone.index.cursor() < said.head {
             take(&mut alone, &mut said, 10_000);
-            alone.refresh(cpu_ring, &mut keys, usize::MAX);
+            alone.refresh(cpu_ring, &mut keys);
             said.refresh(alone.index.cursor());
         }
         said.compare(&mut alone);
     }
 }
 
-/// What there was room for at one refresh is asked for anew at the next: others may have taken it since.
+/// Behind a burst of records in disorder, with numbers missing, all that it took is given back: by the second time that
+/// memory is freed at the latest, since the first looks at a time in which it was needed.
 #[test]
-fn a_block_that_was_not_taken_is_asked_for_again() {
-    let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
-    let mut rings = kernel.take_rings();
-    let mut keys = Keys::new(Key::Time, None, None, None);
-    let mut alone = Alone::new(None);
-    let mut refresh = |alone: &mut Alone, records: u64, most| {
-        (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
-        alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
-    };
-    while alone.index.queue.free() > 1 {
-        assert!(refresh(&mut alone, 1, usize::MAX));
-    }
-    // Room for two: the second would be in another block.
-    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.queue.free() == 0);
-    let before = alone.memory();
-    assert!(!refresh(&mut alone, 1, before));
-    assert_eq!(alone.memory(), before);
-    assert!(refresh(&mut alone, 0, before + BLOCK) && alone.memory() == before + BLOCK, "just enough");
-}
-
-/// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks are spare.
-#[test]
-fn what_a_burst_left_is_used_within_the_bound() {
+fn what_a_burst_took_is_given_back() {
     let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
-    let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, most| {
-        (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
-        alone.refresh(&mut rings.cpu_rings[0], &mut keys, most)
+    let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, begin: u64| {
+        (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * (begin + n)).to_ne_bytes())));
+        alone.refresh(&mut rings.cpu_rings[0], &mut keys);
     };
-    assert!(refresh(&mut alone, |n| 1_000_000 - n, usize::MAX));
-    assert!(refresh(&mut alone, |n| 1_000_000 + n, usize::MAX));
+    let room = |alone: &Alone| (alone.index.queue.blocks(), alone.index.notes.capacity(), alone.far.capacity());
+    let empty = room(&alone);
+    refresh(&mut alone, |n| 1_000_000 - n, 0);
+    refresh(&mut alone, |n| 1_000_000 + n, 2000);
+    let full = room(&alone);
+    let (blocks, notes, far) = full;
+    assert!(blocks >= 2000 / SLOTS && notes >= 3999 && far > 1900, "{full:?}");
     alone.drain();
-    let spare = alone.memory();
-    assert!(spare > 20 * BLOCK);
-    // Nothing is held: something is looked at, however little there may be. Then no more than there may be.
-    assert!(!refresh(&mut alone, |n| 2_000_000 + n, 0) && alone.held() > 0);
-    assert!(!alone.index.free_spare() && alone.memory() < spare - 10 * BLOCK, "it has freed the spare blocks");
-    let most = alone.memory() + BLOCK;
-    assert!(!refresh(&mut alone, |n| 2_000_000 + n, most) && alone.memory() <= most);
-    while alone.index.cursor() < 1 << 17 {
-        alone.drain();
-        refresh(&mut alone, |n| 3_000_000 + n, usize::MAX);
+    assert_eq!(room(&alone), full, "for the next burst");
+    alone.shrink();
+    assert_eq!(alone.index.queue.blocks(), blocks, "they were needed since the last time");
+    alone.shrink();
+    assert_eq!(room(&alone), empty);
+    // Nothing that is held is given back.
+    refresh(&mut alone, |n| 2_000_000 - n % 50, 4000);
+    (0..3).for_each(|_| alone.shrink());
+    assert_eq!(alone.held(), 2000);
+    let mut last = 0;
+    while let Some(front) = alone.front() {
+        assert!(front.key >= last);
+        last = front.key;
+        alone.take();
     }
-    (0..2).for_each(|_| alone.index.shrink(usize::MAX));
-    let most = alone.memory() + 100;
-    refresh(&mut alone, |n| 3_000_000 - n, most);
-    assert!(alone.memory() <= most);
 }
 
 /// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer
@@ -463,7 +439,7 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
             }
             alone.sync();
             let Alone { index, far, .. } = &mut alone;
-            assert!(index.refresh_behind(cpu_ring, Indexing { keys: &mut keys, far, most: usize::MAX }));
+            index.refresh_behind(cpu_ring, Indexing { keys: &mut keys, far });
             while let Some(front) = alone.front() {
                 taken.push((front.key, alone.index.note(front).is_some()));
                 alone.take();
@@ -501,7 +477,7 @@ fn damage_is_read_once_it_is_yielded() {
     // A record that would be longer than what was written.
     assert!(kernel.emit(0, 2, b"") && kernel.emit(0, 3, b""));
     kernel.scribble(0, len + 6, &u16::MAX.to_ne_bytes());
-    assert!(alone.refresh(&mut rings.cpu_rings[0], &mut keys, usize::MAX));
+    alone.refresh(&mut rings.cpu_rings[0], &mut keys);
     assert_eq!(alone.index.longest(), len);
     assert_eq!(alone.index.unread(), kernel.head(0));
     alone.drain();

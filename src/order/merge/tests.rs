@@ -1,6 +1,7 @@
 //! New CPUs, reports and the status of a merge.
 
 use super::*;
+use crate::order::full::MOST_EVENTS;
 use crate::record::Layout;
 use crate::record::{Origin, Sources};
 use crate::sim;
@@ -88,48 +89,89 @@ fn a_status_is_never_exact() {
     assert!(merge.ledger().is_complete());
 }
 
-/// A report that has waited long enough for a reservation waits no longer for that one, and on for all others: for
-/// another place, another ring, and rings in which nothing is reserved.
-#[test]
-fn a_report_forgoes_the_old_reservations_alone() {
-    let kernel = sim::Kernel::new(&[2]);
-    let mut rings = kernel.rings();
-    let (buffers, in_memory): (Vec<_>, Vec<_>) = (0..2).map(|_| sim::RingBuffer::new(4096)).unzip();
-    for (cpu, ring) in (0..).zip(in_memory) {
-        rings.add(cpu, ring, Layout::RING_BUFFER);
+/// Writes what a ring takes up to its mark, and looks at it, so many times. Nothing is proven meanwhile.
+fn held_up(kernel: &sim::Kernel, merge: &mut Merge, turns: u64) -> u64 {
+    let mut written = 0;
+    for turn in 0..turns {
+        (0..100).for_each(|n| written += u64::from(kernel.emit(0, 1 + turn * 100 + n, &[0; 8])));
+        merge.refresh(0);
     }
-    let order = Order::new().key(Key::with(|record| record.payload()?.u64(0))).hold(Hold::None);
-    let mut merge = Merge::new(rings, order).unwrap();
-    for buffer in &buffers {
-        assert!(buffer.output(&1u64.to_ne_bytes()) && buffer.reserve(8).is_some());
-    }
-    assert!(kernel.emit(2, 1, &1u64.to_ne_bytes()));
-    merge.refresh(0);
-    merge.mark_heads();
-    let age = Duration::from_secs(1);
-    let places: Vec<_> = merge.awaited_places().collect();
-    assert_eq!(places.iter().map(|place| place.0).collect::<Vec<_>>(), [0, 1]);
-    let old = places[0];
-    assert!(!merge.forgo_reserved(&[((old.0, old.1 + 8), age), ((3, old.1), age)], true));
-    assert!(merge.forgo_reserved(&[(old, age)], false) && merge.stream.early_notice.is_some());
-    assert_eq!(merge.awaited_places().collect::<Vec<_>>(), places[1..]);
-    // It is forgone already, and no proof waits for it.
-    assert!(!merge.forgo_reserved(&[(old, age)], true));
-    let index_of = |merge: &Merge, cpu| merge.rings.cpu_rings.iter().position(|one| one.origin.cpu == cpu).unwrap();
-    let at = index_of(&merge, old.0);
-    merge.stream.indexes[at].sighted = old.1;
-    assert!(!merge.forgo_reserved(&[(old, age)], true));
-    merge.stream.indexes[at].sighted = old.1 + 8;
-    assert!(!merge.forgo_reserved(&[(old, age)], false) && merge.forgo_reserved(&[(old, age)], true));
-    // In a perf ring nothing is reserved.
-    let at = index_of(&merge, 2);
-    let head = merge.rings.cpu_rings[at].ring.head();
-    merge.stream.indexes[at].sighted = head + 8;
-    assert!(!merge.forgo_reserved(&[((2, head), age)], true));
+    written
 }
 
+/// Above the most events nothing is copied out of rings, and the merge says so, as long as that is why. Once they are
+/// proven, copies go on.
 #[test]
-#[should_panic(expected = "101 percent")]
-fn a_mark_beyond_the_ring_is_refused() {
-    let _ = Order::new().fill_mark(101);
+fn too_many_events_are_not_copied() {
+    assert_eq!(MOST_EVENTS, 16 << 20, "as documented");
+    let kernel = sim::Kernel::with(&[0], 4096, Layout::new(4 | 1024, true, 0));
+    let mut merge = Merge::new(kernel.rings(), Order::new()).unwrap();
+    merge.full.most_events = 401;
+    let mut written = held_up(&kernel, &mut merge, 4);
+    assert!(!merge.full.has_too_many && merge.status().total().copied > 0 && written == 400);
+    merge.refresh(0);
+    assert!(!merge.full.has_too_many, "the ring has room");
+    let copied = merge.status().total().copied;
+    written += held_up(&kernel, &mut merge, 8);
+    assert!(merge.full.has_too_many && written < 1200, "the kernel drops");
+    // What fits into the ring comes besides.
+    assert!(merge.status().total().copied <= copied + 4096 && merge.held() < 401 + 200);
+    assert_eq!(merge.held() as u64, written);
+    // Its events are proven: it goes on.
+    assert!(merge.begin_fence());
+    merge.end_fence();
+    merge.refresh(0);
+    assert!(!merge.full.has_too_many, "they may leave");
+    let proven = merge.batch().filter(|event| event.record().is_some());
+    assert_eq!(proven.filter(|event| event.certainty() == crate::Certainty::Proven).count() as u64, written);
+    merge.refresh(0);
+    let before = merge.status().total();
+    written = 0;
+    for time in 5000..5390 {
+        written += u64::from(kernel.emit(0, time, &[0; 8]));
+        merge.refresh(0);
+    }
+    let after = merge.status().total();
+    assert!(!merge.full.has_too_many && written == 390 && after.copied > before.copied);
+}
+
+/// Where nothing is to be copied, too many events are nothing to say.
+#[test]
+fn too_many_events_that_would_not_be_copied_are_not_said() {
+    let kernel = sim::Kernel::with(&[0], 4096, Layout::new(4 | 1024, true, 0));
+    let mut merge = Merge::new(kernel.rings(), Order::new().most_held(0)).unwrap();
+    merge.full.most_events = 10;
+    held_up(&kernel, &mut merge, 4);
+    assert!(!merge.full.has_too_many && merge.status().total().copied == 0);
+}
+
+/// Memory that a burst took is given back within 64 refreshes, as documented: places, places far out of order, notes,
+/// and copies.
+#[test]
+fn what_a_burst_took_is_given_back_within_64_refreshes() {
+    let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024, true, 0));
+    let mut merge = Merge::new(kernel.rings(), Order::new().numbers(crate::Sequence::u64(0))).unwrap();
+    let memory = |merge: &Merge| {
+        let index = &merge.stream.indexes[0];
+        (merge.status().memory, merge.stream.far.capacity(), index.room())
+    };
+    merge.refresh(0);
+    let empty = memory(&merge);
+    for turn in 0..100 {
+        for n in 0..300u64 {
+            // Backwards, and each second number is missing.
+            assert!(kernel.emit(0, (1 << 20) - 1000 * turn - n, &(2 * (300 * turn + n)).to_ne_bytes()));
+        }
+        merge.refresh(0);
+    }
+    let full = memory(&merge);
+    assert!(full.0 > 100 << 10 && full.1 > 10_000 && full.2[1] > 20_000, "{full:?}");
+    assert!(merge.begin_fence());
+    merge.end_fence();
+    merge.refresh(0);
+    assert_eq!(merge.batch().filter(|event| event.record().is_some()).count(), 30_000);
+    for _ in 0..64 {
+        merge.refresh(0);
+    }
+    assert_eq!(memory(&merge), empty);
 }

@@ -72,7 +72,7 @@ fn none_moves_back_or_past_what_was_seen_or_calls_proven_what_was_not() {
         }
         assert!(before > Some(1_000), "{hold} gets on");
         let certainty = if hold.rule().is_proof() { Certainty::Proven } else { Certainty::Assumed };
-        assert_eq!(frontier.certainty(0), certainty, "{hold}");
+        assert_eq!(frontier.certainty, certainty, "{hold}");
     }
 }
 

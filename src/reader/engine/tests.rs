@@ -22,7 +22,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A reader of an idle machine, whose tick has become an hour.
 fn idle(rings: Rings, hold: Hold) -> Engine {
     // Held records stay in their ring.
-    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
+    let order = Order::new().hold(hold).latency(HOUR).most_held(0);
     let mut engine = Engine::new(rings, order).unwrap();
     (1..40).for_each(|hours| engine.pace.refreshed(Instant::now() + HOUR * hours, 0));
     assert!(sleep(&mut engine) > HOUR / 2);
@@ -98,7 +98,7 @@ fn a_fence_that_is_paced_is_waited_for() {
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
     // Held records stay in their ring.
-    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
+    let order = Order::new().hold(hold).latency(HOUR).most_held(0);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..found).for_each(|time| assert!(kernel.emit(0, time, b"")));
     reader.engine.turn().unwrap();
@@ -162,8 +162,7 @@ fn nobody_rests_who_is_waited_for() {
     // A ring that is more than half full of held records: there may be no room for the records that would wake the
     // reader.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
-    let mut reader =
-        Reader::new(kernel.rings(), Order::new().hold(Hold::None).when_full(crate::WhenFull::Discard)).unwrap();
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).most_held(0)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     reader.engine.refresh();
     assert!(reader.engine.since_sleep >= WORTH_A_REFRESH);
@@ -490,6 +489,8 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
             write();
         });
         reader.handle().set_deadline(Some(Instant::now())).unwrap();
+        // What was copied out of full rings before the deadline comes before it.
+        let held = reader.status().held;
         // Enough records to fill both rings a hundred times; or a hundred fences, whose thread may wait for a CPU.
         let fences = |reader: &Reader| reader.status().fences;
         let before = fences(&reader);
@@ -497,7 +498,8 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
         while reader.next().unwrap().is_some() {
             write();
             records += 1;
-            let is_enough = records > 25_600 && (!matches!(hold, Hold::Fence(_)) || fences(&reader) > before + 100);
+            let is_enough =
+                records > held + 25_600 && (!matches!(hold, Hold::Fence(_)) || fences(&reader) > before + 100);
             assert!(!is_enough, "{hold}");
         }
     }
@@ -506,33 +508,32 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
 /// The reader copies held records out of a ring that could be full before a woken reader runs.
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
-    for (full, pause, is_copied) in [
-        (crate::WhenFull::COPY, Duration::from_millis(3), true),
-        (crate::WhenFull::COPY, Duration::from_millis(4), false),
-        (crate::WhenFull::Discard, Duration::from_millis(3), false),
-        (crate::WhenFull::Release, Duration::from_millis(3), false),
+    for (most, pause, is_copied) in [
+        (64 << 20, Duration::from_millis(3), true),
+        (1024, Duration::from_millis(3), true),
+        (64 << 20, Duration::from_millis(4), false),
+        (1023, Duration::from_millis(3), false),
+        (0, Duration::from_millis(3), false),
     ] {
         let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
-        let order = Order::new().hold(Hold::FENCE).when_full(full);
-        let mut merge = Merge::new(kernel.rings(), order).unwrap();
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::FENCE).most_held(most)).unwrap();
         // A quarter of the ring: the other three quarters take three times as long, and the limit is ten milliseconds.
         (0..32).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
-        merge.pause = Some(pause);
+        merge.full.since_refresh = Some(pause);
         merge.refresh(0);
-        assert_eq!(merge.status().total().copied, if is_copied { 1024 } else { 0 }, "{full:?}, {pause:?}");
-        assert_eq!(merge.status().total().early, 0);
+        assert_eq!(merge.status().total().copied, if is_copied { 1024 } else { 0 }, "{most}, {pause:?}");
+        assert!(!merge.is_ready());
     }
-    // Records that do not fit into the bound stay in their ring, below the mark, and are not released.
+    // Records that do not fit into the bound stay in their ring.
     let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
-    let order = Order::new().hold(Hold::FENCE).when_full(crate::WhenFull::Copy { most: 64 << 10 });
-    let mut merge = Merge::new(kernel.rings(), order).unwrap();
-    merge.pause = Some(Duration::from_micros(500));
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::FENCE).most_held(64 << 10)).unwrap();
+    merge.full.since_refresh = Some(Duration::from_micros(500));
     for look in 0..12 {
         (0..50).for_each(|n| assert!(kernel.emit(0, 100 * look + n, &[0; 1000])));
         merge.refresh(0);
         assert!(!merge.is_ready());
     }
-    assert_eq!((merge.status().total().early, merge.held()), (0, 600));
+    assert_eq!((merge.status().total().copied, merge.held()), (0, 600));
     // A ring that was more than half full justifies a fence, although it is empty now.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -710,4 +711,40 @@ fn a_report_comes_after_a_look_for_cpus() {
     seen.push(reported(&mut reader));
     assert_eq!(seen, [false, true, false, true, true]);
     assert!(!reader.ledger().unwrap().is_complete());
+}
+
+/// Too many held events are an error at the first refresh that finds them, the tenth, the hundredth and so on. After
+/// some refreshes that find fewer the count begins again.
+#[test]
+fn too_many_events_are_an_error_now_and_then() {
+    let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = std::sync::Mutex::new(ended);
+    // Under way until `end` is gone, and each that follows ends at once.
+    let fence = Fence::custom(move || {
+        let _ = ended.lock().unwrap().recv();
+        Ok(())
+    });
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+    reader.engine.merge.full.most_events = 50;
+    let errors = |reader: &mut Reader, turns: u64| -> Vec<u64> {
+        let failed = |_| {
+            let error = reader.engine.turn().err()?;
+            assert_eq!(error.kind(), ErrorKind::Degraded);
+            assert!(error.to_string().starts_with("120 events are held"), "{error}");
+            let times = error.to_string();
+            times.split_once("full rings (")?.1.split(' ').next()?.parse().ok()
+        };
+        (0..turns).filter_map(failed).collect()
+    };
+    (0..120).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+    assert_eq!(errors(&mut reader, 150), [1, 9, 90]);
+    drop(end);
+    // Nothing is lost by the errors, and the reader goes on.
+    for time in 0..120 {
+        assert_eq!(reader.next_timeout(MINUTE).unwrap().unwrap().key(), Some(time));
+    }
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    assert!(errors(&mut reader, 20).is_empty());
+    assert_eq!(reader.engine.crowds.failed(false), Some(1), "it counts anew");
 }

@@ -3,6 +3,9 @@
 use crate::machine::{Action, Fault, Machine, State};
 use stateright::{Checker, Model, Property};
 
+const IN_ORDER: &str = "no event comes after one with a larger key";
+const COMPLETE: &str = "a report that says it is complete comes after all that was there";
+
 impl Model for Machine {
     type State = State;
     type Action = Action;
@@ -21,24 +24,19 @@ impl Model for Machine {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always("no event comes after a proven one with a larger key", |_, state: &State| {
-                !state.broken.order
-            }),
-            Property::always("an event is late only after one that left early", |_, state: &State| !state.broken.late),
-            Property::always("what was there when a key was found does not come after it", |_, state: &State| {
-                !state.broken.settled
-            }),
-            Property::always("a report comes after all that was there", |_, state: &State| !state.broken.report),
+            Property::always(IN_ORDER, |_, state: &State| !state.broken.order),
+            Property::always(COMPLETE, |_, state: &State| !state.broken.report),
         ];
         if self.fault.is_none() {
             properties.extend([
-                Property::sometimes("all come out, proven", |machine: &Self, state: &State| {
-                    state.yielded() == machine.writers && state.has_only_proven()
-                }),
+                Property::sometimes("all come out", |machine: &Self, state: &State| state.yielded() == machine.writers),
                 Property::sometimes("an order in a ring is repaired", |_, state: &State| state.repaired),
             ]);
-            if self.early {
-                properties.push(Property::sometimes("an event is late", |_, state: &State| state.was_late));
+            if self.gives_up {
+                properties.push(Property::sometimes(
+                    "all come out after a flush that gave up",
+                    |machine: &Self, state: &State| state.gave_up && state.yielded() == machine.writers,
+                ));
             }
             if self.flushes > 0 {
                 properties.push(Property::sometimes("a flush is reported", |_, state: &State| state.reported));
@@ -49,7 +47,8 @@ impl Model for Machine {
 }
 
 /// Two rings, three writers, two fences.
-const SMALL: Machine = Machine { fault: None, writers: 3, fences: Some(2), flushes: 0, early: false, hotplug: false };
+const SMALL: Machine =
+    Machine { fault: None, writers: 3, fences: Some(2), flushes: 0, gives_up: false, hotplug: false };
 
 /// Visits every state.
 fn visit(machine: Machine) -> impl Checker<Machine> {
@@ -67,49 +66,42 @@ fn holds(states: usize, machine: Machine) {
 
 #[test]
 fn nothing_breaks_the_order() {
-    holds(22_821, SMALL);
+    holds(12_336, SMALL);
 }
 
 #[test]
 fn a_cpu_that_comes_online_breaks_nothing() {
-    holds(35_985, Machine { hotplug: true, ..SMALL });
+    holds(19_666, Machine { hotplug: true, ..SMALL });
 }
 
 #[test]
 fn a_flush_breaks_nothing() {
-    holds(210_756, Machine { flushes: 1, ..SMALL });
+    holds(114_935, Machine { flushes: 1, ..SMALL });
 }
 
 #[test]
-fn early_release_breaks_only_what_is_in_flight() {
-    holds(88_887, Machine { early: true, ..SMALL });
+fn a_flush_that_gives_up_breaks_nothing() {
+    holds(186_902, Machine { flushes: 1, gives_up: true, ..SMALL });
 }
 
 #[test]
-fn all_of_it_together_breaks_only_what_is_in_flight() {
-    holds(1_319_570, Machine { flushes: 1, early: true, hotplug: true, ..SMALL });
+fn all_of_it_together_breaks_nothing() {
+    holds(285_141, Machine { flushes: 1, gives_up: true, hotplug: true, ..SMALL });
 }
 
 /// For each fault, a way to a state that must not be.
 #[test]
 fn each_fault_is_found() {
     let faults = [
-        (Fault::ProvesWhatIsSeenAtItsEnd, "no event comes after a proven one with a larger key", SMALL),
-        (Fault::NoSecondRefresh, "no event comes after a proven one with a larger key", SMALL),
-        (Fault::WaitsForNobody, "no event comes after a proven one with a larger key", SMALL),
-        (Fault::KeyBeforeSection, "no event comes after a proven one with a larger key", SMALL),
-        (Fault::RepairsNothing, "no event comes after a proven one with a larger key", SMALL),
-        (
-            Fault::LeavesOutTheNewRing,
-            "no event comes after a proven one with a larger key",
-            Machine { hotplug: true, ..SMALL },
-        ),
-        (
-            Fault::ReleasesWhatIsNew,
-            "what was there when a key was found does not come after it",
-            Machine { early: true, ..SMALL },
-        ),
-        (Fault::ReportsWithoutRefresh, "a report comes after all that was there", Machine { flushes: 1, ..SMALL }),
+        (Fault::ProvesWhatIsSeenAtItsEnd, IN_ORDER, SMALL),
+        (Fault::NoSecondRefresh, IN_ORDER, SMALL),
+        (Fault::WaitsForNobody, IN_ORDER, SMALL),
+        (Fault::KeyBeforeSection, IN_ORDER, SMALL),
+        (Fault::RepairsNothing, IN_ORDER, SMALL),
+        (Fault::LeavesOutTheNewRing, IN_ORDER, Machine { hotplug: true, ..SMALL }),
+        (Fault::ReportsWithoutRefresh, COMPLETE, Machine { flushes: 1, ..SMALL }),
+        (Fault::GivesUpTheProof, IN_ORDER, Machine { flushes: 1, gives_up: true, ..SMALL }),
+        (Fault::HidesThatItGaveUp, COMPLETE, Machine { flushes: 1, gives_up: true, ..SMALL }),
     ];
     for (fault, property, machine) in faults {
         let checker = visit(Machine { fault: Some(fault), ..machine });

@@ -16,10 +16,12 @@ pub(crate) enum Fault {
     LeavesOutTheNewRing,
     /// A record goes behind those of its ring that were found before it: the index repairs nothing.
     RepairsNothing,
-    /// Early release takes what only the last refresh has found.
-    ReleasesWhatIsNew,
     /// A flush is reported by what was seen before it.
     ReportsWithoutRefresh,
+    /// A flush that gives up lets everything leave that it has seen.
+    GivesUpTheProof,
+    /// A flush that gives up says that it is complete.
+    HidesThatItGaveUp,
 }
 
 /// What a machine may do, and how much of it.
@@ -30,8 +32,8 @@ pub(crate) struct Machine {
     /// Not counted where there is no bound.
     pub(crate) fences: Option<u8>,
     pub(crate) flushes: u8,
-    /// Whether events may leave before the rule lets them.
-    pub(crate) early: bool,
+    /// Whether a flush gives up that waits for a program inside: one that has reserved and not committed.
+    pub(crate) gives_up: bool,
     /// Whether the second CPU comes online later.
     pub(crate) hotplug: bool,
 }
@@ -56,8 +58,8 @@ pub(crate) enum Action {
     StartGrace,
     /// The reader notices the end.
     EndFence,
-    /// Events up to this key must leave, to make space.
-    Press(u8),
+    /// The reader has waited long enough for a program that is inside.
+    GiveUp,
     /// The smallest held event leaves.
     Yield,
     /// The report of the flush.
@@ -68,7 +70,7 @@ pub(crate) enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     Event { key: u8, certainty: Certainty },
-    Flushed,
+    Flushed { complete: bool },
 }
 
 /// As the crate has it.
@@ -110,19 +112,16 @@ enum Report {
     Looking,
     /// After all events up to this key.
     Capped(u8),
+    /// The same, but no longer for those that are not proven.
+    GivenUp(u8),
 }
 
 /// What must never be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Broken {
-    /// An event came after a proven one with a larger key.
+    /// An event came after one with a larger key.
     pub(crate) order: bool,
-    /// An event was late although no event left early.
-    pub(crate) late: bool,
-    /// Events were to leave early up to a key, and what was published when a key as large was first found was not
-    /// indexed.
-    pub(crate) settled: bool,
-    /// A report came before an event that was there when it was asked for.
+    /// A report that says that it is complete came before an event that was there when it was asked for.
     pub(crate) report: bool,
 }
 
@@ -134,14 +133,9 @@ pub(crate) struct State {
     held: Vec<u8>,
     /// The next ring to load, and the largest key that this refresh has found, while one is under way.
     looking: Option<(u8, u8)>,
-    /// Where events may leave early: the keys by which the last refresh found a larger one than any before, and what
-    /// was published then.
-    raised: Vec<(u8, [usize; 2])>,
     seen: u8,
     edge: u8,
-    settled: u8,
     found: u8,
-    pressed: u8,
     fencing: u8,
     fenced: u8,
     /// The open sections that the grace period under way waits for.
@@ -153,13 +147,11 @@ pub(crate) struct State {
     report: Report,
     yielded: u8,
     last: u8,
-    last_proven: u8,
-    last_early: u8,
     pub(crate) broken: Broken,
     /// What was seen to happen.
     pub(crate) repaired: bool,
-    pub(crate) was_late: bool,
     pub(crate) reported: bool,
+    pub(crate) gave_up: bool,
 }
 
 impl State {
@@ -191,20 +183,20 @@ impl State {
         self.yielded
     }
 
-    pub(crate) fn has_only_proven(&self) -> bool {
-        self.last_early == 0
-    }
-
     fn open(&self) -> impl Iterator<Item = u8> {
         self.cpus.iter().flat_map(|cpu| &cpu.writers).filter(|writer| writer.inside).map(|writer| writer.key)
     }
 
     fn limit(&self) -> u8 {
-        let limit = self.edge.max(self.pressed);
         match self.report {
-            Report::Capped(cap) => limit.min(cap),
-            _ => limit,
+            Report::Capped(cap) | Report::GivenUp(cap) => self.edge.min(cap),
+            _ => self.edge,
         }
+    }
+
+    /// Whether a program has reserved and not committed.
+    fn has_reserved(&self) -> bool {
+        self.cpus.iter().flat_map(|cpu| &cpu.writers).any(|writer| writer.has_output)
     }
 
     /// The innermost writer of a CPU.
@@ -232,10 +224,10 @@ impl Machine {
     }
 
     fn reader_actions(&self, state: &State) -> Vec<Action> {
-        let press = state.held.iter().map(|key| Action::Press(*key)).filter(|_| self.early);
+        let give_up = (state.flushes > 0 && self.gives_up).then_some(Action::GiveUp);
         let mut actions = vec![Action::Look, Action::BeginFence, Action::StartGrace, Action::EndFence];
         actions.extend([Action::Yield, Action::Report]);
-        actions.extend(press);
+        actions.extend(give_up);
         actions
     }
 
@@ -253,13 +245,13 @@ impl Machine {
             Action::BeginFence => self.begin_fence(&mut next),
             Action::StartGrace => self.start_grace(&mut next),
             Action::EndFence => self.end_fence(&mut next),
-            Action::Press(key) => self.press(&mut next, key),
+            Action::GiveUp => self.give_up(&mut next),
             Action::Yield => {
                 seen = take(&mut next);
                 seen.is_some()
             }
             Action::Report => {
-                seen = report(&mut next);
+                seen = self.report(&mut next);
                 seen.is_some()
             }
         };
@@ -306,17 +298,10 @@ impl Machine {
         if state.looking.is_none() && state.report == Report::Asked {
             state.report = Report::Looking;
         }
-        let published = state.cpus.each_ref().map(|cpu| cpu.published);
-        if ring == 0 {
-            state.raised.clear();
-        }
         let cpu = &mut state.cpus[usize::from(ring)];
         let is_left_out = ring == 1 && self.is(Fault::LeavesOutTheNewRing) && state.fenced > 0 && !state.fenced_all;
         if cpu.attached && !is_left_out {
             for key in cpu.ring[cpu.indexed..cpu.published].iter().copied() {
-                if key > largest.max(state.found) && self.early {
-                    state.raised.push((key, published));
-                }
                 largest = largest.max(key);
                 let of_ring = |held: &u8| cpu.ring.contains(held);
                 let first = if self.is(Fault::RepairsNothing) {
@@ -336,7 +321,6 @@ impl Machine {
             return true;
         }
         state.looking = None;
-        state.settled = state.found;
         state.found = state.found.max(largest);
         state.seen = state.seen.max(largest);
         state.edge = state.edge.max(std::mem::take(&mut state.fenced));
@@ -381,15 +365,40 @@ impl Machine {
         true
     }
 
-    fn press(&self, state: &mut State, key: u8) -> bool {
-        let most = if self.is(Fault::ReleasesWhatIsNew) { state.found } else { state.settled };
-        let key = key.min(most);
-        let raised = state.raised.iter().find(|(raised, _)| key <= *raised && key > state.pressed.max(state.settled));
-        state.broken.settled |= raised.is_some_and(|(_, published)| {
-            state.cpus.iter().zip(published).any(|(cpu, published)| cpu.attached && cpu.indexed < *published)
-        });
-        state.pressed = state.pressed.max(key);
-        state.looking.is_none()
+    fn give_up(&self, state: &mut State) -> bool {
+        let Report::Capped(cap) = state.report else { return false };
+        if !state.has_reserved() || state.looking.is_some() {
+            return false;
+        }
+        state.report = Report::GivenUp(cap);
+        if self.is(Fault::GivesUpTheProof) {
+            state.edge = state.edge.max(cap);
+        }
+        true
+    }
+
+    fn report(&self, state: &mut State) -> Option<Seen> {
+        let (until, complete) = match state.report {
+            Report::Capped(cap) => (cap, true),
+            // What is proven comes before it.
+            Report::GivenUp(_) => (state.limit(), false),
+            _ => return None,
+        };
+        if state.looking.is_some() || state.held.first().is_some_and(|key| *key <= until) {
+            return None;
+        }
+        let complete = complete || self.is(Fault::HidesThatItGaveUp);
+        let is_there = |cpu: &Cpu| {
+            cpu.attached
+                && cpu.ring[..cpu.at_flush]
+                    .iter()
+                    .enumerate()
+                    .any(|(at, key)| at >= cpu.indexed || state.held.contains(key))
+        };
+        state.broken.report |= complete && state.cpus.iter().any(is_there);
+        state.gave_up |= !complete;
+        (state.report, state.reported) = (Report::None, true);
+        Some(Seen::Flushed { complete })
     }
 }
 
@@ -405,39 +414,9 @@ fn end(state: &mut State, cpu: u8) -> bool {
 fn take(state: &mut State) -> Option<Seen> {
     let key = *state.held.first().filter(|key| **key <= state.limit() && state.looking.is_none())?;
     state.held.remove(0);
-    let proven = key <= state.edge;
     let is_late = key < state.last;
-    state.was_late |= is_late;
-    state.broken.order |= key < state.last_proven;
-    state.broken.late |= is_late && state.last_early < key;
-    if proven {
-        state.last_proven = state.last_proven.max(key);
-    } else {
-        state.last_early = state.last_early.max(key);
-    }
+    state.broken.order |= is_late;
     state.last = state.last.max(key);
     state.yielded += 1;
-    let certainty = match (is_late, proven) {
-        (true, _) => Certainty::Late,
-        (false, true) => Certainty::Proven,
-        (false, false) => Certainty::Assumed,
-    };
-    Some(Seen::Event { key, certainty })
-}
-
-fn report(state: &mut State) -> Option<Seen> {
-    let Report::Capped(cap) = state.report else { return None };
-    if state.looking.is_some() || state.held.first().is_some_and(|key| *key <= cap) {
-        return None;
-    }
-    let is_there = |cpu: &Cpu| {
-        cpu.attached
-            && cpu.ring[..cpu.at_flush]
-                .iter()
-                .enumerate()
-                .any(|(at, key)| at >= cpu.indexed || state.held.contains(key))
-    };
-    state.broken.report |= state.cpus.iter().any(is_there);
-    (state.report, state.reported) = (Report::None, true);
-    Some(Seen::Flushed)
+    Some(Seen::Event { key, certainty: if is_late { Certainty::Late } else { Certainty::Proven } })
 }
