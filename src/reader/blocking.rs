@@ -119,12 +119,13 @@ impl Reader {
     /// Makes a reader of these rings, with these options.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): there are no rings; the key is the kernel's time and a ring does not record it; the lag rule, and a clock that cannot be
-    /// read; the map of epochs lacks an element for a CPU; a BPF ring buffer was added twice.
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the hold rule needs a fence and none is possible, or
-    /// writers' epochs prove nothing for these rings. [`ErrorKind::Limit`](crate::ErrorKind::Limit), also if
-    /// the index of a recording does not fit into memory ([`Order::most_held`](crate::Order::most_held));
-    /// [`ErrorKind::System`](crate::ErrorKind::System), [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): there are no rings; the key is the kernel's time and
+    /// a ring does not record it; the lag rule, and a clock that cannot be read; the map of epochs lacks an element for
+    /// a CPU; a BPF ring buffer was added twice. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the hold
+    /// rule needs a fence and none is possible, or writers' epochs prove nothing for these rings.
+    /// [`ErrorKind::Limit`](crate::ErrorKind::Limit), also if the index of a recording does not fit into memory
+    /// ([`Order::most_held`](crate::Order::most_held)); [`ErrorKind::System`](crate::ErrorKind::System),
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)

@@ -51,10 +51,10 @@ impl Handle {
     /// program that never leaves keeps the flush from being reported.
     ///
     /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
-    /// missing and none twice, if this one is dropped before it yields more. There are two exceptions. What
-    /// was copied out of the ring of newer events ([`Order::most_held`](crate::Order::most_held)) is lost. And where CPUs share a ring buffer
-    /// and write all the time, a newer event may lie before an older one at each try: after sixteen the report comes
-    /// anyway, and events that lie so come again.
+    /// missing and none twice, if this one is dropped before it yields more. There are two exceptions. Newer events that
+    /// were copied out of their ring ([`Order::most_held`](crate::Order::most_held)) are lost. And where CPUs share a
+    /// ring buffer and write all the time, a newer event may lie before an older one at each try: after sixteen the
+    /// report comes anyway, and events that lie so come again.
     ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended
     /// by a deadline yields it when it goes on.

@@ -184,7 +184,7 @@ async fn a_handle_reaches_a_task_that_waits() {
     let deadline = Instant::now() + Duration::from_millis(20);
     handle.set_deadline(Some(deadline)).unwrap();
     for _ in 0..20 {
-        assert_eq!(said().await, "Deadline", "sticky");
+        assert_eq!(said().await, "Deadline { complete: true }", "sticky");
         assert!(Instant::now() >= deadline);
     }
     handle.close();
