@@ -9,7 +9,7 @@
 //!
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
-use perfweave::{Account, Clock, Event, Item, Order, Reader, Record, Rings, sim};
+use perfweave::{Account, Certainty, Clock, Event, Item, Order, Reader, Record, Rings, sim};
 use perfweave_decode::{Field, Format};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -133,6 +133,8 @@ impl Fields {
 struct Scheduler {
     fields: Fields,
     events: u64,
+    /// Records whose order is not proven.
+    unproven: u64,
     threads: HashMap<u32, Thread>,
     names: HashMap<u32, String>,
     /// Nanoseconds from wake-up to running, by waker and woken.
@@ -169,7 +171,7 @@ const ENDED: u64 = 0x20 | 0x10;
 impl Scheduler {
     fn new(fields: Fields) -> Self {
         let names = HashMap::from([(0, "idle".to_owned())]);
-        Self { fields, events: 0, threads: HashMap::new(), names, pairs: HashMap::new() }
+        Self { fields, events: 0, unproven: 0, threads: HashMap::new(), names, pairs: HashMap::new() }
     }
 
     /// Takes an event, and gives a line about it if it is from one of the two tracepoints.
@@ -183,6 +185,7 @@ impl Scheduler {
             }
         };
         self.events += 1;
+        self.unproven += u64::from(event.certainty() == Certainty::Assumed);
         let (time, cpu) = (event.key()?, record.cpu());
         // `common_type`, which identifies the tracepoint.
         let kind = u64::from(record.payload()?.u16(0)?);
@@ -280,7 +283,7 @@ impl Scheduler {
         writeln!(out)?;
         writeln!(out, "{} events, {joined} wake-ups joined to their switch, {} pairs", self.events, rows.len())?;
         let Account { lost, late, damaged, .. } = status.total();
-        writeln!(out, "lost {lost}, late {late}, damaged {damaged}")?;
+        writeln!(out, "lost {lost}, unproven {}, late {late}, damaged {damaged}", self.unproven)?;
         writeln!(out, "left out {} events of this program alone", status.left_out)?;
         writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
     }
@@ -298,7 +301,9 @@ impl Scheduler {
         let pairs = pairs.collect::<Vec<_>>().join(",");
         let fence = reader.fence().map_or("null".to_owned(), quoted);
         let joined: usize = rows.iter().map(|(_, _, times, _)| times).sum();
-        format!(r#"{{"events":{},"lost":{lost},"late":{late},"damaged":{damaged},"left_out":{left_out},"#, self.events)
+        let (events, unproven) = (self.events, self.unproven);
+        format!(r#"{{"events":{events},"lost":{lost},"late":{late},"unproven":{unproven},"damaged":{damaged},"#)
+            + &format!(r#""left_out":{left_out},"#)
             + &format!(
                 r#""hold":"{hold}","fence":{fence},"simulated":{is_simulated},"joined":{joined},"pairs":[{pairs}]}}"#
             )

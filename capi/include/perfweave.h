@@ -54,7 +54,7 @@ enum pw_kind {
   PW_UNTRACED = 6,
   /*
    Everything that was in the rings at a flush has been yielded, if count is 0. If it is 1, a program has not
-   committed what it reserved in a ring buffer, and the flush has waited long enough (ten times opts.latency_ns). What
+   committed what it reserved in a ring buffer, and the flush has waited long enough (ten times opts.latency_ns, from 0.1 to 10 s). What
    cannot be proven before it does is held, and comes later.
    */
   PW_FLUSHED = 7,

@@ -1,6 +1,6 @@
 //! What both packages share: the compiled program, the command line, and reading in order.
 
-use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
+use perfweave::{Barrier, Certainty, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::load::{self, Load};
@@ -117,6 +117,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
     let mut ordered = Check::default();
     let mut by_ring = Check::default();
     let mut pass = ByRing::default();
+    let mut unproven = 0;
     reader.set_deadline(Some(Instant::now() + options.time))?;
     while let Some(batch) = reader.batch(Duration::from_millis(100))? {
         for event in batch {
@@ -126,6 +127,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
             if ordered.events < 10 && !options.json {
                 println!("{key} {switch}");
             }
+            unproven += u64::from(event.certainty() == Certainty::Assumed);
             ordered.event(key, &switch);
             pass.push(switch.cpu, (key, switch));
         }
@@ -143,6 +145,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
             serde_json::json!({
                 "events": events,
                 "cpus": cpus,
+                "unproven": unproven,
                 "late": total.late,
                 "out_of_order": ordered.out_of_order,
                 "out_of_order_by_ring": by_ring.out_of_order,
@@ -160,7 +163,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
         println!("events               {events}, from {cpus} CPUs");
         println!("out of order         {} (ring by ring: {})", ordered.out_of_order, by_ring.out_of_order);
         println!("arrived before left  {} (ring by ring: {})", ordered.early, by_ring.early);
-        println!("late                 {}", total.late);
+        println!("unproven, late       {unproven}, {}", total.late);
         println!("lost, damaged        {}, {}", total.lost, total.damaged);
         println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }

@@ -49,8 +49,8 @@ pub struct Status {
     pub stand_ins: u64,
     /// How often the reader went to sleep.
     pub sleeps: u64,
-    /// How often the reader woke before its own tick: because of a filled ring, an ended fence, a
-    /// [`Handle`](crate::Handle) or a new CPU.
+    /// How often the reader woke before its own tick: because of a filled ring, an ended fence or a
+    /// [`Handle`](crate::Handle).
     pub wakes: u64,
     /// Events that were seen and are held: records, losses and damage.
     pub held: usize,
@@ -64,7 +64,7 @@ pub struct Status {
     /// How long the fence under way has taken so far. `None` if no fence is under way.
     pub fence: Option<Duration>,
     /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a
-    /// flush or a deadline waits for that: [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
+    /// flush or a deadline waits for that, or has waited for it in vain: [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
     pub reserved: Option<u32>,
 }
 

@@ -41,7 +41,7 @@ impl<'a> EventGuard<'a> {
     /// See [`Event::certainty`].
     #[inline]
     pub fn certainty(&self) -> Certainty {
-        // A plain place leaves by the rule: find_plain takes none that is late or early.
+        // A plain place leaves by the rule: find_plain takes none that is late.
         self.place.map_or(self.stream.picked.certainty, |_| self.stream.frontier.certainty)
     }
 

@@ -20,9 +20,10 @@ const WINDOW: u32 = 32;
 /// How full a ring may be, in percent, before held records are copied out of it.
 const MARK: u64 = 75;
 
-/// The most events that are held while records are copied out of rings. Each takes 16 bytes, and some 100 more if a
-/// notice comes before it. Only rings of hostile records come near.
+/// The most events that are held while records are copied out of rings; or one for each 16 bytes of rings and copies, if
+/// that is more. Each takes 16 bytes, and some 100 more if a notice comes before it.
 pub(super) const MOST_EVENTS: usize = 1 << 24;
+const LEAST_RECORD: usize = 16;
 
 /// What is done about rings that fill up with held records.
 #[derive(Debug)]
@@ -47,10 +48,14 @@ pub(crate) struct Full {
 impl Full {
     /// `most_held`: what was asked for. Rings that nobody writes into, those of a recording, do not fill up.
     pub(super) fn new(most_held: Option<usize>, rings: &Rings) -> Self {
+        let keeps_adopted = most_held.is_none();
+        let most_held = if rings.are_complete() { 0 } else { most_held.unwrap_or(MOST_HELD) };
+        let sizes = rings.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.size() as usize);
+        let bytes = sizes.fold(most_held, usize::saturating_add);
         Self {
-            most_held: if rings.are_complete() { 0 } else { most_held.unwrap_or(MOST_HELD) },
-            keeps_adopted: most_held.is_none(),
-            most_events: MOST_EVENTS,
+            most_held,
+            keeps_adopted,
+            most_events: MOST_EVENTS.max(bytes / LEAST_RECORD),
             has_too_many: false,
             since_refresh: None,
             was_crowded: false,
@@ -80,8 +85,12 @@ impl Full {
             if used <= mark_of(size, index.longest()).min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
-            if has_too_many || !index.spans(size) {
+            if has_too_many {
                 self.has_too_many = self.most_held > 0;
+                continue;
+            }
+            // Of one ring at most 4 GiB: what lies in it takes half of that at most.
+            if !index.spans(size) {
                 continue;
             }
             let cursor = index.cursor();

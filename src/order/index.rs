@@ -590,13 +590,18 @@ impl Index {
 
     /// Whether everything is indexed for which a proof or a report waits.
     pub(crate) fn is_past_reserved(&self) -> bool {
-        self.is_past_sighted() && self.cursor >= self.marked
+        self.is_past_sighted() && self.is_past_marked()
     }
 
     /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
     /// head is lost.
     pub(crate) fn is_past_sighted(&self) -> bool {
         self.cursor >= self.sighted || self.lost_head
+    }
+
+    /// The same of what was written when its head was marked, for a report.
+    pub(crate) fn is_past_marked(&self) -> bool {
+        self.cursor >= self.marked || self.lost_head
     }
 
     /// The counts of the ring's records so far.

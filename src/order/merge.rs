@@ -563,7 +563,7 @@ impl Merge {
 
     /// Whether the merge has indexed everything that was in the rings when heads were marked.
     pub(crate) fn is_past_marks(&self) -> bool {
-        self.stream.indexes.iter().all(|index| index.cursor() >= index.marked)
+        self.stream.indexes.iter().all(Index::is_past_marked)
     }
 
     /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`].

@@ -15,6 +15,8 @@
 //! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
 //! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
+//! `full.rs` copies held records out of rings that fill up.
+//!
 //! `stream.rs` says which places may be yielded without another look: plain records that are not late. All others
 //! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that
 //! decides what comes next, `Stream::sync` puts back what was merged and not yielded.

@@ -102,14 +102,15 @@ impl Order {
     /// 64 MiB unless set. With 0 nothing is copied.
     ///
     /// Holding a record must not cost another one. So held records are copied out of a ring once it is three quarters
-    /// full, or if the kernel would fill the rest of it within ten milliseconds: the time until a reader that is woken
+    /// full (less, if two of its longest records do not fit into the rest), or if the kernel would fill the rest of it within ten milliseconds: the time until a reader that is woken
     /// has a CPU. At the bound they stay in their rings. The kernel drops what does not fit (discard mode in LTTng),
     /// and counts it: [`Item::Lost`](crate::Item::Lost). No event leaves before the hold rule allows it.
     ///
     /// The index of held events comes besides: 16 bytes for each, also for one that lies in its ring, and some 100
     /// bytes more if a notice comes before it. Memory that a burst took is given back within 64 refreshes. Above 16
-    /// million held events nothing is copied any more, and the reader says so
-    /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)): only hostile rings come near.
+    /// million held events, or one for each 16 bytes of rings and bound if that is more, nothing is copied any more, and
+    /// the reader says so ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)): only hostile rings come near. Of one
+    /// ring at most 4 GiB are held.
     ///
     /// Out of rings that outlive their reader (BPF ring buffers, adopted rings) nothing is copied unless this is
     /// called: a copy would be lost with the reader, and the next reader of the ring would not get the record. When
@@ -143,6 +144,8 @@ impl Order {
     /// that it is not complete: [`Item::Flushed`](crate::Item::Flushed), [`Ended::Deadline`](crate::Ended::Deadline).
     /// What could not be proven stays held, and [`Status::reserved`](crate::Status::reserved) says in which CPU's ring
     /// buffer the program is.
+    ///
+    /// A CPU that comes online is noticed at a refresh, so on an idle machine as late as this.
     ///
     /// libpcap calls this the packet buffer timeout, LTTng the read timer.
     #[doc(alias = "timeout")]

@@ -48,8 +48,9 @@ pub(crate) struct Engine {
     failures: Repeats,
     /// Reports of programs that do not leave.
     stuck: Repeats,
-    /// Refreshes at which too many events were held.
+    /// Refreshes at which too many events were held, and how many of them are to be reported.
     crowds: Repeats,
+    crowded: Option<u64>,
     /// When to check next for new CPUs.
     check_cpus: Instant,
     /// How long to keep refreshing after an event was found, and when the last one was found.
@@ -122,7 +123,7 @@ impl Engine {
         let merge = Merge::new(rings, order)?;
         // A recording is complete, and nothing waits for proof.
         let proof = hold.fence().filter(|_| !complete).map(Fence::start).transpose()?;
-        // The first check also finds CPUs that came while rings were opened (`Hotplug`), so no message need come.
+        // The first check also finds CPUs that came while rings were opened (`Hotplug`).
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
         let mut engine = Self {
@@ -139,6 +140,7 @@ impl Engine {
             failures: Repeats::default(),
             stuck: Repeats::default(),
             crowds: Repeats::default(),
+            crowded: None,
             check_cpus,
             spin,
             found_at: None,
@@ -223,14 +225,14 @@ impl Engine {
         if !begins && !self.report_is_due() {
             self.refresh();
         }
+        self.report_too_many()?;
         if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
         }
-        self.report_too_many()?;
         self.await_epochs()?;
         self.await_commits();
         if self.report_is_due()
-            && let Some(pending) = self.report.as_mut().filter(|pending| pending.raises < RAISES)
+            && let Some(pending) = self.report.as_mut().filter(|pending| pending.raises < RAISES && !pending.is_forgone)
             && self.merge.raise_cap()
         {
             pending.raises += 1;
@@ -450,7 +452,8 @@ impl Engine {
     /// Whether all events before the report were yielded. Once it waits no longer: all of them that could be.
     fn report_is_due(&self) -> bool {
         let pending = self.report.as_ref().filter(|pending| pending.is_draining);
-        pending.is_some_and(|pending| pending.is_forgone || self.merge.is_drained())
+        // Time alone releases what a rule holds that proves nothing.
+        pending.is_some_and(|pending| pending.is_forgone && self.merge.rule().is_proof() || self.merge.is_drained())
     }
 
     // Proofs.
@@ -619,18 +622,11 @@ impl Engine {
 
     /// Reports that so many events are held that no more are copied out of rings that fill up. Not every time.
     fn report_too_many(&mut self) -> Result<(), Error> {
-        if !self.merge.full.has_too_many {
-            self.crowds.succeeded();
-            return Ok(());
-        }
+        let Some(times) = self.crowded.take() else { return Ok(()) };
         let held = self.merge.held();
-        let error = |times| {
-            let message = format!("{held} events are held, so no more are copied out of full rings ({times} times)");
-            let hint =
-                "see why no proof comes, or what writes so many small records: the kernel drops what does not fit";
-            Error::new(ErrorKind::Degraded, message).hinting(hint)
-        };
-        self.crowds.failed(false).map_or(Ok(()), |times| Err(error(times)))
+        let message = format!("{held} events are held, so no more are copied out of full rings ({times} times)");
+        let hint = "see why no proof comes, or what writes so many small records: the kernel drops what does not fit";
+        Err(Error::new(ErrorKind::Degraded, message).hinting(hint))
     }
 
     // Refreshes, and periodic work.
@@ -644,6 +640,11 @@ impl Engine {
         self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
+        if self.merge.full.has_too_many {
+            self.crowded = self.crowds.failed(false).or(self.crowded);
+        } else {
+            self.crowds.succeeded();
+        }
         self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);
         self.filling.refreshed(now, &self.merge);
@@ -675,7 +676,7 @@ impl Engine {
         self.follow_cpus(now)?;
         self.report_past_deadline();
         self.find_losses(now);
-        Ok(())
+        self.report_too_many()
     }
 
     /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether

@@ -51,7 +51,8 @@ impl Handle {
     /// program that never leaves keeps the flush from being reported.
     ///
     /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
-    /// missing and none twice, if this one is dropped before it yields more. There are two exceptions. Newer events that
+    /// missing and none twice, if this one is dropped before it yields more. There are three exceptions. A flush that
+    /// is not complete. Newer events that
     /// were copied out of their ring ([`Order::most_held`](crate::Order::most_held)) are lost. And where CPUs share a
     /// ring buffer and write all the time, a newer event may lie before an older one at each try: after sixteen the
     /// report comes anyway, and events that lie so come again.

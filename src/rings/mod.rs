@@ -124,7 +124,7 @@ impl CpuRing {
         records
     }
 
-    /// Bytes that were indexed, by the low bits of their position: see [`Ring::near`].
+    /// Bytes that were indexed, by the low bits of their position: see [`Ring::bytes_by_low`].
     #[inline(always)]
     pub(crate) fn bytes_by_low(&self, low: u64, len: u64) -> Bytes<'_> {
         match self.ring.bytes_by_low(low, len) {

@@ -849,3 +849,29 @@ fn readers_that_come_and_go_yield_each_record() {
         assert_eq!(flushes, twice == 0, "{twice} of {counted} came twice");
     }
 }
+
+/// A flush that has given up, beside a ring whose head is lost: the reader sleeps, and names the CPU that it waits for.
+#[test]
+fn a_lost_head_keeps_no_reader_awake_after_a_flush_that_gave_up() {
+    let (buffers, rings) = machine(&[0, 1], 4096);
+    let hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    let mut reader = Reader::new(rings, order().hold(hold).latency(Duration::from_millis(1))).unwrap();
+    assert!(buffers[0].output(&1u64.to_ne_bytes()));
+    let inside = buffers[0].reserve(8).unwrap();
+    let _never = buffers[1].reserve(8).unwrap();
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    reader.handle().flush().unwrap();
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    // Its second record is behind a head that cannot be right.
+    buffers[0].submit(inside, &2u64.to_ne_bytes());
+    buffers[0].force_consumed(16);
+    let flushed = reader.next_timeout(LONG).unwrap().unwrap();
+    assert!(matches!(flushed.item(), Item::Flushed { complete: false }), "{flushed:?}");
+    drop(flushed);
+    let before = reader.status();
+    assert!(reader.next_timeout(Duration::from_millis(50)).unwrap().is_none());
+    let after = reader.status();
+    let (looks, sleeps) = (after.refreshes - before.refreshes, after.sleeps - before.sleeps);
+    assert!(looks <= sleeps + 2, "{looks} refreshes, {sleeps} sleeps");
+    assert_eq!(after.reserved, Some(1));
+}

@@ -131,7 +131,8 @@ fn imports(name: &str, code: &str) -> Vec<String> {
         .collect()
 }
 
-/// A file and its folder are one, as a kind of ring is a part of the ring. A name that a room's `mod.rs` has from one
+/// A file and its folder are one, as a kind of ring is a part of the ring; what is between these, and paths in macros,
+/// are not looked at. A name that a room's `mod.rs` has from one
 /// of its files is that file's.
 #[test]
 fn files_import_each_other_in_one_direction() {
