@@ -8,7 +8,9 @@ use crate::missing;
 use crate::out::{Out, say};
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{ANY_CPU, Account, Certainty, Ended, Event, Handle, Item, Order, Reader, Rings, Status, Untraced};
+use perfweave::{
+    ANY_CPU, Account, Certainty, Ended, ErrorKind, Event, Handle, Item, Order, Reader, Rings, Status, Untraced,
+};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -172,7 +174,12 @@ impl Session {
         let late = self.deadline.filter(|_| !self.takes_all).map(|deadline| deadline + GRACE);
         let (mut events, mut has_left, mut is_late, mut is_complete) = (0u32, false, false, true);
         let mut read = || {
-            while let Some(batch) = self.reader.batch(TICK)? {
+            loop {
+                let batch = match self.reader.batch(TICK) {
+                    Err(error) if goes_on(&error) => continue,
+                    batch => batch?,
+                };
+                let Some(batch) = batch else { return Ok::<_, perfweave::Error>(Ok(())) };
                 for event in batch {
                     self.cure.take(&event.item());
                     self.assumed += u64::from(is_assumed(&event));
@@ -205,24 +212,17 @@ impl Session {
                 if let Err(error) = each(Tell::Pause) {
                     return Ok(Err(error));
                 }
-                if looked.elapsed() >= TICK
-                    && let Some(id) = self.watched
-                {
+                if looked.elapsed() >= TICK {
                     looked = now();
-                    if !Path::new("/proc").join(id.to_string()).exists() {
-                        self.watched = None;
+                    if self.watched.take_if(|id| !Path::new("/proc").join(id.to_string()).exists()).is_some() {
                         stop.now(&handle);
                     }
                 }
             }
-            Ok::<_, perfweave::Error>(Ok(()))
         };
-        let told: io::Result<()> = read()?;
+        let told = read()?;
         self.note_end(is_complete);
-        match told {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            told => Ok(told?),
-        }
+        told.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error.into()) })
     }
 
     /// Notes what the end has waited for in vain.
@@ -412,6 +412,15 @@ pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
     Some(json!({ "notice": name, "time": key, "text": notice(item) }))
 }
 
+/// Whether a reader goes on by itself after an error, which is said then.
+pub fn goes_on(error: &perfweave::Error) -> bool {
+    let goes_on = error.kind() == ErrorKind::Degraded;
+    if goes_on {
+        say(format_args!("perfweave: {error}"));
+    }
+    goes_on
+}
+
 /// Whether it is a record whose order is not proven.
 fn is_assumed(event: &Event<'_>) -> bool {
     event.record().is_some() && event.certainty() == Certainty::Assumed
@@ -489,6 +498,29 @@ mod tests {
         }
         assert_eq!(incomplete(None), "a program has not committed what it reserved in a BPF ring buffer");
         assert_eq!(incomplete(Some(ANY_CPU)), incomplete(None));
+    }
+
+    /// A fence that fails is said, and reading goes on: the next one proves all.
+    #[test]
+    fn a_problem_with_which_the_reader_goes_on_ends_no_session() {
+        let kernel = sim::Kernel::new(&[0]);
+        let failures = std::sync::atomic::AtomicU32::new(3);
+        let fence = Fence::custom(move || {
+            let left = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            if left.is_ok() { Err(io::Error::other("not now")) } else { Ok(()) }
+        });
+        let reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+        let mut session = Session::of(reader, Arc::default());
+        (1..=5).for_each(|time| assert!(kernel.emit(0, time, b"")));
+        session.stop.now(&session.reader.handle());
+        let mut seen = 0;
+        session
+            .each(|tell| {
+                seen += u64::from(matches!(tell, Tell::Event(_)));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!((seen, session.reader.status().fences_failed), (5, 3));
     }
 
     /// Programs that write faster than a command reads, on a simulated clock that each event moves: how many events are

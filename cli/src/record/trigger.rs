@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::kernel::Kernel;
 use crate::names::Names;
 use crate::scheduler::{self, Scheduler};
+use crate::session;
 use nix::sys::signal::Signal;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Handle, Item, Pause, Reader, Record, Rings};
@@ -156,6 +157,7 @@ impl On {
                 let event = match reader.next() {
                     Ok(Some(event)) => event,
                     Ok(None) => break None,
+                    Err(error) if session::goes_on(&error) => continue,
                     Err(error) => break Some(error),
                 };
                 let happened = match (event.item(), &mut waits) {
