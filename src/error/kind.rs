@@ -34,7 +34,8 @@ pub enum ErrorKind {
     ///
     /// Events stay held while fences fail. The reader tries again after 1 ms, then after twice as long each time, up to
     /// a second. A reader that cannot sleep until an event comes refreshes at its own ticks. A grace period of the
-    /// kernel replaces the proof for a program that has returned without leaving its epoch, or sleeps inside.
+    /// kernel replaces the proof for a program that has returned without leaving its epoch, or sleeps inside. A proof
+    /// that has not come for half a minute is a problem, too: the error names the program's CPU, or the fence.
     ///
     /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have
     /// succeeded. While a flush or a deadline waits for fences, every failure is reported.

@@ -35,7 +35,7 @@ pub(crate) struct Fences {
     pub(super) name: &'static str,
     /// Grace periods begun. The last of them is under way, or its end was noticed.
     begun: u64,
-    course: Course,
+    pub(super) course: Course,
     /// The shortest time between two starts.
     every: Duration,
     /// The time to wait after the start of the last grace period, if it failed; zero if it did not.

@@ -36,6 +36,14 @@ impl Proof {
         self.is_under_way().then(|| self.course().past())
     }
 
+    /// Says that the proof under way began at another time, for tests.
+    #[cfg(test)]
+    pub(crate) fn set_begun(&mut self, at: std::time::Instant) {
+        if let Self::Fences(fences) = self {
+            fences.course.begun = Some(at);
+        }
+    }
+
     /// Whether the proof under way has ended by itself. Those of epochs and reservations end when the reader asks.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {

@@ -84,7 +84,7 @@ pub(crate) trait Proves {
 pub(crate) struct Course {
     pub(crate) is_under_way: bool,
     /// When the last one began.
-    begun: Option<Instant>,
+    pub(super) begun: Option<Instant>,
 }
 
 impl Course {

@@ -17,6 +17,7 @@ use crate::proof::kinds::Proof;
 use crate::proof::proves::Proves;
 use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
+use crate::ring::ANY_CPU;
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use awaited::Awaited;
@@ -51,6 +52,8 @@ pub(crate) struct Engine {
     /// Refreshes at which too many events were held, and how many of them are to be reported.
     crowds: Repeats,
     crowded: Option<u64>,
+    /// Turns in which a proof did not come.
+    delays: Repeats,
     /// When to check next for new CPUs.
     check_cpus: Instant,
     /// How long to keep refreshing after an event was found, and when the last one was found.
@@ -102,6 +105,9 @@ const MOST: Duration = Duration::from_secs(10);
 /// How often newer events come before a report after all: where CPUs share a ring and write all the time, each time more.
 const RAISES: u32 = 16;
 
+/// A proof that takes longer does not come: the kernel reports a grace period as stalled after 21 s.
+const STALLED: Duration = Duration::from_secs(30);
+
 /// A reader rests only while it holds less than this part of the events it found since it slept.
 const PART_HELD: usize = 4;
 
@@ -141,6 +147,7 @@ impl Engine {
             stuck: Repeats::default(),
             crowds: Repeats::default(),
             crowded: None,
+            delays: Repeats::default(),
             check_cpus,
             spin,
             found_at: None,
@@ -248,7 +255,10 @@ impl Engine {
             }
             Some((Report::Deadline(_), complete)) => Ok(self.end(Ended::Deadline { complete })),
             None if self.merge.is_over() => Ok(self.end(Ended::Recording)),
-            None => Ok(Turn::Sleep(self.pause())),
+            None => {
+                self.report_delay(now)?;
+                Ok(Turn::Sleep(self.pause()))
+            }
         }
     }
 
@@ -511,6 +521,19 @@ impl Engine {
             .map_or(Ok(()), |times| Err(Error::fence_failed(ErrorKind::Degraded, errno, times)))
     }
 
+    /// Reports a proof that does not come, with the program or the proof for which it waits. Not every time.
+    fn report_delay(&mut self, now: Instant) -> Result<(), Error> {
+        let inside = self.awaited.places.iter().min_by_key(|(_, found)| *found);
+        let inside = inside.map(|((cpu, _), found)| (Some(*cpu), now.saturating_duration_since(*found)));
+        let under_way = self.proof.as_ref().and_then(Proof::under_way).map(|time| (None, time));
+        let Some((cpu, time)) = [inside, under_way].into_iter().flatten().find(|(_, time)| *time > STALLED) else {
+            self.delays.succeeded();
+            return Ok(());
+        };
+        let times = self.delays.failed(false);
+        times.map_or(Ok(()), |_| Err(delayed(cpu, time, self.proof.as_ref().map_or("", Proof::name))))
+    }
+
     /// Begins the proof that releases held events, if it is time.
     fn prove(&mut self, now: Instant) {
         self.due = self.due.filter(|due| now < *due);
@@ -730,6 +753,26 @@ impl Engine {
         status.stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
         status.fence = self.proof.as_ref().and_then(Proof::under_way);
     }
+}
+
+/// The error for a proof that has not come for so long: of a program inside a reservation on a CPU, or of the proof
+/// itself, by its name.
+#[cold]
+fn delayed(cpu: Option<u32>, time: Duration, proof: &str) -> Error {
+    let (message, hint) = match cpu {
+        Some(cpu) => {
+            let program = if cpu == ANY_CPU { "a program".to_owned() } else { format!("a program on CPU {cpu}") };
+            (
+                format!("{program} has not committed for {time:?} what it reserved in a BPF ring buffer"),
+                "find the program that sleeps or is kept from its CPU: what comes after it cannot be proven before",
+            )
+        }
+        None => (
+            format!("a proof by {proof} has not come for {time:?}, and events are held for it"),
+            "see the kernel's log for stalls of RCU, and whether a real-time program never sleeps",
+        ),
+    };
+    Error::new(ErrorKind::Degraded, message).hinting(hint)
 }
 
 /// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word

@@ -748,3 +748,51 @@ fn too_many_events_are_an_error_now_and_then() {
     assert!(errors(&mut reader, 20).is_empty());
     assert_eq!(reader.engine.crowds.failed(false), Some(1), "it counts anew");
 }
+
+/// A program that never commits, and a fence that never ends: after half a minute the reader says which it is, now and
+/// then, and reads on.
+#[test]
+fn a_proof_that_does_not_come_is_an_error_now_and_then() {
+    let errors = |reader: &mut Reader, text: &str| -> usize {
+        let failed = |_| {
+            let error = reader.engine.turn().err()?;
+            assert!(error.kind() == ErrorKind::Degraded && error.to_string().starts_with(text), "{error}");
+            Some(())
+        };
+        (0..20).filter_map(failed).count()
+    };
+    let long_ago = || Instant::now().checked_sub(2 * STALLED).expect("the machine is up for a minute");
+    // Inside a reservation.
+    let (buffer, ring) = sim::RingBuffer::new(4096);
+    let mut rings = Rings::empty(Clock::Perf);
+    rings.add(0, ring, crate::record::Layout::RING_BUFFER);
+    let order = Order::new().key(crate::Key::Payload(0)).hold(Hold::Fence(Fence::custom(|| Ok(()))));
+    let mut reader = Reader::new(rings, order).unwrap();
+    assert!(buffer.output(&1u64.to_ne_bytes()));
+    let inside = buffer.reserve(8).unwrap();
+    assert_eq!(errors(&mut reader, ""), 0, "it is too early");
+    assert_eq!(reader.engine.awaited.places.len(), 1);
+    reader.engine.awaited.places.iter_mut().for_each(|(_, found)| *found = long_ago());
+    assert_eq!(errors(&mut reader, "a program on CPU 0 has not committed for"), 2, "the first and the tenth");
+    buffer.submit(inside, &2u64.to_ne_bytes());
+    for key in [1, 2] {
+        assert_eq!(reader.next_timeout(MINUTE).unwrap().unwrap().key(), Some(key));
+    }
+    // A fence.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = std::sync::Mutex::new(ended);
+    let fence = Fence::custom(move || {
+        let _ = ended.lock().unwrap().recv();
+        Ok(())
+    });
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+    assert!(kernel.emit(0, 1, b""));
+    reader.engine.refresh();
+    reader.engine.prove(Instant::now() + HOUR);
+    assert_eq!(errors(&mut reader, ""), 0, "it is too early");
+    reader.engine.proof.as_mut().unwrap().set_begun(long_ago());
+    assert_eq!(errors(&mut reader, "a proof by custom has not come for"), 2);
+    drop(end);
+    assert_eq!(reader.next_timeout(MINUTE).unwrap().unwrap().key(), Some(1));
+}
