@@ -37,7 +37,7 @@ impl Proof {
     }
 
     /// Says that the proof under way began at another time, for tests.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn set_begun(&mut self, at: std::time::Instant) {
         if let Self::Fences(fences) = self {
             fences.course.begun = Some(at);

@@ -61,7 +61,7 @@ impl Ranges {
     }
 
     /// How many ranges there are.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn len(&self) -> usize {
         self.ranges.len()
     }
