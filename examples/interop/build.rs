@@ -6,7 +6,7 @@ use std::process::{Command, exit};
 
 const SOURCE: &str = "../order.bpf.c";
 /// The folder of `perfweave.bpf.h`. Your own tool writes `perfweave::Epochs::HEADER` to a file.
-const HEADERS: &str = "../../../src/order";
+const HEADERS: &str = "../../../src/proof";
 
 fn main() {
     println!("cargo::rerun-if-changed={SOURCE}");

@@ -39,7 +39,7 @@ fn no_error_names_a_path_of_the_library() {
     let mut all = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The simulated kernel is for tests of programs.
-    for room in ["error", "order", "reader", "record", "recorder", "ring", "rings", "sequence", "sys"] {
+    for room in ["error", "order", "proof", "reader", "record", "recorder", "ring", "rings", "sequence", "sys"] {
         sources(&root.join("src").join(room), &mut all);
     }
     for package in ["decode", "perf-data", "symbols"] {
