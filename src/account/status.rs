@@ -64,7 +64,8 @@ pub struct Status {
     /// How long the fence under way has taken so far. `None` if no fence is under way.
     pub fence: Option<Duration>,
     /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a
-    /// flush or a deadline waits for that, or has waited for it in vain: [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
+    /// flush or a deadline waits for that, or has waited for it in vain: [`ANY_CPU`](crate::ANY_CPU) for one that all
+    /// CPUs share.
     pub reserved: Option<u32>,
 }
 

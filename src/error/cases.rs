@@ -5,6 +5,7 @@ use crate::error::{ErrorKind, hint};
 use std::borrow::Cow;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// An error of opening, ordering, waiting for or reading rings.
 ///
@@ -156,6 +157,32 @@ impl Error {
     /// A fence has failed `times` times since the last report.
     pub(crate) fn fence_failed(kind: ErrorKind, source: io::Error, times: u64) -> Self {
         Self::new(kind, format!("a fence failed{}", repeated(times))).because(source)
+    }
+
+    /// So many events are held that no more are copied out of full rings, at `times` refreshes since the last report.
+    pub(crate) fn too_many_held(held: usize, times: u64) -> Self {
+        let message = format!("{held} events are held, so no more are copied out of full rings{}", repeated(times));
+        let hint = "see why no proof comes, or what writes so many small records: the kernel drops what does not fit";
+        Self::new(ErrorKind::Degraded, message).hinting(hint)
+    }
+
+    /// A program has been inside a reservation for so long, on a CPU if that is known. The reader was about to sleep
+    /// `times` times since the last report.
+    pub(crate) fn not_committed(cpu: Option<u32>, time: Duration, times: u64) -> Self {
+        let place = cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
+        let message = format!("a program{place} has not committed for {time:?} what it reserved in a BPF ring buffer");
+        let hint = "find the program that sleeps or is kept from its CPU: nothing after it can be read before";
+        Self::new(ErrorKind::Degraded, message + &repeated(times)).hinting(hint)
+    }
+
+    /// A proof has not come for so long. `times` as above.
+    pub(crate) fn no_proof(proof: &str, time: Duration, times: u64) -> Self {
+        let hint = match proof {
+            "epochs" => "find the program that has entered and does not leave",
+            _ => "see the kernel's log for stalls of RCU, and whether a real-time program never sleeps",
+        };
+        let message = format!("no proof has come by {proof} for {time:?}{}", repeated(times));
+        Self::new(ErrorKind::Degraded, message).hinting(hint)
     }
 
     /// Waiting has failed `times` times since the last report.

@@ -102,8 +102,8 @@ impl Order {
     /// 64 MiB unless set. With 0 nothing is copied.
     ///
     /// Holding a record must not cost another one. So held records are copied out of a ring once it is three quarters
-    /// full (less, if two of its longest records do not fit into the rest), or if the kernel would fill the rest of it within ten milliseconds: the time until a reader that is woken
-    /// has a CPU. At the bound they stay in their rings. The kernel drops what does not fit (discard mode in LTTng),
+    /// full (less, if two of its longest records do not fit into the rest), or if the kernel would fill the rest of it
+    /// within ten milliseconds: the time until a reader that is woken has a CPU. At the bound they stay in their rings. The kernel drops what does not fit (discard mode in LTTng),
     /// and counts it: [`Item::Lost`](crate::Item::Lost). No event leaves before the hold rule allows it.
     ///
     /// The index of held events comes besides: 16 bytes for each, also for one that lies in its ring, and some 100

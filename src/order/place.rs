@@ -124,7 +124,7 @@ impl Place {
         self.tag() == Tag::OTHER
     }
 
-    /// Its tag and position, to be combined by OR: tags of zero mean that all entries are plain.
+    /// Its tag among other bits, to be combined by OR: tags of zero mean that all entries are plain.
     #[inline(always)]
     pub(crate) fn bits(self) -> u64 {
         self.word

@@ -524,14 +524,17 @@ impl Engine {
     /// Reports a proof that does not come, with the program or the proof for which it waits. Not every time.
     fn report_delay(&mut self, now: Instant) -> Result<(), Error> {
         let inside = self.awaited.places.iter().min_by_key(|(_, found)| *found);
-        let inside = inside.map(|((cpu, _), found)| (Some(*cpu), now.saturating_duration_since(*found)));
-        let under_way = self.proof.as_ref().and_then(Proof::under_way).map(|time| (None, time));
-        let Some((cpu, time)) = [inside, under_way].into_iter().flatten().find(|(_, time)| *time > STALLED) else {
-            self.delays.succeeded();
-            return Ok(());
-        };
-        let times = self.delays.failed(false);
-        times.map_or(Ok(()), |_| Err(delayed(cpu, time, self.proof.as_ref().map_or("", Proof::name))))
+        let inside = inside.map(|((cpu, _), found)| (*cpu, now.saturating_duration_since(*found)));
+        if let Some((cpu, time)) = inside.filter(|(_, time)| *time > STALLED) {
+            let cpu = Some(cpu).filter(|cpu| *cpu != ANY_CPU);
+            return self.delays.failed(false).map_or(Ok(()), |times| Err(Error::not_committed(cpu, time, times)));
+        }
+        let proof = self.proof.as_ref().and_then(|proof| Some((proof.name(), proof.under_way()?)));
+        if let Some((name, time)) = proof.filter(|(_, time)| *time > STALLED) {
+            return self.delays.failed(false).map_or(Ok(()), |times| Err(Error::no_proof(name, time, times)));
+        }
+        self.delays.succeeded();
+        Ok(())
     }
 
     /// Begins the proof that releases held events, if it is time.
@@ -646,10 +649,7 @@ impl Engine {
     /// Reports that so many events are held that no more are copied out of rings that fill up. Not every time.
     fn report_too_many(&mut self) -> Result<(), Error> {
         let Some(times) = self.crowded.take() else { return Ok(()) };
-        let held = self.merge.held();
-        let message = format!("{held} events are held, so no more are copied out of full rings ({times} times)");
-        let hint = "see why no proof comes, or what writes so many small records: the kernel drops what does not fit";
-        Err(Error::new(ErrorKind::Degraded, message).hinting(hint))
+        Err(Error::too_many_held(self.merge.held(), times))
     }
 
     // Refreshes, and periodic work.
@@ -753,26 +753,6 @@ impl Engine {
         status.stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
         status.fence = self.proof.as_ref().and_then(Proof::under_way);
     }
-}
-
-/// The error for a proof that has not come for so long: of a program inside a reservation on a CPU, or of the proof
-/// itself, by its name.
-#[cold]
-fn delayed(cpu: Option<u32>, time: Duration, proof: &str) -> Error {
-    let (message, hint) = match cpu {
-        Some(cpu) => {
-            let program = if cpu == ANY_CPU { "a program".to_owned() } else { format!("a program on CPU {cpu}") };
-            (
-                format!("{program} has not committed for {time:?} what it reserved in a BPF ring buffer"),
-                "find the program that sleeps or is kept from its CPU: what comes after it cannot be proven before",
-            )
-        }
-        None => (
-            format!("a proof by {proof} has not come for {time:?}, and events are held for it"),
-            "see the kernel's log for stalls of RCU, and whether a real-time program never sleeps",
-        ),
-    };
-    Error::new(ErrorKind::Degraded, message).hinting(hint)
 }
 
 /// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word
