@@ -65,26 +65,28 @@ impl Error {
         self.0.source.as_ref()?.raw_os_error()
     }
 
+    /// An error of a package that stands on this one, such as one that opens events by their names or reads recordings:
+    /// what was tried, with all numbers and names.
     #[cold]
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<Text>) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let hint = Text::default();
         Self(Box::new(Inner { kind, message: message.into(), hint, event: None, source: None }))
     }
 
-    /// Adds the cause.
-    pub(crate) fn because(mut self, source: io::Error) -> Self {
+    /// Adds the cause, which the message then ends with.
+    pub fn because(mut self, source: io::Error) -> Self {
         self.0.source = Some(source);
         self
     }
 
-    /// Adds what helps. Empty if nothing is known to help.
-    pub(crate) fn hinting(mut self, hint: impl Into<Text>) -> Self {
+    /// Adds what helps, for [`hint`](Self::hint). Empty if nothing is known to help.
+    pub fn hinting(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.0.hint = hint.into();
         self
     }
 
-    /// Adds the event that the error is about.
-    pub(crate) fn about(mut self, event: &str) -> Self {
+    /// Adds the event that the error is about, for [`event`](Self::event).
+    pub fn about(mut self, event: &str) -> Self {
         self.0.event = Some(event.into());
         self
     }
