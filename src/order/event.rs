@@ -1,6 +1,6 @@
 //! Events: what the stream yields.
 
-use crate::order::certainty::Certainty;
+use crate::merge::certainty::Certainty;
 use crate::record::{Origin, Record};
 use crate::ring::{ANY_CPU, Bytes, Fault, Header};
 use crate::rings::Untraced;

@@ -1,8 +1,8 @@
 //! Events in place: one at a time, or a batch.
 
-use crate::order::certainty::Certainty;
+use crate::merge::certainty::Certainty;
+use crate::merge::place::Place;
 use crate::order::event::{Event, Item, OwnedEvent};
-use crate::order::place::Place;
 use crate::order::stream::{Stream, plain_record};
 use crate::record::Record;
 use crate::rings::CpuRing;

@@ -1,8 +1,9 @@
 //! Full rings: held records are copied out of them, up to a bound. Beyond it they stay, and the kernel drops what does
 //! not fit and counts it.
 
+use crate::merge::queue::Queue;
 use crate::order::MOST_HELD;
-use crate::order::index::{Index, ROOM};
+use crate::order::cursor::{Cursor, ROOM};
 use crate::order::stream::Stream;
 use crate::rings::{CpuRing, Rings};
 use std::time::Duration;
@@ -75,14 +76,14 @@ impl Full {
         self.has_too_many = false;
         let (mut memory, mut is_cleared) = (memory(cpu_rings), false);
         for at in 0..cpu_rings.len() {
-            let (cpu_ring, index) = (&cpu_rings[at], &stream.indexes[at]);
+            let (cpu_ring, cursor, queue) = (&cpu_rings[at], &stream.cursors[at], &stream.queues[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, index.newly_written(), time));
+            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written(), time));
             // Events that may leave are not held: the consumer makes space by taking them.
-            let is_out = flows || index.back().is_none_or(|back| stream.frontier.admits(back));
+            let is_out = flows || queue.back().is_none_or(|back| stream.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            if used <= mark_of(size, index.longest()).min(size.saturating_sub(soon)) || is_out || stays {
+            if used <= mark_of(size, queue.longest).min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
             if has_too_many {
@@ -90,21 +91,21 @@ impl Full {
                 continue;
             }
             // Of one ring at most 4 GiB: what lies in it takes half of that at most.
-            if !index.spans(size) {
+            if !cursor.spans(queue, size) {
                 continue;
             }
-            let cursor = index.cursor();
-            let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, cursor);
+            let end = cursor.cursor();
+            let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, end);
             if memory + more(cpu_ring) > self.most_held && !std::mem::replace(&mut is_cleared, true) {
                 // What rings keep for their next burst serves this one.
                 cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
                 memory = self::memory(cpu_rings);
             }
-            let (cpu_ring, index) = (&mut cpu_rings[at], &mut stream.indexes[at]);
+            let (cpu_ring, cursor) = (&mut cpu_rings[at], &mut stream.cursors[at]);
             let more = more(cpu_ring);
             if memory + more <= self.most_held {
                 memory += more;
-                index.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, cursor);
+                cursor.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, end);
             }
         }
         let counts = &mut stream.counts;
@@ -117,7 +118,8 @@ impl Full {
         if self.refreshed == WINDOW {
             self.refreshed = 0;
             cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
-            stream.indexes.iter_mut().for_each(Index::shrink);
+            stream.queues.iter_mut().for_each(Queue::shrink);
+            stream.cursors.iter_mut().for_each(Cursor::shrink);
             stream.far.shrink_to(ROOM);
         }
     }

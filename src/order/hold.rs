@@ -1,7 +1,7 @@
-//! The choice of a hold rule. What each does is in rules.rs.
+//! The choice of a hold rule. What each does is in merge/rules.rs.
 
 use crate::error::Error;
-use crate::order::rules::Rule;
+use crate::merge::rules::Rule;
 use crate::proof::barrier::Barrier;
 use crate::proof::epochs::Epochs;
 use crate::proof::fence::Fence;

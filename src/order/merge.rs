@@ -6,16 +6,17 @@ mod tests;
 use crate::account::cpu::Account;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
+use crate::merge::frontier::Frontier;
+use crate::merge::place::RINGS;
+use crate::merge::queue::Queue;
+use crate::merge::rules::Rule;
 use crate::order::Order;
+use crate::order::cursor::{Cursor, Indexing, catches_up};
 use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::footprint;
-use crate::order::frontier::Frontier;
 use crate::order::full::Full;
-use crate::order::index::{Index, Indexing};
 use crate::order::key::{Key, Keys};
-use crate::order::place::RINGS;
-use crate::order::rules::Rule;
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
 use crate::ring::{ANY_CPU, Ring};
@@ -95,11 +96,11 @@ pub struct Merge {
     /// What is done about rings that fill up.
     pub(crate) full: Full,
     /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind
-    /// ([`Index::catches_up`]).
+    /// ([`catches_up`]).
     pub(crate) keep_behind: bool,
     /// Whether the last refresh indexed everything.
     whole: bool,
-    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until
+    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Cursor::sighted`]), until
     /// everything before is indexed.
     sighting: Option<u64>,
 }
@@ -129,18 +130,13 @@ impl Merge {
         if complete {
             footprint::check(&mut rings, &keys)?;
         }
-        let indexes = rings
-            .cpu_rings
-            .iter()
-            .enumerate()
-            .map(|(ring_index, cpu_ring)| index_of(ring_index, cpu_ring, &keys))
-            .collect();
+        let cursors = rings.cpu_rings.iter().map(|cpu_ring| cursor_of(cpu_ring, &keys)).collect();
         let sequence = dense.map(Tracker::new);
         if sequence.is_some() {
             keys.count_up();
         }
-        let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
-        let mut stream = Stream::new(keys, indexes, frontier, sequence);
+        let frontier = if complete { Frontier::complete() } else { Frontier::new(rule) };
+        let mut stream = Stream::new(keys, cursors, frontier, sequence);
         stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
         stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
@@ -221,7 +217,7 @@ impl Merge {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
         (stream.in_batch, stream.rushed) = (false, false);
-        let largest = stream.indexes.iter().filter_map(Index::largest).max();
+        let largest = stream.cursors.iter().filter_map(Cursor::largest).max();
         // With a key in the future, what a fence proves is a reading of the clock instead.
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
@@ -254,12 +250,12 @@ impl Merge {
             return Some(now);
         }
         let since = *self.sighting.get_or_insert_with(|| {
-            for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
-                index.sighted = cpu_ring.ring.reserved();
+            for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut self.stream.cursors) {
+                cursor.sighted = cpu_ring.ring.reserved();
             }
             now
         });
-        self.stream.indexes.iter().all(Index::is_past_sighted).then(|| {
+        self.stream.cursors.iter().all(Cursor::is_past_sighted).then(|| {
             self.sighting = None;
             since
         })
@@ -267,10 +263,10 @@ impl Merge {
 
     /// Indexes the new records of each ring.
     fn index(&mut self) {
-        let Stream { keys, indexes, far, .. } = &mut self.stream;
-        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(indexes) {
-            let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
-            refresh(index, cpu_ring, Indexing { keys, far });
+        let Stream { keys, queues, cursors, far, .. } = &mut self.stream;
+        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
+            let refresh = if self.keep_behind { Cursor::refresh_behind } else { Cursor::refresh };
+            refresh(cursor, cpu_ring, &mut Indexing { queue, far, keys });
         }
     }
 
@@ -318,7 +314,7 @@ impl Merge {
         for cpu_ring in new {
             // After the other rings of that CPU: ring indexes decide between equal keys.
             let ring_index = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
-            self.stream.insert(ring_index, index_of(ring_index, &cpu_ring, &self.stream.keys));
+            self.stream.insert(ring_index, cursor_of(&cpu_ring, &self.stream.keys));
             self.rings.cpu_rings.insert(ring_index, cpu_ring);
             if let Some((ring, _)) = &mut self.stream.anomaly_reported_of {
                 // The new ring has moved those from its place on.
@@ -341,7 +337,7 @@ impl Merge {
         }
         let begins = self.stream.frontier.begin_proof();
         if begins {
-            self.stream.indexes.iter_mut().for_each(Index::proof_begins);
+            self.stream.cursors.iter_mut().for_each(Cursor::proof_begins);
         }
         begins
     }
@@ -379,9 +375,9 @@ impl Merge {
 
     /// The rings with reservations for which a proof or a report waits.
     fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
-        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.cursors);
         let awaited =
-            cpu_rings.filter(|(cpu_ring, index)| cpu_ring.ring.properties().reserves && !index.is_past_reserved());
+            cpu_rings.filter(|(cpu_ring, cursor)| cpu_ring.ring.properties().reserves && !cursor.is_past_reserved());
         awaited.map(|(cpu_ring, _)| cpu_ring)
     }
 
@@ -395,8 +391,8 @@ impl Merge {
     pub(crate) fn writers(&mut self) -> impl Iterator<Item = u32> {
         // What was merged is held too.
         self.stream.sync();
-        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
-        let holding = cpu_rings.filter(|(_, index)| index.len() > 0).map(|(cpu_ring, _)| cpu_ring.origin.cpu);
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.queues);
+        let holding = cpu_rings.filter(|(_, queue)| queue.held() > 0).map(|(cpu_ring, _)| cpu_ring.origin.cpu);
         let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
         holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
     }
@@ -430,15 +426,16 @@ impl Merge {
         let all = std::mem::take(&mut self.stream.in_batch);
         let Rings { cpu_rings, control, .. } = &mut self.rings;
         let mut is_forked = None;
-        for (cpu_ring, index) in cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+        let Stream { queues, cursors, rushed, .. } = &mut self.stream;
+        for ((cpu_ring, cursor), queue) in cpu_rings.iter_mut().zip(cursors).zip(queues) {
             // The next refresh decides whether to catch up.
-            if (all || index.is_tail_due()) && !index.catches_up(cpu_ring) {
+            if (all || cursor.is_tail_due(queue)) && !catches_up(cpu_ring, queue) {
                 // Asked once, because it is a system call.
                 if *is_forked.get_or_insert_with(|| control.is_forked()) {
                     return;
                 }
-                index.advance_tail(cpu_ring);
-                self.stream.rushed |= index.fills_up(&cpu_ring.ring);
+                cursor.advance_tail(cpu_ring, queue);
+                *rushed |= cursor.fills_up(&cpu_ring.ring, queue);
             }
         }
     }
@@ -507,9 +504,10 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.stream.sync();
         self.stream.in_batch = false;
-        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
-            if !self.keep_behind || !index.catches_up(cpu_ring) {
-                index.advance_tail(cpu_ring);
+        let Stream { queues, cursors, .. } = &mut self.stream;
+        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
+            if !self.keep_behind || !catches_up(cpu_ring, queue) {
+                cursor.advance_tail(cpu_ring, queue);
             }
         }
     }
@@ -547,23 +545,23 @@ impl Merge {
 
     /// Bytes that were written into all of these rings, as far as they are indexed.
     pub(crate) fn written(&self) -> u64 {
-        let all = self.rings.cpu_rings.iter().zip(&self.stream.indexes);
+        let all = self.rings.cpu_rings.iter().zip(&self.stream.cursors);
         let unheard = all.filter(|(cpu_ring, _)| cpu_ring.ring.properties().wakes_when_drained);
-        unheard.map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
+        unheard.map(|(_, cursor)| cursor.cursor()).fold(0, u64::wrapping_add)
     }
 
     // The events before a report: all that were in the rings when it was requested, and none newer.
 
     /// Records how far the rings were written, or reserved, at the last refresh.
     pub(crate) fn mark_heads(&mut self) {
-        for (cpu_ring, index) in self.rings.cpu_rings.iter().zip(&mut self.stream.indexes) {
-            index.marked = cpu_ring.ring.reserved();
+        for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut self.stream.cursors) {
+            cursor.marked = cpu_ring.ring.reserved();
         }
     }
 
     /// Whether the merge has indexed everything that was in the rings when heads were marked.
     pub(crate) fn is_past_marks(&self) -> bool {
-        self.stream.indexes.iter().all(Index::is_past_marked)
+        self.stream.cursors.iter().all(Cursor::is_past_marked)
     }
 
     /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`].
@@ -583,8 +581,11 @@ impl Merge {
     /// on another CPU.
     pub(crate) fn raise_cap(&mut self) -> bool {
         self.stream.sync();
-        let (mut all, far) = (self.rings.cpu_rings.iter().zip(&self.stream.indexes), &self.stream.far);
-        let raises = all.any(|(cpu_ring, index)| cpu_ring.origin.is_adopted && !index.is_in_one_piece(cpu_ring, far));
+        let Stream { queues, cursors, far, .. } = &self.stream;
+        let mut all = self.rings.cpu_rings.iter().zip(cursors).zip(queues);
+        let raises = all.any(|((cpu_ring, cursor), queue)| {
+            cpu_ring.origin.is_adopted && !cursor.is_in_one_piece(cpu_ring, queue, far)
+        });
         if raises {
             self.stream.frontier.set_cap();
         }
@@ -625,13 +626,13 @@ impl Merge {
     /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
     /// before it reports a flush.
     pub fn read_losses(&mut self) -> bool {
-        self.read_losses_of(|_, _| true, false)
+        self.read_losses_of(|_, _, _| true, false)
     }
 
     /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with
     /// LOST records of the same losses, come after the report.
     pub(crate) fn read_losses_before_report(&mut self) {
-        self.read_losses_of(|_, _| true, true);
+        self.read_losses_of(|_, _, _| true, true);
         // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is
         // newer.
         self.suspect_losses();
@@ -640,18 +641,19 @@ impl Merge {
     /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What
     /// programs count needs no pause in the stream: no LOST record will come.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        let may_ask = |cpu_ring: &CpuRing, index: &Index| all || index.len() == 0 || cpu_ring.losses.are_cheap();
-        self.read_losses_of(|cpu_ring, index| index.suspect && may_ask(cpu_ring, index), false)
+        let may_ask = |cpu_ring: &CpuRing, queue: &Queue| all || queue.held() == 0 || cpu_ring.losses.are_cheap();
+        self.read_losses_of(|cpu_ring, cursor, queue| cursor.suspect && may_ask(cpu_ring, queue), false)
     }
 
-    fn read_losses_of(&mut self, which: impl Fn(&CpuRing, &Index) -> bool, before_report: bool) -> bool {
+    fn read_losses_of(&mut self, which: impl Fn(&CpuRing, &Cursor, &Queue) -> bool, before_report: bool) -> bool {
         self.stream.sync();
         let held = self.held();
-        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
-            if which(cpu_ring, index)
+        let Stream { queues, cursors, .. } = &mut self.stream;
+        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
+            if which(cpu_ring, cursor, queue)
                 && let Some(total) = cpu_ring.losses.read()
             {
-                index.dropped(total, cpu_ring.losses.reported(), before_report);
+                cursor.dropped(queue, total, cpu_ring.losses.reported(), before_report);
             }
         }
         self.held() > held
@@ -659,7 +661,7 @@ impl Merge {
 
     /// Records may have been dropped from any ring, because output was paused.
     pub(crate) fn suspect_losses(&mut self) {
-        self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
+        self.stream.cursors.iter_mut().for_each(|cursor| cursor.suspect = true);
     }
 
     /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call,
@@ -686,15 +688,15 @@ impl Merge {
         accounts.clear();
         *status = Status {
             accounts,
-            numbers: self.stream.indexes.iter().any(|index| index.numbers.is_some()),
+            numbers: self.stream.cursors.iter().any(|cursor| cursor.numbers.is_some()),
             held: self.held(),
             lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
             next: top.map(|top| (self.rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
             reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
             ..self.stream.counts
         };
-        for (ring_index, (cpu_ring, index)) in self.rings.cpu_rings.iter().zip(&self.stream.indexes).enumerate() {
-            status.add(self.account(ring_index, cpu_ring, index, asks));
+        for (ring_index, (cpu_ring, cursor)) in self.rings.cpu_rings.iter().zip(&self.stream.cursors).enumerate() {
+            status.add(self.account(ring_index, cpu_ring, cursor, asks));
         }
         for (cpu, untraced) in self.rings.untraced.times() {
             status.add_untraced(cpu, untraced);
@@ -711,15 +713,15 @@ impl Merge {
     }
 
     /// The account of one ring.
-    fn account(&self, ring_index: usize, cpu_ring: &CpuRing, index: &Index, asks: bool) -> Account {
-        let (counts, numbers, yielded) = (index.counts(), index.number_counts(), self.stream.records(ring_index));
+    fn account(&self, ring_index: usize, cpu_ring: &CpuRing, cursor: &Cursor, asks: bool) -> Account {
+        let (counts, numbers, yielded) = (cursor.counts(), cursor.number_counts(), self.stream.records(ring_index));
         let total = if asks { cpu_ring.losses.read() } else { None };
-        let reported = cpu_ring.losses.reported().saturating_add(index.reported_ahead());
+        let reported = cpu_ring.losses.reported().saturating_add(cursor.reported_ahead());
         let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(reported);
         // What a reader that is dropped takes with it, and samples that the processor itself lost: no ring was full.
         let lost = lost.saturating_add(counts.dropped).saturating_add(cpu_ring.losses.samples());
-        let unindexed = if asks { cpu_ring.records_from(index.cursor()) } else { 0 };
-        let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
+        let unindexed = if asks { cpu_ring.records_from(cursor.cursor()) } else { 0 };
+        let missing = numbers.missing.saturating_add(cursor.numbers.as_ref().map_or(0, CpuNumbers::open));
         Account {
             cpu: Some(cpu_ring.origin.cpu),
             size: cpu_ring.ring.size(),
@@ -807,9 +809,9 @@ fn too_many(rings: usize, most: usize) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
 }
 
-/// The index of a ring of which nothing is read yet.
-fn index_of(ring_index: usize, cpu_ring: &CpuRing, keys: &Keys) -> Index {
-    Index::new(ring_index, cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
+/// The cursor of a ring of which nothing is read yet.
+fn cursor_of(cpu_ring: &CpuRing, keys: &Keys) -> Cursor {
+    Cursor::new(cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
 }
 
 /// A BPF ring buffer outlives its reader, and the next one begins at the first record that this one has not yielded and
@@ -819,12 +821,13 @@ impl Drop for Merge {
         // The tails are the parent's in a forked child. A lost head has none to store.
         let is_forked = self.rings.control().is_forked();
         self.stream.sync();
-        for (cpu_ring, index) in self.rings.cpu_rings.iter_mut().zip(&mut self.stream.indexes) {
+        let Stream { queues, cursors, far, .. } = &mut self.stream;
+        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
             if !is_forked {
-                index.advance_tail(cpu_ring);
+                cursor.advance_tail(cpu_ring, queue);
             }
             if cpu_ring.origin.is_adopted {
-                index.drop_copied(&cpu_ring.ring, &self.stream.far);
+                cursor.drop_copied(&cpu_ring.ring, queue, far);
             }
         }
         let status = self.status();

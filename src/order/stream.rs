@@ -1,13 +1,15 @@
 //! The merged stream: which event comes next, which notices come before it, and what taking it changes.
 
 use crate::account::status::Status;
-use crate::order::array::Array;
-use crate::order::certainty::Certainty;
+use crate::merge::array::Array;
+use crate::merge::certainty::Certainty;
+use crate::merge::frontier::Frontier;
+use crate::merge::place::{Keyed, Place, Tag};
+use crate::merge::queue::{Far, Queue};
+use crate::order::cursor::{Cursor, ROOM};
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
-use crate::order::frontier::Frontier;
-use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
-use crate::order::place::{Keyed, Note, Place, Tag};
+use crate::order::note::Note;
 use crate::order::self_filter::{SelfFilter, Tracers};
 use crate::record::Record;
 use crate::rings::{CpuRing, Untraced};
@@ -20,10 +22,12 @@ use std::ops::ControlFlow;
 /// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
-    pub(crate) indexes: Vec<Index>,
+    /// The queue of each ring, and its cursor.
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) cursors: Vec<Cursor>,
     /// Records out of order whose places in their queues are far away.
     pub(crate) far: Far,
-    /// The next places, taken out of the indexes in order.
+    /// The next places, taken out of the queues in order.
     pub(crate) array: Array,
     pub(crate) frontier: Frontier,
     pub(crate) sequence: Option<Tracker>,
@@ -73,12 +77,13 @@ pub(crate) enum Notice {
 }
 
 impl Stream {
-    pub(crate) fn new(keys: Keys, indexes: Vec<Index>, frontier: Frontier, sequence: Option<Tracker>) -> Self {
+    pub(crate) fn new(keys: Keys, cursors: Vec<Cursor>, frontier: Frontier, sequence: Option<Tracker>) -> Self {
         Self {
-            array: Array::new(indexes.len()),
+            array: Array::new(cursors.len()),
+            queues: (0..cursors.len()).map(Queue::new).collect(),
             far: Far::with_capacity_min(ROOM),
             keys,
-            indexes,
+            cursors,
             frontier,
             sequence,
             last: 0,
@@ -95,25 +100,26 @@ impl Stream {
 
     /// The numbers of each ring, if its records have any.
     pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut CpuNumbers> {
-        self.indexes.iter_mut().filter_map(|index| index.numbers.as_mut())
+        self.cursors.iter_mut().filter_map(|cursor| cursor.numbers.as_mut())
     }
 
-    /// Adds the index of a new ring. Nothing is merged.
-    pub(crate) fn insert(&mut self, ring_index: usize, index: Index) {
-        self.indexes[ring_index..].iter_mut().for_each(Index::move_ring_index);
+    /// Adds a new ring. Nothing is merged.
+    pub(crate) fn insert(&mut self, ring_index: usize, cursor: Cursor) {
+        self.queues[ring_index..].iter_mut().for_each(Queue::move_ring_index);
         let moved = |place: Place| if place.ring_index() >= ring_index { place.moved(1) } else { place };
         // The order stays the same.
         let far: Vec<_> = self.far.drain().map(moved).collect();
         self.far.extend(far);
-        self.indexes.insert(ring_index, index);
-        self.array.resize(self.indexes.len());
+        self.queues.insert(ring_index, Queue::new(ring_index));
+        self.cursors.insert(ring_index, cursor);
+        self.array.resize(self.queues.len());
     }
 
     /// How many events are indexed and not yet yielded.
     pub(crate) fn held(&self) -> usize {
-        // A loss that lies in no ring stays in its index until it is yielded.
+        // A loss that lies in no ring stays in its queue until it is yielded.
         let merged = self.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
-        self.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
+        self.queues.iter().map(Queue::held).sum::<usize>() + merged.count()
     }
 
     // Which event comes next.
@@ -123,7 +129,7 @@ impl Stream {
     pub(crate) fn sync(&mut self) {
         // First, because the array forgets what was yielded last.
         self.last = self.last();
-        self.counts.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
+        self.counts.left_out -= self.array.put_back(&mut self.queues, &mut self.far) as u64;
     }
 
     /// Whether the next event is picked, or may be yielded without another look.
@@ -182,7 +188,7 @@ impl Stream {
         // Numbers leave without a fence. What has no key has the smallest one.
         let frontier = if self.sequence.is_some() { u64::MAX } else { self.frontier.largest_admitted().unwrap_or(0) };
         self.last = self.last();
-        self.array.merge(&mut self.indexes, &mut self.far, frontier)
+        self.array.merge(&mut self.queues, &mut self.far, frontier)
     }
 
     /// Whether a number leaves without a fence.
@@ -264,18 +270,18 @@ impl Stream {
     #[cold]
     #[inline(never)]
     pub(crate) fn check_fill(&mut self, cpu_rings: &[CpuRing]) {
-        // The index takes what was merged for yielded. So it can be asked only between two blocks.
+        // The queue takes what was merged for yielded. So it can be asked only between two blocks.
         if !self.array.is_empty() {
             return;
         }
-        for (index, cpu_ring) in self.indexes.iter_mut().zip(cpu_rings) {
-            self.rushed |= index.fills_up(&cpu_ring.ring);
+        for ((cursor, queue), cpu_ring) in self.cursors.iter_mut().zip(&self.queues).zip(cpu_rings) {
+            self.rushed |= cursor.fills_up(&cpu_ring.ring, queue);
         }
     }
 
     /// The place with the smallest key that was not yielded.
     pub(crate) fn top(&self) -> Option<Place> {
-        let rings = || self.indexes.iter().flat_map(|index| [index.front(), index.loose()]).flatten();
+        let rings = || self.queues.iter().flat_map(|queue| [queue.front(), queue.loose]).flatten();
         // What is merged is smaller than everything that is not (I7).
         self.array.left().first().copied().or_else(|| rings().chain(self.far.peek().copied()).min())
     }
@@ -298,18 +304,20 @@ impl Stream {
 
     /// The position before which everything of a ring is yielded, or was discarded.
     pub(crate) fn tail(&self, ring_index: usize) -> u64 {
-        let index = &self.indexes[ring_index];
-        self.in_array(ring_index).map(|place| index.position(place)).fold(index.tail(), u64::min)
+        let cursor = &self.cursors[ring_index];
+        let tail = cursor.tail(&self.queues[ring_index]);
+        self.in_array(ring_index).map(|place| cursor.position(place)).fold(tail, u64::min)
     }
 
     /// Records of a ring that were yielded.
     pub(crate) fn records(&self, ring_index: usize) -> u64 {
-        self.indexes[ring_index].records_taken() - self.in_array(ring_index).count() as u64
+        self.cursors[ring_index].records_taken(&self.queues[ring_index]) - self.in_array(ring_index).count() as u64
     }
 
     /// Bytes of a ring that were seen and not yielded.
     pub(crate) fn unread(&self, ring_index: usize) -> u64 {
-        self.indexes[ring_index].unread() + self.in_array(ring_index).map(Place::size).sum::<u64>()
+        self.cursors[ring_index].unread(&self.queues[ring_index])
+            + self.in_array(ring_index).map(Place::size).sum::<u64>()
     }
 
     // Items other than plain records, and notices before a record: the cold half.
@@ -343,7 +351,7 @@ impl Stream {
     #[inline(never)]
     fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
-        let note = self.indexes[place.ring_index()].note(place);
+        let note = self.cursors[place.ring_index()].note(place);
         if matches!(note, Some(Note::Reported)) {
             self.pass(place);
             return None;
@@ -397,14 +405,14 @@ impl Stream {
     }
 
     fn keyed(&self, place: Place) -> Keyed {
-        self.indexes[place.ring_index()].keyed(place)
+        self.cursors[place.ring_index()].keyed(place)
     }
 
     /// Certainty and lateness of the record before a place that has its key.
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
-        match self.indexes[place.ring_index()].yielded {
+        match self.cursors[place.ring_index()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.keys.are_sure() || Some(place.key) <= self.indexes[place.ring_index()].unproven => {
+            _ if !self.keys.are_sure() || Some(place.key) <= self.cursors[place.ring_index()].unproven => {
                 (Certainty::Assumed, 0)
             }
             // It was a plain one.
@@ -429,7 +437,7 @@ impl Stream {
 
     /// The ring and the position of a place.
     fn name_of(&self, place: Place) -> (u32, u64) {
-        (place.ring_index() as u32, self.indexes[place.ring_index()].position(place))
+        (place.ring_index() as u32, self.cursors[place.ring_index()].position(place))
     }
 
     /// The notice about numbers of the record's CPU.
@@ -437,13 +445,13 @@ impl Stream {
         let place = self.picked.place;
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
-                let index = &self.indexes[place.ring_index()];
-                let numbers = index.numbers.as_ref()?;
+                let cursor = &self.cursors[place.ring_index()];
+                let numbers = cursor.numbers.as_ref()?;
                 let gap = numbers.of(cpu)?.gap(&hole)?;
                 // The frontier's own key proves nothing of numbers that were drawn at the same time.
                 let proven = !self.frontier.rule.is_proof()
                     || Some(place.key) < self.frontier.key
-                    || numbers.are_proven_before(index.position(place));
+                    || numbers.are_proven_before(cursor.position(place));
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves
                 // nothing.
                 let own = self.keyed(place) == Keyed::Own && proven;
@@ -461,9 +469,9 @@ impl Stream {
     /// The picked record, if the picked event is one.
     pub(crate) fn picked_record<'a>(&self, cpu_rings: &'a [CpuRing]) -> Option<Record<'a>> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
-        let is_record = notice.is_none() && index.note(place).is_none_or(|note| note.is_of_a_record());
-        is_record.then(|| Record::again(cpu_ring.bytes(index.position(place), index.len_of(place)), &cpu_ring.origin))
+        let (cursor, cpu_ring) = (&self.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
+        let is_record = notice.is_none() && cursor.note(place).is_none_or(|note| note.is_of_a_record());
+        is_record.then(|| Record::again(cpu_ring.bytes(cursor.position(place), cursor.len_of(place)), &cpu_ring.origin))
     }
 
     /// The key of the picked event.
@@ -475,7 +483,7 @@ impl Stream {
     /// Bytes of the picked event in its ring.
     pub(crate) fn picked_len(&self) -> u64 {
         let Pick { place, notice, .. } = self.picked;
-        if notice.is_some() { 0 } else { self.indexes[place.ring_index()].len_of(place) }
+        if notice.is_some() { 0 } else { self.cursors[place.ring_index()].len_of(place) }
     }
 
     /// The picked event.
@@ -491,18 +499,18 @@ impl Stream {
     #[inline(never)]
     fn other<'a>(&self, cpu_rings: &'a [CpuRing]) -> Item<'a> {
         let Pick { place, notice, .. } = self.picked;
-        let (index, cpu_ring) = (&self.indexes[place.ring_index()], &cpu_rings[place.ring_index()]);
+        let (cursor, cpu_ring) = (&self.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
         let cpu = cpu_ring.origin.cpu;
         if let Some(notice) = notice {
             return self.notice_item(&notice, cpu);
         }
-        match index.note(place) {
+        match cursor.note(place) {
             Some(Note::Lost { id, count, after }) => {
                 let (after, until) = (after, self.picked_key());
                 Item::Lost(Lost { cpu, count, id, source: cpu_ring.origin.source(id), after, until })
             }
             Some(Note::Fault { fault, len }) => {
-                Item::Damage(Damage { cpu, fault, bytes: cpu_ring.bytes(index.position(place), len.into()) })
+                Item::Damage(Damage { cpu, fault, bytes: cpu_ring.bytes(cursor.position(place), len.into()) })
             }
             _ => unreachable!("all others are records, or passed over"),
         }
@@ -523,14 +531,14 @@ impl Stream {
             }
             Notice::Gap { first, last } => {
                 // Before any record `last` is 0, which would look like a key.
-                let any = (0..self.indexes.len()).any(|ring_index| self.records(ring_index) > 0);
+                let any = (0..self.cursors.len()).any(|ring_index| self.records(ring_index) > 0);
                 let after = any.then_some(self.last);
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first, last, count, after, until: own() })
             }
             Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
-                let numbers = self.indexes[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
+                let numbers = self.cursors[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after, until: own() })
             }
@@ -555,15 +563,15 @@ impl Stream {
             return self.commit_notice(notice);
         }
         let keyed = self.keyed(place);
-        let index = &mut self.indexes[place.ring_index()];
-        match index.note(place) {
-            Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
-            Some(Note::Fault { .. }) => index.counts_mut().corrupt += 1,
+        let cursor = &mut self.cursors[place.ring_index()];
+        match cursor.note(place) {
+            Some(Note::Lost { count, .. }) => cursor.counts_mut().lost = cursor.counts().lost.saturating_add(count),
+            Some(Note::Fault { .. }) => cursor.counts_mut().corrupt += 1,
             _ => {
                 if keyed == Keyed::Own {
-                    index.yielded = Some((place.key, certainty, late_by));
+                    cursor.yielded = Some((place.key, certainty, late_by));
                     if certainty != Certainty::Proven {
-                        index.unproven = index.unproven.max(Some(place.key));
+                        cursor.unproven = cursor.unproven.max(Some(place.key));
                     }
                     self.last = self.last.max(place.key);
                     self.pass_number(place.key, certainty);
@@ -579,7 +587,7 @@ impl Stream {
     /// Passes the next place of the array.
     fn pass(&mut self, place: Place) {
         self.array.pass();
-        self.indexes[place.ring_index()].take(place);
+        self.cursors[place.ring_index()].take(place, &mut self.queues[place.ring_index()]);
     }
 
     /// Advances a dense sequence past a record that is taken.
@@ -597,7 +605,7 @@ impl Stream {
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = self.indexes[self.picked.place.ring_index()].counts_mut();
+        let counts = self.cursors[self.picked.place.ring_index()].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
@@ -623,12 +631,12 @@ impl Stream {
                 self.anomaly_reported_of = Some(self.name_of(place));
             }
             Notice::OwnGap { cpu, gap, .. } => {
-                if let Some(numbers) = self.indexes[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
+                if let Some(numbers) = self.cursors[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
                     // Other numbers of the hole may be missing: the record is picked again and asks for them.
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.indexes[ring_index].mark_reported(place),
+            Notice::OwnAnomaly { .. } => self.cursors[ring_index].mark_reported(place),
         }
     }
 }

@@ -8,9 +8,9 @@ mod tests;
 
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, Repeats};
+use crate::merge::rules::Rule;
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
-use crate::order::rules::Rule;
 use crate::order::{self, Order};
 use crate::proof::fence::Fence;
 use crate::proof::kinds::Proof;

@@ -10,8 +10,8 @@
 //! events, it rests before it refreshes again. It gathers as many events as make a wake-up cheap, but no longer than
 //! [`Order::latency`](crate::Order::latency) allows.
 
+use crate::merge::rules::Rule;
 use crate::order::hold::Hold;
-use crate::order::rules::Rule;
 use crate::proof::fence::Fence;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Reading rings without order: the fullest ring first, each ring's records in the order of the ring.
 
-use crate::order::certainty::Certainty;
+use crate::merge::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};

@@ -1,7 +1,7 @@
 //! Recording: rings in overwrite mode, how they are stopped, and how their events are read back in order.
 
 use crate::error::Error;
-use crate::order::certainty::Certainty;
+use crate::merge::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The floors of the house from the ground up, each with its rooms from left to right. A room may use those of the
 /// floors below, those on its left, and itself. Inside a room, concepts decide.
 const FLOORS: [&[&str]; 4] = [
-    &["instrument", "sys", "error"],
+    &["instrument", "merge", "sys", "error"],
     &["ring", "record", "sequence", "account"],
     &["rings", "proof"],
     &["order", "reader", "recorder", "sim", "guide"],
@@ -64,6 +64,18 @@ fn no_room_knows_what_is_above_it_or_on_its_right() {
             let at = rooms.iter().position(|room| *room == name);
             let at = at.unwrap_or_else(|| panic!("{room} uses crate::{name}, which is no room"));
             assert!(at <= place, "{room} uses {name}, which is above it or on its right");
+        }
+    }
+}
+
+/// The merge knows no ring, no kernel and no record: it can be read, drawn and tested by itself, with its tests.
+#[test]
+fn the_merge_uses_no_other_room() {
+    for path in fs::read_dir(src().join("merge")).unwrap().map(|entry| entry.unwrap().path()) {
+        let path = if path.is_dir() { path.join("tests.rs") } else { path };
+        for name in used(&fs::read_to_string(&path).unwrap(), "crate::") {
+            // Counters of steps, for tests alone.
+            assert!(["merge", "instrument"].contains(&&*name), "{} uses {name}", path.display());
         }
     }
 }

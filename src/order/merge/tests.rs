@@ -152,8 +152,8 @@ fn what_a_burst_took_is_given_back_within_64_refreshes() {
     let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024, true, 0));
     let mut merge = Merge::new(kernel.rings(), Order::new().numbers(crate::Sequence::u64(0))).unwrap();
     let memory = |merge: &Merge| {
-        let index = &merge.stream.indexes[0];
-        (merge.status().memory, merge.stream.far.capacity(), index.room())
+        let stream = &merge.stream;
+        (merge.status().memory, stream.far.capacity(), [stream.queues[0].blocks(), stream.cursors[0].room()])
     };
     merge.refresh(0);
     let empty = memory(&merge);

@@ -3,7 +3,7 @@
 
 use super::{Fences, Shared, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::order::frontier::Frontier;
+use crate::merge::frontier::Frontier;
 use crate::order::hold::Hold;
 use crate::proof::proves::Proves;
 use crate::sys::thread::Thread;

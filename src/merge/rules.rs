@@ -8,10 +8,7 @@
 //! | [`Hold::None`](crate::Hold::None) | nothing | what was found |
 //!
 //! A new rule is a variant here and of [`Hold`](crate::Hold), and a row in docs/guide/hold_rules.md. The
-//! [`Frontier`](crate::order::frontier::Frontier) has the keys that a rule goes by.
-
-#[cfg(all(test, not(loom)))]
-mod tests;
+//! [`Frontier`](crate::merge::frontier::Frontier) has the keys that a rule goes by.
 
 use std::time::Duration;
 

@@ -1,35 +1,27 @@
-//! One ring's unyielded records in key order, and its tail in ring order.
+//! How far one ring is indexed: its new records become places of its queue, and its tail follows what was yielded.
 //!
-//! A ring is not sorted inside. A writer may be interrupted between drawing its key and reserving its place. Its record
-//! then lies after the interrupt's record, which has a larger key. So the index covers everything between the tail and
-//! the last head seen, and a ring offers its smallest unyielded key instead of its oldest record.
-//!
-//! The index is a queue of places in the order of keys. A record whose key is not smaller than those before it is
-//! appended. Any other record is *out of order*: it is put among the last few places by shifting them. If its place is
-//! farther away, it goes into a heap that all rings share. So the first places of the queue lie near the tail, and what
-//! is in the heap lies behind a place of the queue that is yielded later.
+//! The queue has the places in the order of keys ([`Queue`]). The cursor has the ring's side of them, in the order of
+//! positions: what was seen, the notes on places, losses, numbers, and the tail.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod walk;
 
 use crate::instrument::step;
-use crate::order::certainty::Certainty;
+use crate::merge::REACH_BYTES;
+use crate::merge::certainty::Certainty;
+use crate::merge::place::{Keyed, Place, SPAN, Tag};
+use crate::merge::queue::{Far, Queue};
 use crate::order::key::{Keys, Plain};
-use crate::order::place::{Keyed, Note, Place, SPAN, Tag};
-use crate::order::queue::{Queue, REACH_BYTES};
+use crate::order::note::Note;
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, LOW_POSITION, Ring, with_framing};
 use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::{CpuNumbers, Meaning, NumberCounts};
-use binary_heap_plus::{BinaryHeap, MinComparator};
 use perf_event_open_sys::bindings;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use walk::Walk;
-
-/// Records of all rings that are out of order, and whose places in their queues are far away.
-pub(crate) type Far = BinaryHeap<Place, MinComparator>;
 
 /// A LOST record before its key is known.
 #[derive(Debug, Clone, Copy)]
@@ -40,10 +32,9 @@ struct Waiting {
     count: u64,
 }
 
-/// A loss after everything that was indexed when it was found. It lies in no ring.
+/// A loss after everything that was indexed when it was found: its place lies in no ring ([`Queue::loose`]).
 #[derive(Debug, Clone, Copy)]
 struct Loose {
-    place: Place,
     count: u64,
     /// The key of the record before it.
     after: Option<u64>,
@@ -55,23 +46,17 @@ struct Loose {
 /// line with the head that the kernel writes.
 const TAIL_PART: u64 = 16;
 
-/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than
-/// these.
-const FEW: usize = 64;
-
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
-
-/// The part by which each refresh reduces the remembered length of the longest record. Half is left after 44 refreshes.
-const FORGOTTEN: u64 = 64;
 
 /// The initial capacity of each list, in entries.
 pub(crate) const ROOM: usize = 32;
 
-/// What all rings are indexed with.
+/// What a ring is indexed with: its queue, and what all rings share.
 pub(crate) struct Indexing<'a> {
-    pub(crate) keys: &'a mut Keys,
+    pub(crate) queue: &'a mut Queue,
     pub(crate) far: &'a mut Far,
+    pub(crate) keys: &'a mut Keys,
 }
 
 /// Counts of a ring's records so far.
@@ -93,19 +78,9 @@ pub(crate) struct Counts {
     pub(crate) most_used: u64,
 }
 
-/// One ring's index.
+/// One ring's cursor.
 #[derive(Debug)]
-pub(crate) struct Index {
-    /// INVARIANT: sorted. Each place that comes before another and lies behind it in the ring was shifted over it.
-    queue: Queue,
-    /// The index of the ring among all.
-    ring_index: u32,
-    /// The key of the last place of the queue, if there is any.
-    back: u64,
-    /// Entries of this ring in the shared heap, and an upper bound of their keys (exclusive). INVARIANT: each lies behind
-    /// a place of the queue that is yielded later.
-    far: usize,
-    far_end: u64,
+pub(crate) struct Cursor {
     /// A loss that the kernel counts beyond LOST records.
     loose: Option<Loose>,
     /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at
@@ -125,8 +100,8 @@ pub(crate) struct Index {
     /// Places that were made. Those of losses and damage among them that were yielded.
     made: u64,
     others: u64,
-    /// Bytes that were merged or discarded, or read by another consumer. Bytes of places whose length is in a note
-    /// count when they are yielded.
+    /// Bytes that were discarded, or read by another consumer, or yielded and of places whose length is in a note. Those
+    /// of other places count in the queue ([`Queue::merged`]).
     done: u64,
     /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
@@ -144,10 +119,6 @@ pub(crate) struct Index {
     newly_written: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<CpuNumbers>,
-    /// Bytes of the longest record of recent refreshes.
-    longest: u64,
-    /// Bytes that are given back at a time.
-    share: u64,
     counts: Counts,
     /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key
     /// after it shares them.
@@ -156,16 +127,10 @@ pub(crate) struct Index {
     pub(crate) unproven: Option<u64>,
 }
 
-// All counts say what is in the index: what the merge has taken out and not yielded yet is the array's.
-impl Index {
-    /// An index from this position on. Earlier records were read by another consumer.
-    pub(crate) fn new(ring_index: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
+impl Cursor {
+    /// A cursor at this position. Earlier records were read by another consumer.
+    pub(crate) fn new(tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
-            queue: Queue::new(),
-            ring_index: ring_index as u32,
-            back: 0,
-            far: 0,
-            far_end: 0,
             loose: None,
             notes: VecDeque::with_capacity(ROOM),
             lost: None,
@@ -185,8 +150,6 @@ impl Index {
             looked_tail: tail,
             newly_written: 0,
             numbers,
-            longest: 0,
-            share: 0,
             counts: Counts::default(),
             yielded: None,
             unproven: None,
@@ -196,32 +159,32 @@ impl Index {
     // Indexing: from the ring's bytes to places. The hot half of a refresh.
 
     /// Advances the tail, loads the head and indexes new records. Panics if the key function panics.
-    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) {
-        self.advance_tail(cpu_ring);
+    pub(crate) fn refresh(&mut self, cpu_ring: &mut CpuRing, with: &mut Indexing<'_>) {
+        self.advance_tail(cpu_ring, with.queue);
         self.look(cpu_ring, with);
     }
 
-    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the
+    /// [`Cursor::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and advances the
     /// tail only if there is more to yield.
-    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: Indexing<'_>) {
-        if !self.catches_up(cpu_ring) {
+    pub(crate) fn refresh_behind(&mut self, cpu_ring: &mut CpuRing, with: &mut Indexing<'_>) {
+        if !catches_up(cpu_ring, with.queue) {
             return self.refresh(cpu_ring, with);
         }
         // First the head: if new records are held, the tail stays behind it, and the kernel wakes nobody.
         self.look(cpu_ring, with);
-        if !self.catches_up(cpu_ring) {
-            self.advance_tail(cpu_ring);
+        if !catches_up(cpu_ring, with.queue) {
+            self.advance_tail(cpu_ring, with.queue);
         }
     }
 
     /// Loads the head and indexes new records.
-    fn look(&mut self, cpu_ring: &mut CpuRing, mut with: Indexing<'_>) {
+    fn look(&mut self, cpu_ring: &mut CpuRing, with: &mut Indexing<'_>) {
         let CpuRing { ring, origin, losses, .. } = cpu_ring;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
             // Skipping gives back all bytes, also those of held records. Meanwhile the ring holds up no proof.
-            if self.len() > 0 {
+            if with.queue.held() > 0 {
                 return;
             }
             ring.skip_to_head();
@@ -229,9 +192,8 @@ impl Index {
             // What was reserved before is skipped.
             (self.sighted, self.marked) = (self.sighted.min(self.cursor), self.marked.min(self.cursor));
         }
-        self.tidy();
-        // The length of an unusually long record fades over time.
-        self.longest -= self.longest / FORGOTTEN;
+        with.queue.tidy();
+        with.queue.fade();
         let head = ring.refresh();
         // No underflow: a head that moves back is a fault and is not taken.
         self.newly_written = ring.head() - self.cursor;
@@ -239,12 +201,12 @@ impl Index {
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
-        self.share = ring.size() / TAIL_PART;
-        self.index(ring, origin, losses, &mut with);
+        with.queue.share = ring.size() / TAIL_PART;
+        self.index(ring, origin, losses, with);
         // The damage lies behind everything that the last good head covers.
         if let Err(fault) = head {
             self.lost_head = true;
-            self.skip_corrupt(fault, self.cursor, with.far);
+            self.skip_corrupt(fault, self.cursor, with);
         }
         self.check_fill_at = self.advance_at + ring.size() / TAIL_PART;
     }
@@ -262,11 +224,11 @@ impl Index {
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
-                    self.skip_corrupt(fault, end, with.far);
+                    self.skip_corrupt(fault, end, with);
                     continue;
                 }
             };
-            self.longest = self.longest.max(record.len());
+            with.queue.longest = with.queue.longest.max(record.len());
             if record.is_discarded() {
                 // It gets no place, so nothing else counts its bytes as done.
                 (self.cursor, self.done) = (self.cursor + record.len(), self.done + record.len());
@@ -274,14 +236,14 @@ impl Index {
                 if record.is_lost_samples() {
                     self.index_lost_samples(&record, [id, count], losses, with);
                 } else {
-                    self.index_lost(&record, [id, count], losses, with.far);
+                    self.index_lost(&record, [id, count], losses, with);
                 }
             } else {
                 self.index_record(&record, with);
             }
         }
         // A kernel publishes a LOST record together with the next record, so nothing is to come for this one.
-        self.settle_lost(None, with.far);
+        self.settle_lost(None, with);
     }
 
     /// Indexes a record of any kind.
@@ -290,10 +252,10 @@ impl Index {
         // The user's functions may panic. Nothing of this record is stored before they return.
         let own = match with.keys.of(record) {
             Ok(own) => own,
-            Err(fault) => return self.skip_corrupt(fault, self.cursor + len, with.far),
+            Err(fault) => return self.skip_corrupt(fault, self.cursor + len, with),
         };
         let number = with.keys.number(record);
-        self.settle_lost(own, with.far);
+        self.settle_lost(own, with);
         // One in a BPF ring buffer may be too long for a place.
         let long = if record.header().size() == 0 { len as u32 } else { 0 };
         let note = number.and_then(|number| self.take_number(number, record, long));
@@ -303,9 +265,9 @@ impl Index {
             with.keys.distrust();
         }
         self.counts.indexed += 1;
-        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.queue.is_empty());
+        self.counts.repaired += u64::from(own.is_some_and(|key| with.queue.back().is_some_and(|back| key < back)));
         let tag = if record.kind() == bindings::PERF_RECORD_SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
-        self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
+        self.insert(self.cursor, record.header().size().into(), own, tag, note, with);
         // After the note and the place were made: both need the record before this one.
         self.before = own.or(self.before);
         self.cursor += len;
@@ -319,15 +281,9 @@ impl Index {
         // Where the low bits of the position wrap, the general way goes on.
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
-        // The last key of an empty queue is that of a place that has left it.
-        let back = if self.queue.is_empty() { 0 } else { self.back };
-        let word = Place::word(self.ring_index, self.cursor);
-        // The walk compares keys with far_end alone, and does not know whether it still stands for a place.
-        if self.far == 0 {
-            self.far_end = 0;
-        }
-        let (block, begin, floor) = self.queue.unfilled();
-        let (far_end, longest) = (self.far_end, self.longest);
+        let ((back, far_end), longest) = (with.queue.bounds(), with.queue.longest);
+        let word = Place::word(with.queue.ring_index(), self.cursor);
+        let (block, begin, floor) = with.queue.unfilled();
         let mut walk = Walk { left: bytes, word, back, longest, floor, far_end, last: 0, repaired: 0 };
         let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
         let Walk { left, back, longest, last, repaired, .. } = walk;
@@ -335,15 +291,15 @@ impl Index {
         if new == 0 {
             return false;
         }
-        self.queue.filled(new);
+        with.queue.filled(new, back);
+        with.queue.longest = longest;
         self.made += new as u64;
         self.counts.indexed += new as u64;
         self.counts.repaired += repaired as u64;
-        (self.back, self.longest) = (back, longest);
         self.before = Some(last);
         self.cursor += len as u64;
-        self.largest = self.largest.max(Some(self.back));
-        with.keys.grew(self.back);
+        self.largest = self.largest.max(Some(back));
+        with.keys.grew(back);
         true
     }
 
@@ -361,16 +317,16 @@ impl Index {
 
     /// Checks the count of a LOST record, and keeps it until the record with which it was written.
     #[cold]
-    fn index_lost(&mut self, record: &Record<'_>, [id, count]: [u64; 2], losses: &mut Losses, far: &mut Far) {
+    fn index_lost(&mut self, record: &Record<'_>, [id, count]: [u64; 2], losses: &mut Losses, with: &mut Indexing<'_>) {
         if self.lost.is_some() {
             // The kernel never writes two in a row.
-            self.settle_lost(None, far);
+            self.settle_lost(None, with);
         }
         let size = record.len();
         let end = self.cursor + size;
         // Before anything is stored: a count that cannot be right makes the record damage.
         if let Err(fault) = losses.take(record, count) {
-            return self.skip_corrupt(fault, end, far);
+            return self.skip_corrupt(fault, end, with);
         }
         self.lost = Some(Waiting { position: self.cursor, size, id, count });
         self.cursor = end;
@@ -388,15 +344,15 @@ impl Index {
         let end = self.cursor + record.len();
         let own = match with.keys.of(record) {
             Ok(own) => own,
-            Err(fault) => return self.skip_corrupt(fault, end, with.far),
+            Err(fault) => return self.skip_corrupt(fault, end, with),
         };
         if let Err(fault) = losses.take(record, count) {
-            return self.skip_corrupt(fault, end, with.far);
+            return self.skip_corrupt(fault, end, with);
         }
-        self.settle_lost(own, with.far);
+        self.settle_lost(own, with);
         // All of it, whatever the kernel counts: that has none of these.
         let note = if count == 0 { Note::Reported } else { Note::Lost { id, count, after: self.before } };
-        self.insert(self.cursor, record.len(), own, Tag::OTHER, Some(note), with.far);
+        self.insert(self.cursor, record.len(), own, Tag::OTHER, Some(note), with);
         self.before = own.or(self.before);
         self.cursor = end;
         self.largest = self.largest.max(own);
@@ -404,21 +360,22 @@ impl Index {
 
     /// Places a waiting LOST record right before the record with which it was written.
     #[inline]
-    fn settle_lost(&mut self, key: Option<u64>, far: &mut Far) {
+    fn settle_lost(&mut self, key: Option<u64>, with: &mut Indexing<'_>) {
         if let Some(Waiting { position, size, id, count }) = self.lost.take() {
-            let unreported = self.unreported(count);
+            let unreported = self.unreported(count, with.queue);
             let note =
                 if unreported == 0 { Note::Reported } else { Note::Lost { id, count: unreported, after: self.before } };
-            self.insert(position, size, key, Tag::OTHER, Some(note), far);
+            self.insert(position, size, key, Tag::OTHER, Some(note), with);
         }
     }
 
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
-    fn unreported(&mut self, count: u64) -> u64 {
+    fn unreported(&mut self, count: u64, queue: &mut Queue) -> u64 {
         // The loss that waits to be reported is reported now, with a place between two records, unless a report comes
         // before this record.
         if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
+            queue.loose = None;
             self.reported_ahead -= loose.count;
         }
         // A loss that stays, or was yielded, covers some of these records already.
@@ -429,18 +386,26 @@ impl Index {
 
     /// Skips the bytes from the cursor to `end` as a corrupt record, which is yielded as damage.
     #[cold]
-    fn skip_corrupt(&mut self, fault: Fault, end: u64, far: &mut Far) {
+    fn skip_corrupt(&mut self, fault: Fault, end: u64, with: &mut Indexing<'_>) {
         // First, because notes are sorted by position.
-        self.settle_lost(None, far);
+        self.settle_lost(None, with);
         // It fits: a ring has at most 2^31 bytes (Ring::MAX).
         let len = (end - self.cursor) as u32;
-        self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), far);
+        self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), with);
         self.cursor = end;
     }
 
     /// Makes a place. `tag` is that of one with its own key.
     #[inline]
-    fn insert(&mut self, position: u64, size: u64, own: Option<u64>, tag: Tag, note: Option<Note>, far: &mut Far) {
+    fn insert(
+        &mut self,
+        position: u64,
+        size: u64,
+        own: Option<u64>,
+        tag: Tag,
+        note: Option<Note>,
+        with: &mut Indexing<'_>,
+    ) {
         let (key, tag) = match (own, self.before) {
             (Some(key), _) => (key, tag),
             (None, Some(key)) => (key, Tag::BEFORE),
@@ -449,118 +414,17 @@ impl Index {
         if note.is_some() {
             self.notes.push_back((position, note));
         }
-        let place = Place::new(key, self.ring_index, position, size, if note.is_some() { tag.noted() } else { tag });
+        let tag = if note.is_some() { tag.noted() } else { tag };
         self.made += 1;
-        if self.queue.is_empty() || key >= self.back {
-            self.back = key;
-            return self.queue.push(place);
-        }
-        // Of equal keys a merge takes the queue's before the heap's. This one lies behind those in the heap, of whose
-        // keys far_end is all that is known.
-        if (self.far > 0 && key < self.far_end) || !self.queue.shift_in(place) {
-            // While nothing of this ring is in the heap, far_end is that of places that have left it.
-            self.far_end = key.saturating_add(1).max(if self.far > 0 { self.far_end } else { 0 });
-            self.far += 1;
-            far.push(place);
-        }
+        with.queue.add(Place::new(key, with.queue.ring_index(), position, size, tag), with.far);
     }
 
-    // What a merge takes out of it, and puts back.
-
-    /// The queue, to be merged.
-    #[inline]
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    /// Prepares for a merge: what was merged before is yielded.
-    #[inline]
-    pub(crate) fn tidy(&mut self) {
-        self.queue.tidy();
-    }
-
-    /// Records what a merge took out of the queue, and what it left.
-    #[inline]
-    pub(crate) fn merged(&mut self, left: usize, bytes: u64) {
-        self.queue.leave(left);
-        self.done += bytes;
-    }
-
-    /// A place of the heap was merged, or one that was merged was put back into it.
-    pub(crate) fn far_merged(&mut self, place: Place) {
-        self.far -= 1;
-        self.done += place.size();
-    }
-
-    /// Puts back a place that was merged and not yielded.
-    pub(crate) fn put_back(&mut self, place: Place, far: &mut Far) {
-        // A merge copies it. It stays in its index until it is yielded.
-        if place.tag() == Tag::LOOSE {
-            return;
-        }
-        self.done -= place.size();
-        // Places come back last one first. So one that the queue did not give last came from the heap.
-        if !self.queue.put_back(place) {
-            far.push(place);
-            self.far += 1;
-        }
-    }
-
-    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as
-    /// many are owed, or a record more.
-    #[inline]
-    pub(crate) fn part(&self) -> usize {
-        let part = self.share / self.longest.max(1);
-        if part >= FEW as u64 { part as usize } else { self.counted_part() }
-    }
-
-    /// [`Index::part`] by the records themselves: one long record says little about the others.
-    #[cold]
-    fn counted_part(&self) -> usize {
-        let mut bytes = 0;
-        let part = self.queue.iter().take(FEW).take_while(|place| {
-            step();
-            // A place without a length is one of a record that is too long for it, or of bytes that were skipped.
-            bytes += if place.size() > 0 { place.size() } else { self.share };
-            bytes <= self.share
-        });
-        // A first record longer than the share has to leave, too.
-        part.count().max(1)
-    }
-
-    // What it has.
-
-    /// The loss that lies in no ring.
-    pub(crate) fn loose(&self) -> Option<Place> {
-        self.loose.map(|loose| loose.place)
-    }
-
-    /// The smallest place of the queue.
-    #[inline]
-    pub(crate) fn front(&self) -> Option<Place> {
-        self.queue.front().copied()
-    }
-
-    /// The largest key that the index has. `None` if it is empty.
-    pub(crate) fn back(&self) -> Option<u64> {
-        (!self.queue.is_empty()).then_some(self.back)
-    }
-
-    /// How many events it has.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.places() + usize::from(self.loose.is_some())
-    }
-
-    #[inline]
-    fn places(&self) -> usize {
-        self.queue.len() + self.far
-    }
+    // What it knows of the ring.
 
     /// Whether the low bits of positions still tell places apart once the ring has as much again in it: only held
     /// records that were copied out lie so far back.
-    pub(crate) fn spans(&self, size: u64) -> bool {
-        self.front().is_none_or(|front| self.cursor + size - self.position(front) < SPAN)
+    pub(crate) fn spans(&self, queue: &Queue, size: u64) -> bool {
+        queue.front().is_none_or(|front| self.cursor + size - self.position(front) < SPAN)
     }
 
     /// The largest key ever indexed.
@@ -568,14 +432,9 @@ impl Index {
         self.largest
     }
 
-    /// Bytes that were seen and are in the index, and those of places whose length is in a note until they are yielded.
-    pub(crate) fn unread(&self) -> u64 {
-        self.cursor - self.done
-    }
-
-    /// Bytes of the longest record of recent refreshes.
-    pub(crate) fn longest(&self) -> u64 {
-        self.longest
+    /// Bytes that were seen and are in the queue, and those of places whose length is in a note until they are yielded.
+    pub(crate) fn unread(&self, queue: &Queue) -> u64 {
+        self.cursor - self.done - queue.merged()
     }
 
     /// Bytes that the last refresh found.
@@ -627,9 +486,9 @@ impl Index {
         self.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default()
     }
 
-    /// Records that are not in it any more.
-    pub(crate) fn records_taken(&self) -> u64 {
-        self.made - self.places() as u64 - self.others
+    /// Records that are not in the queue any more.
+    pub(crate) fn records_taken(&self, queue: &Queue) -> u64 {
+        self.made - queue.places() as u64 - self.others
     }
 
     // Positions, and the tail.
@@ -641,14 +500,14 @@ impl Index {
         self.cursor - (self.cursor.wrapping_sub(place.low()) & LOW_POSITION)
     }
 
-    /// The position before which everything has left the index.
+    /// The position before which everything has left the queue.
     ///
     /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies
     /// further behind the smallest position, no smaller one follows. What is in the heap lies behind a place of the
     /// queue.
-    pub(crate) fn tail(&self) -> u64 {
+    pub(crate) fn tail(&self, queue: &Queue) -> u64 {
         let mut tail = self.cursor;
-        for place in self.queue.iter() {
+        for place in queue.iter() {
             let position = self.position(*place);
             if position > tail.saturating_add(REACH_BYTES as u64) {
                 break;
@@ -660,55 +519,49 @@ impl Index {
 
     /// Whether nothing is yielded that lies behind a held place, as far as the ring still has both. Only if nothing is
     /// merged and not yielded.
-    pub(crate) fn is_in_one_piece(&self, cpu_ring: &CpuRing, far: &Far) -> bool {
-        let tail = self.tail();
-        if self.unread() == self.cursor - tail || self.lost_head || tail < cpu_ring.ring.tail() {
+    pub(crate) fn is_in_one_piece(&self, cpu_ring: &CpuRing, queue: &Queue, far: &Far) -> bool {
+        let tail = self.tail(queue);
+        if self.unread(queue) == self.cursor - tail || self.lost_head || tail < cpu_ring.ring.tail() {
             return true;
         }
         // Discarded records count as done wherever they lie.
-        cpu_ring.records_from(tail) - cpu_ring.records_from(self.cursor) == self.records(far).count() as u64
+        cpu_ring.records_from(tail) - cpu_ring.records_from(self.cursor) == self.records(queue, far).count() as u64
     }
 
     /// The places of records: what tells of a loss, or of damage, is no record.
-    fn records<'a>(&'a self, far: &'a Far) -> impl Iterator<Item = Place> + 'a {
-        let far = far.iter().filter(|place| place.ring_index() == self.ring_index as usize);
-        let places = self.queue.iter().chain(far).copied();
+    fn records<'a>(&'a self, queue: &'a Queue, far: &'a Far) -> impl Iterator<Item = Place> + 'a {
+        let far = far.iter().filter(|place| place.ring_index() == queue.ring_index() as usize);
+        let places = queue.iter().chain(far).copied();
         places.filter(|place| self.note(*place).is_none_or(|note| note.is_of_a_record()))
     }
 
     /// The reader is dropped: counts what it had copied out of its ring and not yielded.
-    pub(crate) fn drop_copied(&mut self, ring: &Ring, far: &Far) {
-        let copied = self.records(far).filter(|place| self.position(*place) < ring.tail());
+    pub(crate) fn drop_copied(&mut self, ring: &Ring, queue: &Queue, far: &Far) {
+        let copied = self.records(queue, far).filter(|place| self.position(*place) < ring.tail());
         self.counts.dropped = copied.count() as u64;
     }
 
     /// Whether so much was yielded since the tail was advanced that it should be advanced again. Only if nothing is
     /// merged and not yielded. The tail is near the first place.
     #[inline]
-    pub(crate) fn is_tail_due(&self) -> bool {
-        self.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
+    pub(crate) fn is_tail_due(&self, queue: &Queue) -> bool {
+        queue.front().map_or(self.cursor, |front| self.position(front)) >= self.advance_at
     }
 
     /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged
     /// and not yielded.
     #[inline]
-    pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing) {
+    pub(crate) fn advance_tail(&mut self, cpu_ring: &mut CpuRing, queue: &Queue) {
         // Further, if held bytes were copied out.
-        let tail = self.tail();
+        let tail = self.tail(queue);
         cpu_ring.ring.release(tail.max(cpu_ring.ring.tail()));
         cpu_ring.copies.forget_before(tail);
         self.advance_at = tail + cpu_ring.ring.size() / TAIL_PART;
     }
 
-    /// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for
-    /// each record then.
-    pub(crate) fn catches_up(&self, cpu_ring: &CpuRing) -> bool {
-        cpu_ring.ring.properties().wakes_when_drained && self.queue.is_empty()
-    }
-
     /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
-    pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
-        let position = self.front().map_or(self.cursor, |front| self.position(front));
+    pub(crate) fn fills_up(&mut self, ring: &Ring, queue: &Queue) -> bool {
+        let position = queue.front().map_or(self.cursor, |front| self.position(front));
         let asks = position >= self.check_fill_at;
         if asks {
             // Asking loads the head, whose cache line the kernel writes.
@@ -749,9 +602,9 @@ impl Index {
     }
 
     /// Takes a place as yielded that the merge has taken out.
-    pub(crate) fn take(&mut self, place: Place) {
+    pub(crate) fn take(&mut self, place: Place, queue: &mut Queue) {
         if place.tag() == Tag::LOOSE {
-            self.loose = None;
+            (self.loose, queue.loose) = (None, None);
         } else if place.is_noted() {
             let note = self.note(place);
             if place.size() == 0 {
@@ -796,7 +649,7 @@ impl Index {
     /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The
     /// losses that no event has reported yet become one loss after all held records. Call it after a refresh. `stays`:
     /// a report waits for that loss.
-    pub(crate) fn dropped(&mut self, total: u64, reported: u64, stays: bool) {
+    pub(crate) fn dropped(&mut self, queue: &mut Queue, total: u64, reported: u64, stays: bool) {
         self.suspect = false;
         let new = total.saturating_sub(reported.saturating_add(self.reported_ahead));
         self.reported_ahead += new;
@@ -804,8 +657,9 @@ impl Index {
             Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
             None if new > 0 => {
                 // As a record without a key: it takes the key of the last record, and lies behind it.
-                let place = Place::new(self.before.unwrap_or(0), self.ring_index, self.cursor, 0, Tag::LOOSE);
-                self.loose = Some(Loose { place, count: new, after: self.before, stays });
+                let key = self.before.unwrap_or(0);
+                queue.loose = Some(Place::new(key, queue.ring_index(), self.cursor, 0, Tag::LOOSE));
+                self.loose = Some(Loose { count: new, after: self.before, stays });
             }
             None => {}
         }
@@ -816,24 +670,22 @@ impl Index {
         self.reported_ahead
     }
 
-    // Rings, and memory that is given back after a burst.
+    // Memory that is given back after a burst.
 
-    /// A ring came before this one.
-    pub(crate) fn move_ring_index(&mut self) {
-        self.ring_index += 1;
-        self.queue.move_ring_index();
-        self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
-    }
-
-    /// Blocks of the queue, and entries for which there is room in the list of notes.
+    /// Entries for which there is room in the list of notes.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn room(&self) -> [usize; 2] {
-        [self.queue.blocks(), self.notes.capacity()]
+    pub(crate) fn room(&self) -> usize {
+        self.notes.capacity()
     }
 
     /// Frees memory that was not needed since the last call.
     pub(crate) fn shrink(&mut self) {
-        self.queue.shrink();
         self.notes.shrink_to(ROOM);
     }
+}
+
+/// Whether giving back what was yielded would catch up with all that is known of a ring that wakes the reader for each
+/// record then.
+pub(crate) fn catches_up(cpu_ring: &CpuRing, queue: &Queue) -> bool {
+    cpu_ring.ring.properties().wakes_when_drained && queue.is_empty()
 }

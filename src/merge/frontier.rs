@@ -3,9 +3,8 @@
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::order::certainty::Certainty;
-use crate::order::hold::Hold;
-use crate::order::rules::{Look, Rule};
+use crate::merge::certainty::Certainty;
+use crate::merge::rules::{Look, Rule};
 use std::time::Duration;
 
 /// The largest key that may be yielded now, and how it moves. A refresh of all rings moves it, by the rule.
@@ -26,15 +25,15 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Frontier {
     /// What releases the keys above the frontier, and the certainty of those that may leave.
-    pub(super) rule: Rule,
-    pub(super) certainty: Certainty,
+    pub(crate) rule: Rule,
+    pub(crate) certainty: Certainty,
     /// The frontier: the largest key that the rule releases.
-    pub(super) key: Option<u64>,
+    pub(crate) key: Option<u64>,
     /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if
     /// nothing was found.
     cap: Option<Option<u64>>,
     /// The largest key that refreshes of all rings have found.
-    pub(super) seen: Option<u64>,
+    pub(crate) seen: Option<u64>,
     /// The largest key that any refresh has found.
     found: Option<u64>,
     /// The pending proof: what it will prove, and what one has proven that has ended since the last refresh of all
@@ -44,15 +43,14 @@ pub(crate) struct Frontier {
 }
 
 impl Frontier {
-    pub(crate) fn new(hold: &Hold) -> Self {
-        let rule = hold.rule();
+    pub(crate) fn new(rule: Rule) -> Self {
         let certainty = if rule.is_proof() { Certainty::Proven } else { Certainty::Assumed };
         Self { rule, certainty, key: None, cap: None, seen: None, found: None, proving: None, proven: None }
     }
 
     /// The frontier of rings that hold all there will ever be. Nothing is in flight, so one refresh proves everything.
     pub(crate) fn complete() -> Self {
-        Self { certainty: Certainty::Proven, ..Self::new(&Hold::None) }
+        Self { certainty: Certainty::Proven, ..Self::new(Rule::Nothing) }
     }
 
     /// Records a refresh of some heads, or of a part of the bytes before them. `largest` is the largest key found.

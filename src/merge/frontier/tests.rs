@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_fence_proves_what_was_seen_before_it_began_and_not_before_the_next_look() {
-    let mut frontier = Frontier::new(&Hold::FENCE);
+    let mut frontier = Frontier::new(Rule::Proof);
     assert!(!frontier.begin_proof(), "nothing was seen");
     frontier.refreshed(Some(10), 0);
     assert!(!frontier.admits(10));
@@ -26,7 +26,7 @@ fn a_fence_proves_what_was_seen_before_it_began_and_not_before_the_next_look() {
 
 #[test]
 fn a_failed_fence_proves_nothing() {
-    let mut frontier = Frontier::new(&Hold::FENCE);
+    let mut frontier = Frontier::new(Rule::Proof);
     frontier.refreshed(Some(10), 0);
     assert!(frontier.begin_proof());
     frontier.fail_proof();
@@ -37,7 +37,7 @@ fn a_failed_fence_proves_nothing() {
 
 #[test]
 fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
-    let mut frontier = Frontier::new(&Hold::None);
+    let mut frontier = Frontier::new(Rule::Nothing);
     frontier.set_cap();
     frontier.refreshed(Some(10), 0);
     assert!(!frontier.admits(1) && frontier.is_capped(1), "nothing had been seen");
@@ -52,7 +52,7 @@ fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
 
 #[test]
 fn a_look_in_part_moves_nothing_but_the_cap() {
-    let mut frontier = Frontier::new(&Hold::None);
+    let mut frontier = Frontier::new(Rule::Nothing);
     frontier.refreshed_in_part(Some(10));
     assert!(!frontier.admits(0));
     frontier.refreshed_in_part(Some(20));
@@ -64,7 +64,7 @@ fn a_look_in_part_moves_nothing_but_the_cap() {
 
 #[test]
 fn lag_follows_the_clock() {
-    let mut frontier = Frontier::new(&Hold::Lag(Duration::from_nanos(50)));
+    let mut frontier = Frontier::new(Rule::Time(Duration::from_nanos(50)));
     frontier.refreshed(Some(100), 20);
     assert!(!frontier.admits(0), "less time has passed than the lag");
     frontier.refreshed(None, 149);
@@ -76,7 +76,7 @@ fn lag_follows_the_clock() {
 
 #[test]
 fn none_admits_what_is_seen() {
-    let mut frontier = Frontier::new(&Hold::None);
+    let mut frontier = Frontier::new(Rule::Nothing);
     frontier.refreshed(Some(10), 0);
     assert!(frontier.admits(10));
     assert_eq!(frontier.certainty, Certainty::Assumed);
@@ -91,23 +91,23 @@ struct Said {
     proven: Vec<u64>,
 }
 type Course<'a> = &'a [&'a str];
-fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Course<'_>) {
+fn follow(frontier: &Frontier, said: &Said, rule: Rule, steps: u32, course: Course<'_>) {
     for key in 0..=4 {
-        let out: &[u64] = match hold {
-            Hold::Fence(_) => &said.proven,
+        let out: &[u64] = match rule {
+            Rule::Proof => &said.proven,
             _ => &said.seen,
         };
         let due = out.iter().any(|seen| key <= *seen);
-        assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
-        assert_eq!(key < frontier.end(), due, "{hold} {course:?}: {key}");
+        assert_eq!(frontier.admits(key), due, "{rule:?} {course:?}: {key}");
+        assert_eq!(key < frontier.end(), due, "{rule:?} {course:?}: {key}");
     }
     if steps == 0 {
         return;
     }
     let next = |name, act: &dyn Fn(&mut Frontier, &mut Said)| {
-        let (mut frontier, mut said) = (copy(frontier, hold), said.clone());
+        let (mut frontier, mut said) = (copy(frontier, rule), said.clone());
         act(&mut frontier, &mut said);
-        follow(&frontier, &said, hold, steps - 1, &[course, &[name]].concat());
+        follow(&frontier, &said, rule, steps - 1, &[course, &[name]].concat());
     };
     for largest in [None, Some(1), Some(2), Some(3)] {
         next("look", &|frontier, said| {
@@ -118,7 +118,7 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         next("look in part", &|frontier, _| frontier.refreshed_in_part(largest));
     }
     next("begin", &|frontier, said| {
-        let useful = matches!(hold, Hold::Fence(_))
+        let useful = rule == Rule::Proof
             && said.pending.is_none()
             && said.seen.iter().max() > said.proven.iter().chain(&said.ended).max();
         assert_eq!(frontier.begin_proof(), useful, "{course:?}");
@@ -135,8 +135,8 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         said.pending = None;
     });
 }
-fn copy(of: &Frontier, hold: &Hold) -> Frontier {
-    Frontier { rule: hold.rule(), ..*of }
+fn copy(of: &Frontier, rule: Rule) -> Frontier {
+    Frontier { rule, ..*of }
 }
 
 /// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key
@@ -144,7 +144,7 @@ fn copy(of: &Frontier, hold: &Hold) -> Frontier {
 /// refresh. All such keys leave. Under the other rules, seen keys leave.
 #[test]
 fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
-    for hold in [Hold::FENCE, Hold::None] {
-        follow(&Frontier::new(&hold), &Said::default(), &hold, 5, &[]);
+    for rule in [Rule::Proof, Rule::Nothing] {
+        follow(&Frontier::new(rule), &Said::default(), rule, 5, &[]);
     }
 }

@@ -8,9 +8,9 @@
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::order::index::{Far, Index};
-use crate::order::place::{Place, Tag};
-use crate::order::queue::{After, Pieces};
+use crate::merge::blocks::{After, Pieces};
+use crate::merge::place::{Place, Tag};
+use crate::merge::queue::{Far, Queue};
 
 /// How many places are merged at a time, if there are few rings; and for each ring, if there are many.
 const BLOCK: usize = 256;
@@ -182,7 +182,7 @@ impl Array {
     }
 
     /// Puts back what was merged and not yielded. Returns how many places of those that were left out.
-    pub(crate) fn put_back(&mut self, indexes: &mut [Index], far: &mut Far) -> usize {
+    pub(crate) fn put_back(&mut self, queues: &mut [Queue], far: &mut Far) -> usize {
         let left = &self.places[self.at..self.end];
         // A queue takes back only what it gave last. So what was left out between others goes back with them.
         let out = left.first().map_or(0, |first| self.out.len() - self.out.partition_point(|place| place < first));
@@ -191,7 +191,7 @@ impl Array {
         while let Some(place) =
             left_out.next_if(|out| left.peek().is_none_or(|place| place < out)).or_else(|| left.next())
         {
-            indexes[place.ring_index()].put_back(*place, far);
+            queues[place.ring_index()].put_back(*place, far);
         }
         (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         out
@@ -199,21 +199,21 @@ impl Array {
 
     /// Merges the next places with keys up to `frontier` into the array, which is empty. Returns whether there are any.
     #[inline(never)]
-    pub(crate) fn merge(&mut self, indexes: &mut [Index], heap: &mut Far, frontier: u64) -> bool {
+    pub(crate) fn merge(&mut self, queues: &mut [Queue], heap: &mut Far, frontier: u64) -> bool {
         let changes =
             self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].ring_index() != pair[1].ring_index());
         let in_runs = changes.count() < self.end.min(SAMPLE) / 4;
         (self.at, self.end, self.plain_end, self.others_end) = (0, 0, 0, 0);
         self.out.clear();
-        self.gather_far(indexes, heap, frontier);
+        self.gather_far(queues, heap, frontier);
         let mut sources = anew(std::mem::take(&mut self.sources));
-        for (ring_index, index) in indexes.iter_mut().enumerate() {
-            index.tidy();
+        for (ring_index, queue) in queues.iter_mut().enumerate() {
+            queue.tidy();
             // The heap comes after the queue of its ring.
             // With nothing but a loss that lies in no ring it is a source, too: far_entry needs its tie.
-            if index.front().is_some() || index.loose().is_some() {
-                let pieces = index.queue().pieces(index.part());
-                sources.push(Source { pieces, ring_index, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
+            if !queue.is_empty() || queue.loose.is_some() {
+                let largest = Some(queue.back().unwrap_or(0));
+                sources.push(Source { pieces: queue.pieces(), ring_index, largest, bytes: 0 });
             }
         }
         let out = &mut self.places[..];
@@ -224,26 +224,26 @@ impl Array {
         };
         (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();
-        // What each source leaves is noted first: sources borrow the indexes, which change next.
+        // What each source leaves is noted first: sources borrow the queues, which change next.
         self.left.extend(sources.iter().take_while(|source| source.largest.is_some()).map(Source::left));
         self.sources = anew(sources);
         for Left { ring_index, places, bytes } in &self.left {
-            indexes[*ring_index].merged(*places, *bytes);
+            queues[*ring_index].leave(*places, *bytes);
         }
         if !self.far.is_empty() {
-            self.return_far(merged.far, indexes, heap);
+            self.return_far(merged.far, queues, heap);
         }
         self.end > 0
     }
 
     /// Takes the smallest places out of the heap, and the losses that lie in no ring.
-    fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, frontier: u64) {
+    fn gather_far(&mut self, queues: &[Queue], heap: &mut Far, frontier: u64) {
         self.far.clear();
         while self.far.len() < self.places.len() && heap.peek().is_some_and(|place| place.key <= frontier) {
             self.far.extend(heap.pop());
         }
         let from_heap = self.far.len();
-        self.far.extend(indexes.iter().filter_map(Index::loose).filter(|place| place.key <= frontier));
+        self.far.extend(queues.iter().filter_map(|queue| queue.loose).filter(|place| place.key <= frontier));
         // Those of the heap are in order already.
         if self.far.len() > from_heap {
             self.far.sort_unstable();
@@ -252,14 +252,14 @@ impl Array {
 
     /// Records which of the places of the heap were merged, and puts the others back.
     #[cold]
-    fn return_far(&mut self, merged: usize, indexes: &mut [Index], heap: &mut Far) {
+    fn return_far(&mut self, merged: usize, queues: &mut [Queue], heap: &mut Far) {
         for (at, place) in self.far.iter().enumerate() {
-            // It was copied, and stays in its index until it is yielded.
+            // It was copied, and stays in its queue until it is yielded.
             if place.tag() == Tag::LOOSE {
                 continue;
             }
             if at < merged {
-                indexes[place.ring_index()].far_merged(*place);
+                queues[place.ring_index()].far_merged(*place);
             } else {
                 heap.push(*place);
             }
@@ -305,7 +305,7 @@ impl Source<'_> {
             places += some.len();
             let is_whole = some.len() == piece.len();
             self.pieces.piece = piece[some.len()..].iter();
-            // A merge ends after the part of the ring (Index::part), so that bytes are given back in between.
+            // A merge ends after the part of the ring (Queue::part), so that bytes are given back in between.
             if !is_whole || !matches!(self.pieces.refill(), After::Piece(_)) {
                 break;
             }

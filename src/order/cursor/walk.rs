@@ -1,8 +1,8 @@
 //! The walk over plain records: the hot loop of indexing.
 
+use crate::merge::place::Place;
+use crate::merge::{REACH, REACH_BYTES, SLOTS};
 use crate::order::key::Plain;
-use crate::order::place::Place;
-use crate::order::queue::{REACH, REACH_BYTES, SLOTS};
 use crate::ring::{Framing, prefetch};
 
 /// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another

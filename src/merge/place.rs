@@ -1,9 +1,6 @@
 //! Where a record, a loss or damage lies, and its key: the 16 bytes that the merge knows about each of them.
 
 use crate::instrument::step;
-use crate::ring::{Fault, LOW_POSITION};
-use crate::sequence::anomaly::AnomalyKind;
-use crate::sequence::numbers::Hole;
 use std::cmp::Ordering;
 
 /// The origin of a place's key.
@@ -51,12 +48,15 @@ const RING_INDEX_AT: u32 = 50;
 /// How many rings there can be.
 pub(crate) const RINGS: usize = 1 << (u64::BITS - RING_INDEX_AT);
 
+/// The low bits of a position, by which positions of one ring are told apart.
+pub(crate) const LOW_POSITION: u64 = (1 << (RING_INDEX_AT - POSITION_AT)) - 1;
+
 /// The most bytes of a ring between the first held one and the head of a refresh, so that positions are told apart by
 /// their low bits.
 pub(crate) const SPAN: u64 = 1 << 32;
 
-const _: () =
-    assert!(LOW_POSITION == (1 << (RING_INDEX_AT - POSITION_AT)) - 1 && 2 * (SPAN + (1 << 31)) <= LOW_POSITION);
+// A ring has at most 2^31 bytes.
+const _: () = assert!(2 * (SPAN + (1 << 31)) <= LOW_POSITION);
 
 /// A place.
 #[derive(Debug, Clone, Copy)]
@@ -190,39 +190,3 @@ impl PartialEq for Place {
 }
 
 impl Eq for Place {}
-
-/// Details that few places need, stored separately by position. A place without a note is a record.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Note {
-    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in
-    /// its ring. Also for losses that the kernel counts and no LOST record has reported yet.
-    Lost { id: u64, count: u64, after: Option<u64> },
-    /// For a LOST record: its count was reported before, or is zero.
-    Reported,
-    /// For damage: the fault, and its bytes.
-    Fault { fault: Fault, len: u32 },
-    /// For a record of 64 KiB or more: its bytes.
-    Long { len: u32 },
-    /// For a record: its number is not the expected one. `len` for a record of 64 KiB or more, else 0.
-    Anomaly { cpu: u32, len: u32, kind: AnomalyKind, expected: u64, found: u64 },
-    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before
-    /// it in its ring.
-    Hole { cpu: u32, len: u32, hole: Hole, after: Option<u64> },
-}
-
-impl Note {
-    /// The length of its place, if that is not in the place itself.
-    pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Lost { .. } | Self::Reported => 0,
-            Self::Fault { len, .. } | Self::Long { len } | Self::Anomaly { len, .. } | Self::Hole { len, .. } => {
-                (*len).into()
-            }
-        }
-    }
-
-    /// Whether its place is a record.
-    pub(crate) fn is_of_a_record(&self) -> bool {
-        !matches!(self, Self::Lost { .. } | Self::Reported | Self::Fault { .. })
-    }
-}

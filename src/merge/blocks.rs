@@ -1,7 +1,7 @@
-//! A ring's held places in key order, in blocks: growing moves nothing, and memory is freed block by block.
+//! Places in key order, in blocks: growing moves nothing, and memory is freed block by block.
 
 use crate::instrument::step;
-use crate::order::place::Place;
+use crate::merge::place::Place;
 use std::collections::VecDeque;
 use std::slice;
 
@@ -16,26 +16,26 @@ const BLOCKS: usize = 8;
 pub(crate) const REACH: usize = 8;
 pub(crate) const REACH_BYTES: i64 = 512;
 
-pub(crate) type Block = Box<[Place; SLOTS]>;
+pub(crate) type Block = [Place; SLOTS];
 
-fn block() -> Block {
+fn block() -> Box<Block> {
     Box::new([Place::NONE; SLOTS])
 }
 
-/// Places of a ring, sorted by key and then by position.
+/// The places of a queue, sorted by key and then by position.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct Blocks {
     /// INVARIANT: not empty. Behind those in use come spare ones.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<Box<Block>>,
     /// The first held place and the end, counted from the first block's begin. Those before `taken` are merged; their
-    /// blocks stay until [`Queue::tidy`], so that places can be put back.
+    /// blocks stay until [`Blocks::tidy`], so that places can be put back.
     taken: usize,
     end: usize,
-    /// The most blocks that were used at a time since [`Queue::shrink`].
+    /// The most blocks that were used at a time since [`Blocks::shrink`].
     peak: usize,
 }
 
-impl Queue {
+impl Blocks {
     pub(crate) fn new() -> Self {
         let mut blocks = VecDeque::with_capacity(BLOCKS);
         blocks.push_back(block());
@@ -95,7 +95,7 @@ impl Queue {
 
     /// The block to fill, from which place on, and the first place in it that is held.
     #[inline]
-    pub(crate) fn unfilled(&mut self) -> (&mut [Place; SLOTS], usize, usize) {
+    pub(crate) fn unfilled(&mut self) -> (&mut Block, usize, usize) {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
         if block == self.blocks.len() {
             self.blocks.push_back(self::block());
@@ -118,7 +118,7 @@ impl Queue {
         self.end += 1;
     }
 
-    /// A held place, or one that was merged since [`Queue::tidy`].
+    /// A held place, or one that was merged since [`Blocks::tidy`].
     #[inline]
     fn at(&self, at: usize) -> &Place {
         &self.blocks[at / SLOTS][at % SLOTS]
@@ -192,7 +192,7 @@ impl Queue {
 pub(crate) struct Pieces<'a> {
     /// The rest of a block.
     pub(crate) piece: slice::Iter<'a, Place>,
-    queue: Option<&'a Queue>,
+    queue: Option<&'a Blocks>,
     /// Where that rest ends in the queue.
     end: usize,
     /// How many more places there are to be.
@@ -229,7 +229,7 @@ impl<'a> Pieces<'a> {
     }
 
     #[inline]
-    fn advance(&mut self, queue: &'a Queue) {
+    fn advance(&mut self, queue: &'a Blocks) {
         let (block, at) = (self.end / SLOTS, self.end % SLOTS);
         let places = self.most.min(SLOTS - at).min(queue.end - self.end);
         // Behind a block that is full there may be no other.

@@ -1,9 +1,8 @@
 //! What every rule keeps. A new rule needs a line in `all`, which does not compile without it.
 
 use super::*;
-use crate::order::certainty::Certainty;
-use crate::order::frontier::Frontier;
-use crate::order::hold::Hold;
+use crate::merge::certainty::Certainty;
+use crate::merge::frontier::Frontier;
 use crate::proof::barrier::Barrier;
 use crate::proof::fence::Fence;
 use crate::sim::Kernel;
@@ -48,7 +47,7 @@ fn the_guide_has_a_row_for_each() {
 #[test]
 fn none_moves_back_or_past_what_was_seen_or_calls_proven_what_was_not() {
     for hold in all(&Kernel::new(&[0])) {
-        let (mut frontier, mut random) = (Frontier::new(&hold), 1_u64);
+        let (mut frontier, mut random) = (Frontier::new(hold.rule()), 1_u64);
         let (mut now, mut before) = (0, None);
         // What a proof under way, and one that has ended, may prove.
         let (mut begun, mut proven) = (None, None);
@@ -81,7 +80,7 @@ fn none_moves_back_or_past_what_was_seen_or_calls_proven_what_was_not() {
 fn each_releases_everything_once_what_it_awaits_has_come() {
     let kernel = Kernel::new(&[0]);
     for hold in all(&kernel) {
-        let mut frontier = Frontier::new(&hold);
+        let mut frontier = Frontier::new(hold.rule());
         frontier.refreshed(Some(100), 100);
         assert_eq!(frontier.admits(100), hold.rule() == Rule::Nothing, "{hold}");
         assert_eq!(frontier.begin_proof() && frontier.end_proof(), hold.rule().is_proof(), "{hold}");

@@ -1,10 +1,10 @@
-//! What the index costs, in steps.
+//! What indexing costs, in steps.
 
 use super::*;
 use crate::instrument;
-use crate::order::array::Array;
+use crate::merge::SLOTS;
+use crate::merge::array::Array;
 use crate::order::key::{Key, Keys};
-use crate::order::queue::SLOTS;
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::rings::Rings;
@@ -12,30 +12,33 @@ use crate::sequence::counter::Sequence;
 use crate::sim::{Kernel, RingBuffer};
 use std::slice;
 
-/// The index of one ring, and what is merged out of it.
+/// The cursor and the queue of one ring, and what is merged out of it.
 struct Alone {
-    index: Index,
+    cursor: Cursor,
+    queue: Queue,
     far: Far,
     array: Array,
 }
 
 impl Alone {
     fn new(numbers: Option<CpuNumbers>) -> Self {
-        Self { index: Index::new(0, 0, numbers), far: Far::with_capacity_min(ROOM), array: Array::new(1) }
+        let (cursor, queue) = (Cursor::new(0, numbers), Queue::new(0));
+        Self { cursor, queue, far: Far::with_capacity_min(ROOM), array: Array::new(1) }
     }
 
     fn sync(&mut self) {
-        self.array.put_back(slice::from_mut(&mut self.index), &mut self.far);
+        self.array.put_back(slice::from_mut(&mut self.queue), &mut self.far);
     }
 
     fn refresh(&mut self, cpu_ring: &mut CpuRing, keys: &mut Keys) {
         self.sync();
-        self.index.refresh(cpu_ring, Indexing { keys, far: &mut self.far });
+        let Self { cursor, queue, far, .. } = self;
+        cursor.refresh(cpu_ring, &mut Indexing { queue, far, keys });
     }
 
     fn front(&mut self) -> Option<Place> {
         if self.array.is_empty() {
-            self.array.merge(slice::from_mut(&mut self.index), &mut self.far, u64::MAX);
+            self.array.merge(slice::from_mut(&mut self.queue), &mut self.far, u64::MAX);
         }
         self.array.left().first().copied()
     }
@@ -43,12 +46,12 @@ impl Alone {
     fn take(&mut self) {
         if let Some(front) = self.front() {
             self.array.pass();
-            self.index.take(front);
+            self.cursor.take(front, &mut self.queue);
         }
     }
 
     fn held(&self) -> usize {
-        self.index.len() + self.array.left().len()
+        self.queue.held() + self.array.left().len()
     }
 
     fn drain(&mut self) {
@@ -59,7 +62,8 @@ impl Alone {
     /// As a merge does it now and then.
     fn shrink(&mut self) {
         self.sync();
-        self.index.shrink();
+        self.cursor.shrink();
+        self.queue.shrink();
         self.far.shrink_to(ROOM);
     }
 }
@@ -94,9 +98,9 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
                 let front = alone.front().unwrap();
                 assert!(front.key >= last);
                 last = front.key;
-                let index = &mut alone.index;
-                if let Some(Note::Hole { hole, .. }) = index.note(front)
-                    && let Some(numbers) = index.numbers.as_mut().and_then(|all| all.of_mut(0))
+                let cursor = &mut alone.cursor;
+                if let Some(Note::Hole { hole, .. }) = cursor.note(front)
+                    && let Some(numbers) = cursor.numbers.as_mut().and_then(|all| all.of_mut(0))
                 {
                     while let Some(gap) = numbers.gap(&hole) {
                         numbers.declare(&gap);
@@ -116,7 +120,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
 
 type Load = fn(u64) -> (u64, u64);
 
-/// The worst that there is to do for an index.
+/// The worst that there is to do.
 const LOADS: [(&str, Load); 10] = [
     ("in order", |n| (n, n)),
     ("backwards", |n| ((1 << 40) - n, n)),
@@ -136,10 +140,10 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
     for (name, load) in LOADS {
         for each_look in [100, 10_000] {
             let (few, _) = dearest(2_000, 100, load);
-            let (many, Alone { index, .. }) = dearest(100_000, each_look, load);
+            let (many, Alone { cursor, queue, .. }) = dearest(100_000, each_look, load);
             // log2(100,000) is 17; a few binary searches and a heap. What is worse grows with the records themselves.
             assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
-            assert_eq!((index.len(), index.notes.len()), (0, 0));
+            assert_eq!((queue.held(), cursor.notes.len()), (0, 0));
         }
     }
 }
@@ -149,17 +153,17 @@ fn nothing_is_kept_of_what_was_taken() {
     for (name, load) in LOADS {
         let (_, mut alone) = dearest(2_000, 100, load);
         (0..2).for_each(|_| alone.shrink());
-        let Alone { index, far, .. } = alone;
-        assert_eq!((index.len(), index.queue.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
-        assert_eq!(index.numbers.as_ref().map(CpuNumbers::open), Some(0), "{name}");
-        let lists = [index.notes.capacity(), far.capacity()];
+        let Alone { cursor, queue, far, .. } = alone;
+        assert_eq!((queue.held(), queue.is_empty(), cursor.notes.len(), far.len()), (0, true, 0, 0), "{name}");
+        assert_eq!(cursor.numbers.as_ref().map(CpuNumbers::open), Some(0), "{name}");
+        let lists = [cursor.notes.capacity(), far.capacity()];
         assert!(lists.into_iter().all(|capacity| capacity <= ROOM), "{name}: {lists:?}");
-        assert_eq!((index.queue.blocks(), index.unread()), (1, 0), "{name}");
-        assert_eq!(index.tail(), index.cursor, "{name}");
+        assert_eq!((queue.blocks(), cursor.unread(&queue)), (1, 0), "{name}");
+        assert_eq!(cursor.tail(&queue), cursor.cursor, "{name}");
     }
 }
 
-/// A part of a ring, described without an index.
+/// A part of a ring, described without a cursor.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     position: u64,
@@ -259,7 +263,7 @@ impl Said {
     fn refresh(&mut self, cursor: u64) {
         self.published = [self.published[1], self.tail()];
         self.most_used = self.most_used.max(self.head - self.published[1]);
-        self.longest -= self.longest / FORGOTTEN;
+        self.longest -= self.longest / 64;
         while let Some(&next) = self.written.front().filter(|next| next.position < cursor) {
             self.written.pop_front();
             let key = next.key.or(self.before).or(Some(0));
@@ -292,36 +296,37 @@ impl Said {
         let key = |held: Held| held.key.unwrap();
         let smallest = alone.front();
         alone.sync();
-        let index = &alone.index;
-        let of = |place: Place| (place.key, index.position(place), index.len_of(place), place.is_plain());
+        let (cursor, queue) = (&alone.cursor, &alone.queue);
+        let of = |place: Place| (place.key, cursor.position(place), cursor.len_of(place), place.is_plain());
         assert_eq!(smallest.map(of), front.map(|f| (key(f), f.position, f.len, f.plain)));
-        assert_eq!((index.tail(), index.cursor()), (self.tail(), self.cursor));
-        assert_eq!((index.len(), index.unread()), (self.held.len(), self.held.iter().map(|held| held.len).sum()));
+        assert_eq!((cursor.tail(queue), cursor.cursor()), (self.tail(), self.cursor));
+        let unread = self.held.iter().map(|held| held.len).sum();
+        assert_eq!((queue.held(), cursor.unread(queue)), (self.held.len(), unread));
         let [indexed, records] = self.records;
-        assert_eq!((index.records_taken(), index.counts().indexed), (records, indexed));
-        assert_eq!((index.counts().repaired, index.longest()), (self.repaired, self.longest));
-        assert_eq!(index.counts().most_used, self.most_used);
+        assert_eq!((cursor.records_taken(queue), cursor.counts().indexed), (records, indexed));
+        assert_eq!((cursor.counts().repaired, queue.longest), (self.repaired, self.longest));
+        assert_eq!(cursor.counts().most_used, self.most_used);
         let back = self.held.iter().map(|held| key(*held)).max();
-        assert_eq!((index.back(), index.largest()), (back, self.largest));
+        assert_eq!((queue.back(), cursor.largest()), (back, self.largest));
         // By the first place, which lies near the tail.
-        let taken = index.tail() - self.published[1];
-        assert!(!index.is_tail_due() || taken + REACH_BYTES as u64 >= SIZE / TAIL_PART);
-        assert!(index.is_tail_due() || taken < SIZE / TAIL_PART);
-        assert!([index.notes.front(), index.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
+        let taken = cursor.tail(queue) - self.published[1];
+        assert!(!cursor.is_tail_due(queue) || taken + REACH_BYTES as u64 >= SIZE / TAIL_PART);
+        assert!(cursor.is_tail_due(queue) || taken < SIZE / TAIL_PART);
+        assert!([cursor.notes.front(), cursor.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
         let noted = front.and_then(|front| front.lost);
-        match smallest.and_then(|front| index.note(front)) {
+        match smallest.and_then(|front| cursor.note(front)) {
             Some(Note::Lost { count, after, .. }) => assert_eq!(noted, Some((count, after))),
             other => assert!(other.is_none() && noted.is_none(), "{other:?}, {noted:?}"),
         }
     }
 }
 
-/// Takes some of what an index holds.
+/// Takes some of what is held.
 fn take(alone: &mut Alone, said: &mut Said, many: u64) {
     for taken in 1..=many.min(alone.held() as u64) {
         let place = alone.front().unwrap();
         let front = said.front().unwrap();
-        assert_eq!((Some(place.key), alone.index.position(place)), (front.key, front.position));
+        assert_eq!((Some(place.key), alone.cursor.position(place)), (front.key, front.position));
         said.take(&front);
         alone.take();
         if taken % 5 == 0 {
@@ -330,10 +335,10 @@ fn take(alone: &mut Alone, said: &mut Said, many: u64) {
     }
 }
 
-/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way
+/// Whatever is written, looked at and taken, a cursor and its queue are what lists say that are searched from end to end: by the way
 /// of the plainest records and by the general one, with merges that are put back at any time.
 #[test]
-fn an_index_is_what_lists_say() {
+fn a_cursor_is_what_lists_say() {
     let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
     for course in 0..30u64 {
         let key = keys[course as usize % 3];
@@ -361,23 +366,23 @@ fn an_index_is_what_lists_say() {
             if random(3) == 0 {
                 alone.shrink();
             }
-            let used = said.head - alone.index.looked_tail;
-            alone.index.suspect = false;
+            let used = said.head - alone.cursor.looked_tail;
+            alone.cursor.suspect = false;
             alone.refresh(cpu_ring, &mut keys);
-            said.refresh(alone.index.cursor());
-            let index = &alone.index;
+            said.refresh(alone.cursor.cursor());
+            let cursor = &alone.cursor;
             let dropped = std::mem::take(&mut said.dropped_since_look);
-            assert!(index.suspect || !dropped, "the ring was full");
-            assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
-            assert_eq!(index.cursor(), said.head);
+            assert!(cursor.suspect || !dropped, "the ring was full");
+            assert_eq!(cursor.suspect, used > 0 && used + LONGEST > SIZE);
+            assert_eq!(cursor.cursor(), said.head);
             said.compare(&mut alone);
             take(&mut alone, &mut said, [3, 100, 1000][random(3) as usize]);
             said.compare(&mut alone);
         }
-        while alone.held() > 0 || alone.index.cursor() < said.head {
+        while alone.held() > 0 || alone.cursor.cursor() < said.head {
             take(&mut alone, &mut said, 10_000);
             alone.refresh(cpu_ring, &mut keys);
-            said.refresh(alone.index.cursor());
+            said.refresh(alone.cursor.cursor());
         }
         said.compare(&mut alone);
     }
@@ -395,7 +400,7 @@ fn what_a_burst_took_is_given_back() {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * (begin + n)).to_ne_bytes())));
         alone.refresh(&mut rings.cpu_rings[0], &mut keys);
     };
-    let room = |alone: &Alone| (alone.index.queue.blocks(), alone.index.notes.capacity(), alone.far.capacity());
+    let room = |alone: &Alone| (alone.queue.blocks(), alone.cursor.notes.capacity(), alone.far.capacity());
     let empty = room(&alone);
     refresh(&mut alone, |n| 1_000_000 - n, 0);
     refresh(&mut alone, |n| 1_000_000 + n, 2000);
@@ -405,7 +410,7 @@ fn what_a_burst_took_is_given_back() {
     alone.drain();
     assert_eq!(room(&alone), full, "for the next burst");
     alone.shrink();
-    assert_eq!(alone.index.queue.blocks(), blocks, "they were needed since the last time");
+    assert_eq!(alone.queue.blocks(), blocks, "they were needed since the last time");
     alone.shrink();
     assert_eq!(room(&alone), empty);
     // Nothing that is held is given back.
@@ -438,10 +443,10 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
                 buffer.force_consumed(buffer.produced());
             }
             alone.sync();
-            let Alone { index, far, .. } = &mut alone;
-            index.refresh_behind(cpu_ring, Indexing { keys: &mut keys, far });
+            let Alone { cursor, queue, far, .. } = &mut alone;
+            cursor.refresh_behind(cpu_ring, &mut Indexing { queue, far, keys: &mut keys });
             while let Some(front) = alone.front() {
-                taken.push((front.key, alone.index.note(front).is_some()));
+                taken.push((front.key, alone.cursor.note(front).is_some()));
                 alone.take();
             }
         }
@@ -454,15 +459,15 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
 /// beside it has a key of its own.
 #[test]
 fn a_loss_in_no_ring_stays_moves_and_is_no_record() {
-    let mut index = Index::new(0, 0, None);
-    index.dropped(5, 0, true);
-    index.dropped(7, 0, false);
-    let loose = index.loose.unwrap();
+    let (mut cursor, mut queue) = (Cursor::new(0, None), Queue::new(0));
+    cursor.dropped(&mut queue, 5, 0, true);
+    cursor.dropped(&mut queue, 7, 0, false);
+    let loose = cursor.loose.unwrap();
     assert!(loose.stays && loose.count == 7, "{loose:?}");
-    assert_eq!(index.keyed(loose.place), Keyed::Never);
-    assert_eq!(index.keyed(Place::new(1, 0, 0, 8, Tag::SAMPLE)), Keyed::Own);
-    index.move_ring_index();
-    assert_eq!(index.loose().unwrap().ring_index(), 1);
+    assert_eq!(cursor.keyed(queue.loose.unwrap()), Keyed::Never);
+    assert_eq!(cursor.keyed(Place::new(1, 0, 0, 8, Tag::SAMPLE)), Keyed::Own);
+    queue.move_ring_index();
+    assert_eq!(queue.loose.unwrap().ring_index(), 1);
 }
 
 /// Nothing is unread once all is yielded, damage included, whose length lies in its note.
@@ -478,8 +483,8 @@ fn damage_is_read_once_it_is_yielded() {
     assert!(kernel.emit(0, 2, b"") && kernel.emit(0, 3, b""));
     kernel.scribble(0, len + 6, &u16::MAX.to_ne_bytes());
     alone.refresh(&mut rings.cpu_rings[0], &mut keys);
-    assert_eq!(alone.index.longest(), len);
-    assert_eq!(alone.index.unread(), kernel.head(0));
+    assert_eq!(alone.queue.longest, len);
+    assert_eq!(alone.cursor.unread(&alone.queue), kernel.head(0));
     alone.drain();
-    assert_eq!(alone.index.unread(), 0);
+    assert_eq!(alone.cursor.unread(&alone.queue), 0);
 }
