@@ -203,7 +203,7 @@ fn compiled(path: &Path) -> Result<Compiled, Failure> {
 }
 
 /// Reads a recording, or what comes through standard input: it is read twice, so that is kept in a file without a name.
-pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perf_data::Error>) -> Result<T, Failure> {
+pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perfweave::Error>) -> Result<T, Failure> {
     if path != Path::new("-") {
         return Ok(read(path.to_owned())?);
     }

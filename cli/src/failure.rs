@@ -74,26 +74,8 @@ impl From<perfweave::Error> for Failure {
     }
 }
 
-impl From<perfweave_perf_data::Error> for Failure {
-    fn from(error: perfweave_perf_data::Error) -> Self {
-        // Of a recording through a pipe.
-        if error.raw_os_error() == Some(nix::libc::EPIPE) {
-            return Self::Closed;
-        }
-        let (message, hint) = split(&error.to_string(), error.hint());
-        Self::Error { message, hint }
-    }
-}
-
 impl From<perfweave_decode::Error> for Failure {
     fn from(error: perfweave_decode::Error) -> Self {
-        let (message, hint) = split(&error.to_string(), error.hint());
-        Self::Error { message, hint }
-    }
-}
-
-impl From<perfweave_symbols::Error> for Failure {
-    fn from(error: perfweave_symbols::Error) -> Self {
         let (message, hint) = split(&error.to_string(), error.hint());
         Self::Error { message, hint }
     }
@@ -112,11 +94,6 @@ fn split(message: &str, hint: Option<&str>) -> (String, Option<String>) {
 /// An error in one line, for those that end nothing.
 pub fn in_line(error: &perfweave::Error) -> String {
     joined(in_parts(error))
-}
-
-/// The same, of a recording.
-pub fn recording_in_line(error: &perfweave_perf_data::Error) -> String {
-    joined(split(&error.to_string(), error.hint()))
 }
 
 fn joined((message, hint): (String, Option<String>)) -> String {

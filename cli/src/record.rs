@@ -6,7 +6,7 @@ mod trigger;
 
 use crate::args::{Common, Target};
 use crate::child::Child;
-use crate::failure::{Failure, Outcome, in_line, recording_in_line};
+use crate::failure::{Failure, Outcome, in_line};
 use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use crate::verify::hex;
@@ -165,7 +165,7 @@ fn whole(args: &Args) -> Outcome {
         true => Writer::pipe(io::stdout().as_fd().try_clone_to_owned()?, &rings)?,
         false => Writer::create(&args.output, &rings)?,
     };
-    let unnamed: Vec<_> = writer.unnamed().iter().map(recording_in_line).collect();
+    let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
     let mut within = Within::now(rings.clock(), args.common.seconds);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.takes_all();

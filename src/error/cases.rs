@@ -91,6 +91,14 @@ impl Error {
         self
     }
 
+    /// Puts before the message what was being done.
+    pub fn during(mut self, what: &str) -> Self {
+        // Some errors have a cause and no words of their own.
+        let colon = if self.0.message.is_empty() { "" } else { ": " };
+        self.0.message = format!("{what}{colon}{}", self.0.message).into();
+        self
+    }
+
     /// The source, or else the error itself.
     pub(crate) fn into_source(mut self) -> io::Error {
         self.0.source.take().unwrap_or_else(|| self.into())

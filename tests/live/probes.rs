@@ -10,7 +10,6 @@ use perfweave_support::probe::probed;
 use perfweave_support::{assert_error, foreign, kernel, lacks, load, probe};
 use perfweave_symbols::{function, usdt};
 use std::ffi::CString;
-use std::io;
 use std::path::Path;
 
 /// The number of a PMU, if this kernel has it.
@@ -171,7 +170,7 @@ fn a_static_probe_that_is_not_there_is_said_so() {
     let (_, file, _) = probe::place().unwrap();
     let said = |path: &Path, name: &str| {
         let error = usdt(path, "perfweave", name).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
         let said = error.to_string();
         assert!(said.starts_with(&format!("{}: it has no static probe perfweave:{name} (", path.display())), "{said}");
         said
@@ -189,7 +188,7 @@ fn a_symbol_that_is_not_there_is_said_so() {
     let said = |path: &Path, symbol: &str| {
         let error = function(path, symbol).unwrap_err();
         let (kind, said) = (error.kind(), error.to_string());
-        assert!(matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::InvalidData), "{kind:?}: {said}");
+        assert!(matches!(kind, ErrorKind::NotFound | ErrorKind::InvalidInput), "{kind:?}: {said}");
         said
     };
     let nearest = said(&file, "perfweave_suport_probed");

@@ -6,7 +6,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use perfweave::{ErrorKind, Hold, Merge, Order, sim};
-use perfweave_perf_data::{self as perf_data, Error};
+use perfweave::Error;
+use perfweave_perf_data as perf_data;
 use std::os::unix::process::ExitStatusExt;
 
 /// A merge that can give this many records.

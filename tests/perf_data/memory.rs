@@ -20,7 +20,7 @@ fn the_counter_counts() {
 
 /// The bytes that a recording takes and the available bytes, from the error for too little memory.
 #[track_caller]
-pub(crate) fn lacking(error: &perfweave_perf_data::Error) -> [u64; 2] {
+pub(crate) fn lacking(error: &perfweave::Error) -> [u64; 2] {
     perfweave_support::assert_error!(error, Limit, "bytes of memory, of which");
     ["its contents take ", "of which "].map(|text| perfweave_support::number_behind(&error.to_string(), text))
 }

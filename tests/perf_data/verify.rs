@@ -273,7 +273,7 @@ fn numbers_that_the_recorder_did_not_have_are_counted_and_not_compared() {
 }
 
 /// The words of an error, without the file.
-fn why<T>(result: Result<T, perfweave_perf_data::Error>) -> String {
+fn why<T>(result: Result<T, perfweave::Error>) -> String {
     result.err().expect("an error").to_string().split_once(": ").unwrap().1.to_owned()
 }
 

@@ -7,12 +7,9 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The events cannot be read.
+    /// The events cannot be read, or a function or a static probe of a program cannot be found.
     #[error(transparent)]
     Events(#[from] perfweave::Error),
-    /// A function or a static probe of a program cannot be found.
-    #[error(transparent)]
-    Symbols(#[from] perfweave_symbols::Error),
     /// The place to write to is not understood.
     #[error("{url} is no folder and no URL of a store: {reason}")]
     Place {

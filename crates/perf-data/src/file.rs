@@ -1,8 +1,7 @@
 //! Reading a file that may contain anything. The crate reads no more than the file has, and keeps no more than the
 //! file's length and the available memory.
 
-use crate::Error;
-use perfweave::{ErrorKind, Recording};
+use perfweave::{Error, ErrorKind, Recording};
 use std::borrow::Cow;
 use std::fs;
 use std::io;

@@ -72,7 +72,6 @@ mod attrs;
 mod build_id;
 mod called;
 mod created;
-mod error;
 mod file;
 mod lost;
 mod machine;
@@ -94,7 +93,6 @@ mod verify;
 mod writer;
 
 pub use build_id::build_ids;
-pub use error::Error;
 pub use members::Members;
 pub use names::Names;
 pub use open::{aux, open, unfinished};
@@ -112,7 +110,7 @@ struct Readme;
 struct Facts {
     features: metadata::Features,
     /// Why the recording may lack events at its end.
-    unfinished: Option<Error>,
+    unfinished: Option<perfweave::Error>,
     /// Bytes of AUX data.
     aux: u64,
 }

@@ -1,10 +1,9 @@
 //! The metadata of a recording, before and after its records: events, and facts about the machine.
 
-use crate::Error;
 use crate::attrs::Attr;
 use crate::file::{Input, Words, malformed, unreadable};
 use crate::pieces::{Piece, walk};
-use perfweave::ErrorKind;
+use perfweave::{Error, ErrorKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

@@ -1,12 +1,11 @@
 //! What perf(1) writes at the start of a recording: the processes that there are, what they have mapped, and the kernel
 //! (`tools/perf/util/synthetic-events.c`). The records have the time 0, so they come before all others.
 
-use crate::Error;
 use crate::build_id::{BuildId, BuildIds, of_notes};
 use crate::machine;
 use crate::procfs::{Machine, Mapping, Thread};
 use perf_event_open_sys::bindings;
-use perfweave::ErrorKind;
+use perfweave::{Error, ErrorKind};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
@@ -111,7 +110,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
                 self.names.hidden
             );
             let hint = "reading another user's mappings needs CAP_SYS_PTRACE";
-            self.unnamed.push(Error::system(message, errno).hinting(hint));
+            self.unnamed.push(Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint));
         }
         Ok((self.names, self.unnamed, self.table))
     }
@@ -122,7 +121,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
             Ok(()) => Ok(()),
             Err(Failed::Write(error)) => Err(error),
             Err(Failed::Read(errno)) => {
-                self.unnamed.push(Error::system(what, errno));
+                self.unnamed.push(Error::new(ErrorKind::of(&errno), what).because(errno));
                 Ok(())
             }
         }

@@ -1,10 +1,9 @@
 //! An event as a file describes it.
 
-use crate::Error;
 use crate::attrs::{self, ADDR, Attr, CPU, ID, IDENTIFIER, IP, TIME};
 use crate::seal::{Counted, NOBODY};
 use perf_event_open_sys::bindings;
-use perfweave::{Bytes, Clock, ErrorKind, Layout, Source};
+use perfweave::{Bytes, Clock, Error, ErrorKind, Layout, Source};
 
 /// An event as the file describes it.
 #[derive(Debug)]

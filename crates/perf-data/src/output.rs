@@ -1,11 +1,10 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
-use crate::Error;
 use crate::created;
 use crate::seal::{Hash, Seal};
 use blake3::Hasher;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use perfweave::{Clock, ErrorKind, Rings};
+use perfweave::{Clock, Error, ErrorKind, Rings};
 use std::fs::{File, FileType};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -193,7 +192,7 @@ impl Output {
         }
         // A system call, so not for each event. It is no error of the file.
         if !self.is_here() {
-            return Err(Error::forked());
+            return Err(forked());
         }
         let append = || {
             if self.is_pipe {
@@ -240,6 +239,12 @@ fn write_all(mut file: &File, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The file belongs to another process.
+pub(crate) fn forked() -> Error {
+    let message = "the recording belongs to the process that this one was forked from: open another here";
+    Error::new(ErrorKind::Forked, message)
 }
 
 fn io(errno: io::Error) -> Error {

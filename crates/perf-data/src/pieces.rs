@@ -1,6 +1,6 @@
 //! The records of a file, one after the other.
 
-use crate::Error;
+use perfweave::Error;
 use crate::file::{Input, Words, changed, io, malformed};
 #[cfg(feature = "zstd")]
 use crate::unpack::{Corrupt, Unpacker};

@@ -15,8 +15,8 @@ use crate::metadata::{
 };
 use crate::noted::Noted;
 use crate::tracing;
-use crate::{Error, Facts};
-use perfweave::{Clock, ClockOffset, Rings};
+use crate::Facts;
+use perfweave::{Clock, ClockOffset, Error, Rings};
 
 /// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
 const STRING: usize = 64;

@@ -1,10 +1,9 @@
 //! Which event a record is of, and which ring it belongs to.
 
-use crate::Error;
 use crate::attrs::{self, CPU, ID, IDENTIFIER, TIME};
 use crate::metadata::Described;
 use perf_event_open_sys::bindings;
-use perfweave::{Bytes, ErrorKind, Layout};
+use perfweave::{Bytes, Error, ErrorKind, Layout};
 use std::collections::HashMap;
 
 /// What a ring's records have in common.

@@ -4,8 +4,8 @@
 
 use crate::file::Words;
 use crate::metadata::TRACING_DATA;
-use crate::{Error, Facts, machine};
-use perfweave::Rings;
+use crate::{Facts, machine};
+use perfweave::{Error, ErrorKind, Rings};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirEntry};
 use std::io;
@@ -20,11 +20,11 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     let mut tracepoints =
         sources.filter_map(|(at, source)| Some((at, source.tracepoint_id()?, source.tracepoint()))).peekable();
     let Some(&(_, first, _)) = tracepoints.peek() else { return Ok(None) };
-    let tracefs = Rings::tracefs().map_err(|error| no_format(first, &error))?;
+    let tracefs = Rings::tracefs().map_err(no_format(first))?;
     let events = tracefs.join("events");
     let mut categories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (at, id, name) in tracepoints {
-        let format = rings.format(at).map_err(|error| no_format(id, &error))?;
+        let format = rings.format(at).map_err(no_format(id))?;
         let category = match name.and_then(|name| name.split_once(':')) {
             Some((category, _)) => category.to_owned(),
             None => category_of(&events, &format).map_err(|errno| unread(&tracefs, "", errno))?,
@@ -72,12 +72,8 @@ fn category_of(events: &Path, format: &str) -> io::Result<String> {
 }
 
 /// The format of a tracepoint cannot be read. Without it perf(1) does not read the file.
-fn no_format(id: u64, error: &perfweave::Error) -> Error {
-    let hint = error.hint().unwrap_or_default();
-    let text = error.to_string();
-    // The text ends with the hint, as that of the new error will.
-    let text = text.strip_suffix(&format!(" ({hint})")).unwrap_or(&text);
-    Error::new(error.kind(), format!("no format of tracepoint {id}: {text}")).hinting(hint.to_owned())
+fn no_format(id: u64) -> impl Fn(Error) -> Error {
+    move |error| error.during(&format!("no format of tracepoint {id}"))
 }
 
 /// Something in the folder `events` of tracefs cannot be read.
@@ -87,7 +83,8 @@ fn unread(tracefs: &Path, name: &str, errno: io::Error) -> Error {
         false => format!("tracefs must be readable: mount -o remount,gid=GROUP,mode=750 {}", tracefs.display()),
         true => "tracefs is not mounted, and its files are root's: run as root, or with CAP_DAC_READ_SEARCH".into(),
     };
-    Error::system(format!("cannot read events/{name} of tracefs"), errno).hinting(hint)
+    let message = format!("cannot read events/{name} of tracefs");
+    Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
 }
 
 /// The format of a tracepoint in such a section.

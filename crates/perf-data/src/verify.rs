@@ -3,9 +3,8 @@
 mod check;
 mod numbers;
 
-use crate::Error;
 use check::Check;
-use perfweave::{Account, Sequence};
+use perfweave::{Account, Error, Sequence};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -19,7 +18,7 @@ use std::path::Path;
 ///     eprintln!("{doubt}");
 /// }
 /// assert!(verdict.holds());
-/// # Ok::<(), perfweave_perf_data::Error>(())
+/// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
 /// The function reads the file once, and blocks meanwhile. However long the recording is, it holds less than a MiB,

@@ -12,10 +12,10 @@ use crate::pieces::OWN_KINDS;
 use crate::procfs::Machine;
 use crate::seal::{Counted, FINISHED_ROUND, NOBODY};
 use crate::sections::{Front, Section, behind, describe, features, size_of_all};
-use crate::{Error, Facts, machine};
+use crate::{Facts, machine};
 use certify::Certificate;
 use perf_event_open_sys::bindings;
-use perfweave::{Bytes, Clock, ErrorKind, Event, Item, Layout, Record, Rings, Status};
+use perfweave::{Bytes, Clock, Error, ErrorKind, Event, Item, Layout, Record, Rings, Status};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -479,7 +479,7 @@ impl Writer {
     /// Whether the file belongs to this process, and has been written without an error so far.
     fn check(&self) -> Result<(), Error> {
         if !self.file.is_here() {
-            return Err(Error::forked());
+            return Err(crate::output::forked());
         }
         self.file.check().map_err(|why| unwritable(&self.path, why))
     }

@@ -1,58 +1,20 @@
-//! What can go wrong, and what would help.
+//! What can go wrong with a file, and what would help.
 
+use perfweave::{Error, ErrorKind};
 use std::fmt;
-use std::io::ErrorKind;
 use std::path::Path;
 
-/// Why a function or a static probe was not found.
-///
-/// The message names the file, and ends with what helps, in parentheses. `Debug` prints the same, because Rust prints
-/// `Debug` if `main` returns the error.
-#[derive(thiserror::Error)]
-#[error("{message}{}", hinted(hint))]
-pub struct Error {
-    kind: ErrorKind,
-    message: String,
-    /// Empty if nothing is known to help.
-    hint: String,
+/// An error about a file.
+pub(crate) fn about(kind: ErrorKind, path: &Path, what: impl fmt::Display) -> Error {
+    Error::new(kind, format!("{}: {what}", path.display()))
 }
 
-impl Error {
-    pub(crate) fn new(kind: ErrorKind, path: &Path, what: impl fmt::Display) -> Self {
-        Self { kind, message: format!("{}: {what}", path.display()), hint: String::new() }
-    }
-
-    pub(crate) fn invalid(path: &Path, what: String) -> Self {
-        Self::new(ErrorKind::InvalidData, path, what)
-    }
-
-    pub(crate) fn not_found(path: &Path, what: &str, name: &str, hint: String) -> Self {
-        Self::new(ErrorKind::NotFound, path, format!("it has no {what} {name}")).hinting(hint)
-    }
-
-    pub(crate) fn hinting(self, hint: impl Into<String>) -> Self {
-        Self { hint: hint.into(), ..self }
-    }
-
-    /// What kind of error it is.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-
-    /// What helps, such as the nearest name. `None` if nothing is known to help. The message ends with it.
-    pub fn hint(&self) -> Option<&str> {
-        Some(self.hint.as_str()).filter(|hint| !hint.is_empty())
-    }
+pub(crate) fn invalid(path: &Path, what: String) -> Error {
+    about(ErrorKind::InvalidInput, path, what)
 }
 
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-fn hinted(hint: &str) -> String {
-    if hint.is_empty() { String::new() } else { format!(" ({hint})") }
+pub(crate) fn not_found(path: &Path, what: &str, name: &str, hint: String) -> Error {
+    about(ErrorKind::NotFound, path, format!("it has no {what} {name}")).hinting(hint)
 }
 
 /// The longest name that a hint compares, in bytes, and how many pairs of letters it compares. A file may have any

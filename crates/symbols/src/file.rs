@@ -1,8 +1,9 @@
 //! Reads a file by a path that a user gives, which may lead anywhere.
 
-use crate::error::Error;
+use crate::error::about;
+use perfweave::{Error, ErrorKind};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -11,14 +12,14 @@ const LONGEST: u64 = 1 << 30;
 
 /// All of a regular file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |errno: io::Error| Error::new(errno.kind(), path, errno.to_string());
+    let failed = |errno: io::Error| Error::new(ErrorKind::of(&errno), path.display().to_string()).because(errno);
     // Checked before, because opening a device has effects. Checked again on the opened file.
     regular(path, &std::fs::metadata(path).map_err(failed)?)?;
     let file = open(path).map_err(failed)?;
     let len = regular(path, &file.metadata().map_err(failed)?)?;
     let mut bytes = Vec::new();
     // Up to 1 GiB: without memory, a plain allocation would end the process.
-    bytes.try_reserve_exact(len).map_err(|_| failed(ErrorKind::OutOfMemory.into()))?;
+    bytes.try_reserve_exact(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
     bytes.resize(len, 0);
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     Ok(bytes)
@@ -33,13 +34,13 @@ fn open(path: &Path) -> io::Result<File> {
 /// The length of a regular file that is not too long.
 fn regular(path: &Path, metadata: &Metadata) -> Result<usize, Error> {
     let (kind, len) = (metadata.file_type(), metadata.len());
-    let wrong = |what| Error::new(ErrorKind::InvalidInput, path, format!("it is {what}, and no program or library"));
+    let wrong = |what| about(ErrorKind::InvalidInput, path, format!("it is {what}, and no program or library"));
     match (kind.is_file(), kind.is_dir()) {
         (true, _) if len <= LONGEST => Ok(len as usize),
         (true, _) => {
             let what = format!("it is {len} bytes long, and no more than {LONGEST} are read to look for a function");
             let hint = "give the function's place in the file: nm(1) and readelf(1) tell it";
-            Err(Error::new(ErrorKind::FileTooLarge, path, what).hinting(hint))
+            Err(about(ErrorKind::Limit, path, what).hinting(hint))
         }
         (_, true) => Err(wrong("a directory")),
         _ => Err(wrong("a pipe, a socket or a device")),

@@ -14,7 +14,7 @@
 //!     options = options.uprobe(library, place.offset).semaphore(place.semaphore).named("setjmp");
 //! }
 //! let rings = options.open()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), perfweave::Error>(())
 //! ```
 //!
 //! # Hostile files
@@ -27,7 +27,6 @@ mod file;
 mod notes;
 mod search;
 
-pub use error::Error;
 pub use search::{Place, function, usdt};
 
 /// The README's examples are compiled.

@@ -1,6 +1,7 @@
 //! Looks for functions and static probes in an ELF file.
 
-use crate::error::{Error, nearest};
+use crate::error::{invalid, nearest, not_found};
+use perfweave::Error;
 use crate::file;
 use crate::notes::Notes;
 use object::{File, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
@@ -24,7 +25,7 @@ pub struct Place {
 /// tables of the ELF file (`.symtab`, `.dynsym`).
 ///
 /// # Errors
-/// [`Error::kind`] is [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, or if the file has no such
+/// [`ErrorKind::NotFound`](perfweave::ErrorKind::NotFound) if there is no such file, or if the file has no such
 /// function: the hint has the nearest name. Others if the file cannot be read, is longer than 1 GiB, or is no program
 /// or library.
 pub fn function(path: impl AsRef<Path>, name: &str) -> Result<u64, Error> {
@@ -41,7 +42,7 @@ pub fn function(path: impl AsRef<Path>, name: &str) -> Result<u64, Error> {
             0 => "the file has no symbols: it was stripped".into(),
             count => format!("the file has {count} other functions: see nm(1), also with -D"),
         });
-        return Err(Error::not_found(path, "function", name, hint));
+        return Err(not_found(path, "function", name, hint));
     };
     place_of(&file, found.address()).ok_or_else(|| outside(path, name))
 }
@@ -53,8 +54,8 @@ pub fn function(path: impl AsRef<Path>, name: &str) -> Result<u64, Error> {
 /// memory that its note names.
 ///
 /// # Errors
-/// As [`function`]: [`NotFound`](std::io::ErrorKind::NotFound) if the file has no such probe. A probe with more than
-/// 1024 places is [`InvalidData`](std::io::ErrorKind::InvalidData).
+/// As [`function`]: [`ErrorKind::NotFound`](perfweave::ErrorKind::NotFound) if the file has no such probe. A probe with more than
+/// 1024 places is [`ErrorKind::InvalidInput`](perfweave::ErrorKind::InvalidInput).
 pub fn usdt(path: impl AsRef<Path>, provider: &str, name: &str) -> Result<Vec<Place>, Error> {
     let (path, probe) = (path.as_ref(), format!("{provider}:{name}"));
     let bytes = file::read(path)?;
@@ -72,7 +73,7 @@ pub fn usdt(path: impl AsRef<Path>, provider: &str, name: &str) -> Result<Vec<Pl
         places.push(Place { offset: place(note.address)?, semaphore });
         // In the loop: a hostile file may have millions of notes.
         if places.len() > MOST_PLACES {
-            return Err(Error::invalid(path, format!("{probe} has more than {MOST_PLACES} places in it")));
+            return Err(invalid(path, format!("{probe} has more than {MOST_PLACES} places in it")));
         }
     }
     places.sort_unstable();
@@ -83,13 +84,13 @@ pub fn usdt(path: impl AsRef<Path>, provider: &str, name: &str) -> Result<Vec<Pl
             0 => "the file has no static probes".into(),
             count => format!("the file has {count} other places of static probes: readelf -n tells them"),
         });
-        return Err(Error::not_found(path, "static probe", &probe, hint));
+        return Err(not_found(path, "static probe", &probe, hint));
     }
     Ok(places)
 }
 
 fn parse<'a>(bytes: &'a [u8], path: &Path) -> Result<File<'a>, Error> {
-    File::parse(bytes).map_err(|error| Error::invalid(path, error.to_string()))
+    File::parse(bytes).map_err(|error| invalid(path, error.to_string()))
 }
 
 /// The offset of an address from the start of an ELF file: the address, less `p_vaddr` and plus `p_offset` of its
@@ -104,13 +105,13 @@ fn place_of(file: &File<'_>, address: u64) -> Option<u64> {
 }
 
 fn outside(path: &Path, what: &str) -> Error {
-    Error::invalid(path, format!("{what} lies in no segment of the file"))
+    invalid(path, format!("{what} lies in no segment of the file"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::ErrorKind;
+    use perfweave::ErrorKind;
 
     /// A file that was cut off anywhere, or that says other things of itself, is searched or refused.
     #[test]
@@ -125,7 +126,7 @@ mod tests {
             let errors = [found.err(), usdt(&path, "perfweave", "go").err()];
             for error in errors.iter().flatten() {
                 let kind = error.kind();
-                assert!(matches!(kind, ErrorKind::NotFound | ErrorKind::InvalidData), "{kind:?}: {error}");
+                assert!(matches!(kind, ErrorKind::NotFound | ErrorKind::InvalidInput), "{kind:?}: {error}");
                 assert!(error.to_string().starts_with(&format!("{}: ", path.display())), "{error}");
             }
             errors[0].is_none()

@@ -2,7 +2,6 @@
 
 use super::numbers::Numbers;
 use super::{Claims, Doubt, DoubtKind, Found, Verdict};
-use crate::Error;
 use crate::attrs::{self, TIME};
 use crate::file::{Input, Words, changed, io, malformed, too_much};
 use crate::lost::Loss;
@@ -15,7 +14,7 @@ use crate::seal::{
 use crate::sections::unfinished;
 use crate::sorting::Sorting;
 use blake3::Hasher;
-use perfweave::{Account, Bytes, Sequence};
+use perfweave::{Account, Bytes, Error, Sequence};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;

@@ -1,12 +1,11 @@
 //! Numbers that programs wrote into their records, and which of them are missing.
 
-use crate::Error;
 use crate::attrs::CPU;
 use crate::file::no_memory;
 use crate::noted::cpu_of;
 use crate::seal::{Counted, MOST_CPUS, NOBODY};
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Layout, Record, Recording, Sequence};
+use perfweave::{Clock, Error, Layout, Record, Recording, Sequence};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 

@@ -1,11 +1,10 @@
 //! What a recording says of itself while it is written: seals among its records.
 
 use super::Writer;
-use crate::Error;
 use crate::metadata::{HEADER, PIPE_HEADER};
 use crate::seal::{BY_TIME, Counted, END, Hash, MOST_ROWS, NUMBERS, Row, Seal, Tally, WHOLE};
 use blake3::Hasher;
-use perfweave::{Certainty, Event, Item, Status};
+use perfweave::{Certainty, Error, Event, Item, Status};
 
 /// What is claimed, and the end of the chain.
 #[derive(Debug, Default)]
