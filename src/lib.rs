@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
-//! use perfweave_decode::Format;
+//! use perfweave_events::Format;
 //!
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 //! let switch = Format::of(&rings, 0)?;
@@ -61,7 +61,7 @@
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`, a simulated kernel for a program's own tests, and `Merge`, a reader that goes step by step |
 //!
-//! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their
+//! None is on by default. Packages beside this one: `perfweave-events` has the fields of tracepoints by name, and their
 //! lines as the kernel prints them; `perfweave-symbols` has functions and static probes of programs by name, for
 //! [`RingOptions::uprobe`]; `perfweave-perf-data` reads and writes recordings of perf(1). Readers of other formats make
 //! a [`Recording`] too.

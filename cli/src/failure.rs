@@ -85,13 +85,6 @@ impl From<perfweave_perf_data::Error> for Failure {
     }
 }
 
-impl From<perfweave_decode::Error> for Failure {
-    fn from(error: perfweave_decode::Error) -> Self {
-        let (message, hint) = split(&error.to_string(), error.hint());
-        Self::Error { message, hint }
-    }
-}
-
 impl From<perfweave_symbols::Error> for Failure {
     fn from(error: perfweave_symbols::Error) -> Self {
         let (message, hint) = split(&error.to_string(), error.hint());

@@ -272,7 +272,7 @@ impl Rings {
     }
 
     /// The text of a source's format, as the file `format` of tracefs has it, by the number that
-    /// [`Record::source`](crate::Record::source) gives. It names the fields of a payload. The package perfweave-decode
+    /// [`Record::source`](crate::Record::source) gives. It names the fields of a payload. The package perfweave-events
     /// parses it. It reads tracefs, so call it before reading. For a tracepoint that was given by number it searches
     /// all tracepoints.
     ///

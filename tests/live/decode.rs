@@ -3,7 +3,7 @@
 use crate::reading;
 use perf_event_open_sys::bindings as sys;
 use perfweave::{Item, Order, Reader, Record, Rings, Tracefs};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_support::load::{self, Load};
 use perfweave_support::{assert_error, echo, foreign, kernel, lacks, probe, threads, tracefs};
 use std::fs;

@@ -4,7 +4,7 @@
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads};
 use std::io;

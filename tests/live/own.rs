@@ -5,7 +5,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
 use perf_event_open_sys::bindings;
 use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_support::{apart, kernel, load, threads};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};

@@ -4,7 +4,7 @@
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use perfweave::{Error, Rings};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_support::{assert_error, kernel, needs, privilege};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

@@ -5,7 +5,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Clock, ClockOffset, Event, Hold, Item, Layout, Merge, Order, Reader, Record, Recording, RingOptions, Rings, sim,
 };
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::bpf::Map;
 use perfweave_support::threads::until;

@@ -30,7 +30,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use perfweave::{Clock, Order, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_support::perf::complaints;
 use perfweave_support::{kernel, lacks, load, needs, threads};
 use std::collections::{BTreeMap, HashMap, HashSet};

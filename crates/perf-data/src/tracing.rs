@@ -113,7 +113,7 @@ pub(crate) fn formats(data: &[u8]) -> HashMap<u64, Format> {
 
 /// The strings of the kernel that tracepoints point to, as a recording has them: lines `0xffffffff8281b7e5 :
 /// "rcu_preempt"`, as in `printk_formats` of tracefs. They are for
-/// [`Format::line_with`](https://docs.rs/perfweave-decode). Empty for rings that are not a recording's, and for
+/// [`Format::line_with`](https://docs.rs/perfweave-events). Empty for rings that are not a recording's, and for
 /// recordings without tracepoints.
 pub fn kernel_strings(rings: &Rings) -> String {
     let mut sections = rings.facts::<Facts>().into_iter().flat_map(|facts| &facts.features);

@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
-//! use perfweave_decode::Format;
+//! use perfweave_events::Format;
 //!
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 //! let switch = Format::of(&rings, 0)?;
@@ -18,7 +18,7 @@
 //!         None => println!("{:?}", event.item()),
 //!     }
 //! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), perfweave::Error>(())
 //! ```
 //!
 //! # Hostile bytes
@@ -43,7 +43,6 @@ mod tokens;
 mod types;
 mod value;
 
-pub use error::Error;
 pub use field::Field;
 pub use format::Format;
 
