@@ -11,7 +11,7 @@
 use nix::sys::signal::{SigSet, Signal};
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, sim};
-use perfweave_events::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{BufWriter, ErrorKind, Write};

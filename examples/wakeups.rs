@@ -10,7 +10,7 @@
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
 use perfweave::{Account, Certainty, Clock, Event, Item, Order, Reader, Record, Rings, sim};
-use perfweave_events::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format, WithoutSelf};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::error::Error;

@@ -8,7 +8,7 @@ use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
-use perfweave_events::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;

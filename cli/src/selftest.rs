@@ -8,7 +8,7 @@ use crate::out::Out;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getpgid};
 use perfweave::{Event, Fence, Hold, Item, Order, Reader, Rings};
-use perfweave_events::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -16,8 +16,8 @@ use crate::order::index::{Index, Indexing};
 use crate::order::key::{Key, Keys};
 use crate::order::place::RINGS;
 use crate::order::rules::Rule;
-use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
+use crate::order::tracers::Leaving;
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
@@ -143,7 +143,7 @@ impl Merge {
         let mut stream = Stream::new(keys, indexes, frontier, sequence);
         stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
-        stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
+        stream.leaving = order.leave_out.filter(|_| !complete).map(|filter| Leaving(filter(&rings)));
         let full = Full::new(order.most_held, &rings);
         Ok(Self { rings, stream, full, keep_behind: false, whole: true, sighting: None })
     }

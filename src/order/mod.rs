@@ -39,8 +39,8 @@ mod options;
 mod place;
 mod queue;
 pub(crate) mod rules;
-mod self_filter;
 mod stream;
+pub(crate) mod tracers;
 
 pub use options::Order;
 pub(crate) use options::{LATENCY, MOST_HELD};

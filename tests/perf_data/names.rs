@@ -6,6 +6,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use perf_event_open_sys::bindings;
 use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings};
+use perfweave_events::EventOptions;
 use perfweave_perf_data::{self as perf_data, Error};
 use perfweave_support::{apart, kernel, privilege};
 use std::hint::black_box;

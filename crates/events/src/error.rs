@@ -32,13 +32,21 @@ const LONGEST_COMPARED: usize = 64;
 const MOST_COMPARED: usize = 1 << 12;
 
 /// The one of these names that is nearest to a name that does not exist, if any is near.
-pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<T: AsRef<str> + Ord>(name: &str, names: impl Iterator<Item = T>) -> Option<T> {
     let bound = 3 + name.len() / 4;
-    let alike = names
-        .filter(|other| other.len().max(name.len()) <= LONGEST_COMPARED && other.len().abs_diff(name.len()) < bound);
-    let distance = |other: &'a str| {
-        step();
-        (strsim::levenshtein(name, other), other)
+    let is_alike = |other: &T| {
+        let len = other.as_ref().len();
+        len.max(name.len()) <= LONGEST_COMPARED && len.abs_diff(name.len()) < bound
     };
-    alike.take(MOST_COMPARED).map(distance).filter(|(distance, _)| *distance < bound).min().map(|(_, other)| other)
+    let distance = |other: T| {
+        step();
+        (strsim::levenshtein(name, other.as_ref()), other)
+    };
+    let near = names.filter(is_alike).take(MOST_COMPARED).map(distance).filter(|(distance, _)| *distance < bound);
+    near.min().map(|(_, other)| other)
+}
+
+/// The same as a hint.
+pub(crate) fn did_you_mean(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    nearest(name, names).map(|near| format!("did you mean {near}?"))
 }

@@ -3,6 +3,7 @@
 use crate::error::{nearest, no_format_text, short};
 use crate::field::{Field, LONGEST, shorten, text_of};
 use crate::print::Print;
+use crate::texts;
 use crate::value::Look;
 use perfweave::{Bytes, Error, ErrorKind, Record, Rings};
 use std::fmt::Write;
@@ -36,13 +37,13 @@ pub struct Format {
 
 impl Format {
     /// The format of a source of the rings, by the number that [`Record::source`] gives. Call it once for each source,
-    /// before reading. It parses the text that [`Rings::format`] reads.
+    /// before reading. It parses the text that [`format`](crate::format) reads.
     ///
     /// # Errors
-    /// The errors of [`Rings::format`]; [`ErrorKind::InvalidInput`] for a text that this crate does not understand.
+    /// The errors of [`format`](crate::format); [`ErrorKind::InvalidInput`] for a text that this crate does not understand.
     pub fn of(rings: &Rings, source: usize) -> Result<Self, Error> {
-        let format: Self = rings.format(source)?.parse()?;
-        // There is one: `Rings::format` refuses other numbers.
+        let format: Self = texts::format(rings, source)?.parse()?;
+        // There is one: `texts::format` refuses other numbers.
         let of = &rings.sources()[source];
         // The text of a probe has a name for all of them.
         Ok(if of.tracepoint_id().is_some() { format } else { Self { name: of.name().to_owned(), ..format } })
@@ -51,9 +52,9 @@ impl Format {
     /// The format of a tracepoint, `category:name`, of this machine.
     ///
     /// # Errors
-    /// The errors of [`Rings::format_of`]; [`ErrorKind::InvalidInput`] for a file that this crate does not understand.
+    /// The errors of [`format_of`](crate::format_of); [`ErrorKind::InvalidInput`] for a file that this crate does not understand.
     pub fn read(name: &str) -> Result<Self, Error> {
-        Rings::format_of(name)?.parse()
+        texts::format_of(name)?.parse()
     }
 
     /// The event's name, without its category. For a probe, the source's.

@@ -20,11 +20,11 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     let mut tracepoints =
         sources.filter_map(|(at, source)| Some((at, source.tracepoint_id()?, source.tracepoint()))).peekable();
     let Some(&(_, first, _)) = tracepoints.peek() else { return Ok(None) };
-    let tracefs = Rings::tracefs().map_err(|error| no_format(first, &error))?;
+    let tracefs = perfweave_events::tracefs().map_err(|error| no_format(first, &error))?;
     let events = tracefs.join("events");
     let mut categories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (at, id, name) in tracepoints {
-        let format = rings.format(at).map_err(|error| no_format(id, &error))?;
+        let format = perfweave_events::format(rings, at).map_err(|error| no_format(id, &error))?;
         let category = match name.and_then(|name| name.split_once(':')) {
             Some((category, _)) => category.to_owned(),
             None => category_of(&events, &format).map_err(|errno| unread(&tracefs, "", errno))?,
