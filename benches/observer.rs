@@ -23,6 +23,7 @@
 //! ```
 
 use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Status};
+use perfweave_events::EventOptions;
 use perfweave_support::args::Args;
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::{bpf, kernel, load};
@@ -232,7 +233,7 @@ impl Stage {
         let plain = Programs::load(&stamps)?;
         stamps.epochs = Some((&epochs, bpf::Keeping::Rightly));
         let entering = Programs::load(&stamps)?;
-        Rings::tracefs()?;
+        perfweave_events::tracefs()?;
         Ok(Self { events, epochs, counter, plain, entering, buffers })
     }
 

@@ -8,6 +8,7 @@
 use perf_event_open_sys::bindings;
 use perfweave::{Hold, Layout, Merge, Order, Rings, sim};
 use perfweave_benches::{Kind, Shape, Way};
+use perfweave_events::EventOptions;
 use perfweave_support::args::Args;
 use perfweave_support::counting::{self, Counting};
 use std::hint::black_box;

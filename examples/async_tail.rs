@@ -6,6 +6,7 @@
 //! ```
 
 use perfweave::{AsyncReader, Certainty, Event, Item, Order, Rings};
+use perfweave_events::{EventOptions, WithoutSelf};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -11,7 +11,7 @@
 use nix::sys::signal::{SigSet, Signal};
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, sim};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -173,9 +173,9 @@ struct Task {
 }
 
 impl Tasks {
-    fn of(switch: &Format, waking: &Format) -> Result<Self, perfweave_decode::Error> {
+    fn of(switch: &Format, waking: &Format) -> Result<Self, perfweave::Error> {
         let task = |format: &Format, pid, comm| {
-            Ok::<_, perfweave_decode::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
+            Ok::<_, perfweave::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
         };
         let (prev, next) = (task(switch, "prev_pid", "prev_comm")?, task(switch, "next_pid", "next_comm")?);
         let (woken, waker) = (task(waking, "pid", "comm")?, waking.field("common_pid")?);
@@ -298,7 +298,7 @@ fn simulated() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let layout = Layout::new(u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME), true, 0);
     let kernel = sim::Kernel::backward(&cpus, 64 << 10, layout);
     let recorder = kernel.recorder(Key::Time)?;
-    let tasks = || -> Result<_, perfweave_decode::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let tasks = || -> Result<_, perfweave::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (ours, Tasks { switch, waker, prev, next, woken, .. }) = (tasks()?, tasks()?);
     let emit = move |cpu: u32, kind: u64, writer: u32, parts: &[(&Task, u32)]| {
         let mut data = [0; 64];

@@ -10,7 +10,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{Account, Item, Order, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::Path;

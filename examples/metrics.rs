@@ -6,6 +6,7 @@
 //! ```
 
 use perfweave::{Account, Handle, Order, Reader, Rings};
+use perfweave_events::{EventOptions, WithoutSelf};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -10,7 +10,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{Account, Item, Order, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format, WithoutSelf};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;

@@ -10,7 +10,7 @@
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
 use perfweave::{Account, Certainty, Clock, Event, Item, Order, Reader, Record, Rings, sim};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format, WithoutSelf};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::error::Error;
@@ -112,9 +112,9 @@ struct Task {
 }
 
 impl Fields {
-    fn of(waking: &Format, switch: &Format) -> Result<Self, perfweave_decode::Error> {
+    fn of(waking: &Format, switch: &Format) -> Result<Self, perfweave::Error> {
         let task = |format: &Format, pid, comm| {
-            Ok::<_, perfweave_decode::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
+            Ok::<_, perfweave::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
         };
         Ok(Self {
             waking: waking.id(),
@@ -356,8 +356,7 @@ fn simulated() -> Result<(Reader, Fields), Box<dyn Error>> {
     let cpus = [0, 1, 2, 3];
     let kernel = sim::Kernel::new(&cpus);
     let reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-    let formats =
-        || -> Result<_, perfweave_decode::Error> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let formats = || -> Result<_, perfweave::Error> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (fields, theirs) = (formats()?, formats()?);
     let Fields { waking, switch, waker, woken, prev, prev_state, next, .. } = theirs;
     let emit = move |cpu: u32, kind: u64, writer: u32, tasks: &[(&Task, u32)]| {

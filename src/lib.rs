@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
-//! use perfweave_decode::Format;
+//! use perfweave_events::{EventOptions, Format};
 //!
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 //! let switch = Format::of(&rings, 0)?;
@@ -57,13 +57,13 @@
 //! | feature | brings |
 //! | --- | --- |
 //! | `tokio` | `AsyncReader`, `EventStream` |
-//! | `perf-event-open-sys-7` | `RingOptions::event`, `Source::attr`: any event by its attribute |
+//! | `perf-event-open-sys-7` | `RingOptions::event`, `EventSpec`, `Source::attr`: any event by its attribute |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`, a simulated kernel for a program's own tests, and `Merge`, a reader that goes step by step |
 //!
-//! None is on by default. Packages beside this one: `perfweave-decode` has the fields of tracepoints by name, and their
-//! lines as the kernel prints them; `perfweave-symbols` has functions and static probes of programs by name, for
-//! [`RingOptions::uprobe`]; `perfweave-perf-data` reads and writes recordings of perf(1). Readers of other formats make
+//! None is on by default. Packages beside this one: `perfweave-events` has what goes by names, such as tracepoints and
+//! probes, with the fields of their records and their lines as the kernel prints them; `perfweave-symbols` has functions
+//! and static probes of programs by name, for uprobes; `perfweave-perf-data` reads and writes recordings of perf(1). Readers of other formats make
 //! a [`Recording`] too.
 //!
 //! A feature with the name and the version of a crate puts types of that crate into this crate's signatures.
@@ -159,12 +159,13 @@ pub use record::clock::{Clock, ClockOffset};
 pub use record::{Layout, Record};
 pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{ANY_CPU, Bytes, Fault, Ring};
+#[cfg(feature = "perf-event-open-sys-7")]
+pub use rings::EventSpec;
 pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
 pub use rings::{RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
 pub use sequence::counter::Sequence;
-pub use sys::tracefs::Tracefs;
 pub use sys::wakeup::Wakeup;
 
 /// The README's examples are compiled.

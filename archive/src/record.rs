@@ -26,6 +26,7 @@ use crate::schema::Origin;
 use command::Waiting;
 use cure::Cure;
 use perf_event_open_sys::bindings;
+use perfweave_events::{EventOptions, WithoutSelf};
 use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Status};
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -11,7 +11,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use perfweave::Record;
-use perfweave_decode::{Field as PayloadField, Format};
+use perfweave_events::{Field as PayloadField, Format};
 use std::sync::Arc;
 
 /// Columns that each event table has, those of the folders included. A field of an event that has such a name gets a

@@ -6,6 +6,7 @@ use crate::out::say;
 use crate::rcu::Rcu;
 use clap::Args;
 use perfweave::{Fence, Hold, Order, RingOptions};
+use perfweave_events::WithoutSelf;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

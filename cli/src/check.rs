@@ -6,6 +6,7 @@ use crate::out::Out;
 use crate::rcu::Rcu;
 use nix::sys::resource::{Resource, getrlimit};
 use perfweave::{Error, Fence, GracePeriods, Hold, Order, Reader, Rings};
+use perfweave_events::EventOptions;
 use serde_json::json;
 use std::collections::HashSet;
 use std::fs;
@@ -214,8 +215,8 @@ fn grace_periods(rcu: io::Result<Rcu>) -> String {
 fn tries() -> Vec<(bool, Line)> {
     let own = Rings::options().event_name("task-clock").user_only().pid(std::process::id()).bytes(1 << 12);
     let machine = || Rings::options().tracepoint("sched:sched_switch").bytes(1 << 16).open();
-    let format = |rings: Rings| rings.format(0).map(|format| format.matches("field:").count());
-    let tracefs = Rings::tracefs().and_then(|place| Ok((place, machine().and_then(format)?)));
+    let format = |rings: Rings| perfweave_events::format(&rings, 0).map(|format| format.matches("field:").count());
+    let tracefs = perfweave_events::tracefs().and_then(|place| Ok((place, machine().and_then(format)?)));
     let rings = |rings: Rings| format!("{} rings", rings.len());
     let mut lines = vec![
         (false, Line::of("own process", own.open(), rings)),

@@ -74,13 +74,6 @@ impl From<perfweave::Error> for Failure {
     }
 }
 
-impl From<perfweave_decode::Error> for Failure {
-    fn from(error: perfweave_decode::Error) -> Self {
-        let (message, hint) = split(&error.to_string(), error.hint());
-        Self::Error { message, hint }
-    }
-}
-
 /// The message of an error without its hint, and the hint.
 pub fn in_parts(error: &perfweave::Error) -> (String, Option<String>) {
     split(&error.to_string(), error.hint())

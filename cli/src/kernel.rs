@@ -1,7 +1,7 @@
 //! What lies at addresses of the kernel: functions (`/proc/kallsyms`), and strings that tracepoints point to
 //! (`printk_formats` of tracefs).
 
-use perfweave::{Clock, Rings};
+use perfweave::Clock;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -48,7 +48,8 @@ const LONGEST: u64 = 1 << 20;
 impl Kernel {
     /// The kernel that runs.
     pub fn running() -> Self {
-        let formats = Rings::tracefs().ok().and_then(|root| fs::read_to_string(root.join("printk_formats")).ok());
+        let formats =
+            perfweave_events::tracefs().ok().and_then(|root| fs::read_to_string(root.join("printk_formats")).ok());
         Self { of: Of::Running, strings: strings(&formats.unwrap_or_default()), ..Self::default() }
     }
 

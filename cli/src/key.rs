@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use perfweave::{Record, Rings};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{Field, Format};
 
 /// A value of the common field: a number or a text.
 #[derive(Debug, PartialEq, Eq, Hash)]

@@ -17,6 +17,7 @@ use crate::trace::events::{event, is_of, is_probe};
 use names::{At, Names, are_outside};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Rings};
+use perfweave_events::EventOptions;
 use serde_json::json;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

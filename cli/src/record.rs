@@ -12,6 +12,7 @@ use crate::session::{Session, Tell};
 use crate::verify::hex;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Event, RingOptions, Rings};
+use perfweave_events::EventOptions;
 use perfweave_perf_data::{Writer, Written};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};

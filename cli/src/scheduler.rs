@@ -8,7 +8,7 @@ use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
@@ -509,7 +509,7 @@ mod tests {
     use super::{Scheduler, Source, Why, why};
     use crate::recent::a_loss_that_lasts;
     use crate::waits::What;
-    use perfweave_decode::Format;
+    use perfweave_events::Format;
 
     /// CPU 1 lost its last records so far. What CPU 0 tells is not joined until CPU 1 tells something.
     #[test]

@@ -8,7 +8,7 @@ use crate::out::Out;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getpgid};
 use perfweave::{Event, Fence, Hold, Item, Order, Reader, Rings};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -184,12 +184,6 @@ enum Refused {
 
 impl From<perfweave::Error> for Refused {
     fn from(error: perfweave::Error) -> Self {
-        Self::Other(error.into())
-    }
-}
-
-impl From<perfweave_decode::Error> for Refused {
-    fn from(error: perfweave_decode::Error) -> Self {
         Self::Other(error.into())
     }
 }

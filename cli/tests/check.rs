@@ -3,7 +3,6 @@
 mod common;
 
 use common::{Run, number};
-use perfweave::Rings;
 use perfweave_support::bpf::{Asm, Kind, Program, Reg};
 use perfweave_support::{kernel, lock, privilege, tracefs};
 use std::os::unix::process::CommandExt;
@@ -69,7 +68,7 @@ fn with_taker() -> Option<(PathBuf, Program)> {
 }
 
 fn attached(taker: &Program, name: &str) -> Option<std::os::fd::OwnedFd> {
-    let format = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(name)))?;
+    let format = kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of(name)))?;
     kernel("attach a BPF program", taker.attach_tracepoint(format.id.into()))
 }
 

@@ -4,7 +4,7 @@ mod program;
 
 use perf_event_open_sys::bindings;
 use perfweave::{Item, Order, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use program::{perfweave, run, traced};
 use serde_json::Value;
 use std::collections::HashMap;

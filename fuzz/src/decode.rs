@@ -3,7 +3,7 @@
 
 use crate::raw_bytes::Input;
 use perfweave::{Hold, Item, Layout, Merge, Order, Record, sim};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 
 /// Bytes of the ring. Any record of an input fits into it.
 const RING: usize = 4096;

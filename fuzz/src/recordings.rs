@@ -4,7 +4,7 @@
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_perf_data as perf_data;
 use std::fs::File;
 use std::io::Write;

@@ -30,8 +30,7 @@ pub struct Status {
     pub machine: Account,
     /// Whether records have numbers of their CPU ([`Order::numbers`](crate::Order::numbers)).
     pub numbers: bool,
-    /// Yielded records that were left out because they are about the tracer
-    /// ([`Order::without_self`](crate::Order::without_self)).
+    /// Yielded records that were left out ([`Order::leave_out`](crate::Order::leave_out)), such as those about the tracer.
     pub left_out: u64,
     /// Bytes of memory that copies of held records took at the last refresh
     /// ([`Order::most_held`](crate::Order::most_held)).

@@ -1,6 +1,6 @@
 //! The error type, and the errors that several rooms give.
 
-use crate::error::words::{because, hinted, limit, repeated, short};
+use crate::error::words::{because, hinted, limit, repeated};
 use crate::error::{ErrorKind, hint};
 use std::borrow::Cow;
 use std::io;
@@ -141,22 +141,6 @@ impl Error {
             let message = format!("cannot open the pinned map {}", path.display());
             Self::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
         }
-    }
-
-    pub(crate) fn no_tracepoint(name: &str, hint: impl Into<Text>) -> Self {
-        let message = format!("there is no tracepoint {}", short(name));
-        Self::new(ErrorKind::NotFound, message).hinting(hint).about(&format!("tracepoint {name}"))
-    }
-
-    /// A tracepoint cannot be looked up, so it is unknown whether it exists.
-    pub(crate) fn tracepoint(name: &str, source: io::Error, hint: impl Into<Text>) -> Self {
-        let kind = match ErrorKind::of(&source) {
-            // tracefs is not mounted.
-            ErrorKind::NotFound => ErrorKind::System,
-            kind => kind,
-        };
-        let message = format!("cannot look up tracepoint {}", short(name));
-        Self::new(kind, message).because(source).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
     /// No fence is possible. `tried` has each way and its error.

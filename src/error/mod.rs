@@ -25,7 +25,6 @@ mod words;
 
 pub use cases::Error;
 pub(crate) use debug_as_display;
-pub(crate) use hint::nearest;
 pub use kind::ErrorKind;
 pub(crate) use repeats::Repeats;
 pub(crate) use words::{MODULE, filtered, short};

@@ -14,7 +14,8 @@ fn printed(error: &(impl Debug + Display)) -> String {
 
 fn refused() -> Error {
     let source = io::Error::from_raw_os_error(libc::EACCES);
-    Error::tracepoint("sched:sched_switch", source, "mount it so that you may read it")
+    let error = Error::new(ErrorKind::of(&source), "cannot look up tracepoint sched:sched_switch").because(source);
+    error.hinting("mount it so that you may read it").about("tracepoint sched:sched_switch")
 }
 
 const REFUSED: &str =

@@ -17,8 +17,8 @@ use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::footprint;
 use crate::order::full::Full;
 use crate::order::key::{Key, Keys};
-use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
+use crate::order::tracers::Leaving;
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
@@ -139,7 +139,7 @@ impl Merge {
         let mut stream = Stream::new(keys, cursors, frontier, sequence);
         stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
-        stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
+        stream.leaving = order.leave_out.filter(|_| !complete).map(|filter| Leaving(filter(&rings)));
         let full = Full::new(order.most_held, &rings);
         Ok(Self { rings, stream, full, keep_behind: false, whole: true, sighting: None })
     }

@@ -35,8 +35,8 @@ pub(crate) mod key;
 pub(crate) mod merge;
 mod note;
 mod options;
-mod self_filter;
 mod stream;
+pub(crate) mod tracers;
 
 pub use options::Order;
 pub(crate) use options::{LATENCY, MOST_HELD};

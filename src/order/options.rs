@@ -2,6 +2,7 @@
 
 use crate::order::hold::Hold;
 use crate::order::key::Key;
+use crate::order::tracers::Filter;
 use crate::rings::Rings;
 use crate::rings::options::RingOptions;
 use crate::sequence::counter::Sequence;
@@ -23,7 +24,7 @@ pub struct Order {
     pub(crate) most_held: Option<usize>,
     pub(crate) latency: Duration,
     pub(crate) spin: Duration,
-    pub(crate) without_self: bool,
+    pub(crate) leave_out: Option<fn(&Rings) -> Filter>,
 }
 
 impl Default for Order {
@@ -35,7 +36,7 @@ impl Default for Order {
             most_held: None,
             latency: LATENCY,
             spin: Duration::ZERO,
-            without_self: false,
+            leave_out: None,
         }
     }
 }
@@ -169,38 +170,23 @@ impl Order {
         self
     }
 
-    /// Leaves out records about the tracer alone: about the threads that read these rings, and about the thread that
-    /// waits for their fences. On an idle machine most events of a scheduler trace are about the tracer.
+    /// Leaves out records, such as those about the tracer alone: the package perfweave-events does that, by
+    /// `without_self`. The last filter holds. Nothing is left out of a recording.
     ///
-    /// A record is left out in these cases:
+    /// A reader makes the filter of its rings. The filter says of each record whether it is left out. It can ask whether
+    /// a thread that reads these rings, or waits for their fences, had a number when the record was written. A reader
+    /// knows a thread from that thread's first refresh on ([`Reader::threads`](crate::Reader::threads)).
     ///
-    /// - A tracepoint or a probe wrote it in a thread of the tracer (`common_pid`). Example: the reader wakes another
-    ///   thread.
-    /// - A tracepoint of the scheduler (`sched_*`) wrote it, and its field `pid` is a thread of the tracer. Example:
-    ///   another thread wakes the reader.
-    /// - It is a `sched:sched_switch` between a thread of the tracer and the idle thread, or between two threads of the
-    ///   tracer. A switch between the reader and another program stays, since it says when that program ran. So half of
-    ///   the reader's own switches may stay. A tool that pairs switches leaves
-    ///   [`Reader::threads`](crate::Reader::threads) out of its result.
-    /// - It is any other record with `PERF_SAMPLE_TID`, from a thread of the tracer.
-    ///
-    /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a
-    /// record with `PERF_SAMPLE_TID` that one of them writes tells its number. Without that sample,
-    /// and for adopted rings, only the last rule applies. Nothing is left out of a recording.
-    ///
-    /// Once a thread that has read ends, the kernel may give its number to another process. So records with times after
-    /// its end stay, and those of its last steps too, from where it drops its thread-local values on. Of the threads
-    /// that have ended, only the last 16 are known. All records about one that has ended stay if they have no time, or
-    /// that of [`Clock::Perf`](crate::Clock::Perf), which cannot be compared. Read from threads that live long.
+    /// Once a thread that has read ends, the kernel may give its number to another process. So a thread had its number
+    /// until its end, less its last steps, from where it drops its thread-local values on. Of the threads that have
+    /// ended, only the last 16 are known. One that has ended never had its number in records without time, or with that
+    /// of [`Clock::Perf`](crate::Clock::Perf), which cannot be compared. Read from threads that live long.
     ///
     /// [`Status::left_out`](crate::Status::left_out) counts the records that were left out. A ledger counts them as
-    /// yielded. Their numbers and keys are checked like all others. A reader knows a thread from that thread's first
-    /// refresh on ([`Reader::threads`](crate::Reader::threads)). A filter in the kernel
-    /// ([`RingOptions::filter`](crate::RingOptions::filter)) can leave out threads that are known when the rings are
-    /// opened. It counts nothing.
+    /// yielded. Their numbers and keys are checked like all others.
     #[doc(alias = "filter")]
-    pub fn without_self(mut self) -> Self {
-        self.without_self = true;
+    pub fn leave_out(mut self, filter: fn(&Rings) -> Filter) -> Self {
+        self.leave_out = Some(filter);
         self
     }
 }

@@ -10,7 +10,7 @@ use crate::order::cursor::{Cursor, ROOM};
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
 use crate::order::key::Keys;
 use crate::order::note::Note;
-use crate::order::self_filter::{SelfFilter, Tracers};
+use crate::order::tracers::{Leaving, Tracers};
 use crate::record::Record;
 use crate::rings::{CpuRing, Untraced};
 use crate::sequence::anomaly::AnomalyKind;
@@ -45,7 +45,7 @@ pub(crate) struct Stream {
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracers: Tracers,
     /// Finds records about the tracer, if those are left out.
-    pub(crate) own: Option<SelfFilter>,
+    pub(crate) leaving: Option<Leaving>,
     /// The counts that are of no ring. The rest of it is empty.
     pub(crate) counts: Status,
 }
@@ -93,7 +93,7 @@ impl Stream {
             anomaly_reported_of: None,
             notices: VecDeque::new(),
             tracers: Tracers::default(),
-            own: None,
+            leaving: None,
             counts: Status::default(),
         }
     }
@@ -221,17 +221,17 @@ impl Stream {
         let all = self.array.are_plain() && last.key < end;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
-        if let Some(own) = &self.own {
+        if let Some(leaving) = &mut self.leaving {
             let tracers = &self.tracers;
-            let left_out = self.array.leave_out(|place| own.is_about_us(tracers, &plain_record(cpu_rings, place)));
+            let left_out = self.array.leave_out(|place| leaving.leaves_out(tracers, &plain_record(cpu_rings, place)));
             self.counts.left_out += left_out as u64;
         }
     }
 
-    /// Takes the picked record without yielding it, if it is about the tracer.
+    /// Takes the picked record without yielding it, if it is to be left out.
     #[inline(always)]
     fn leave_out(&mut self, cpu_rings: &[CpuRing]) -> bool {
-        self.own.is_some() && self.leave_out_own(cpu_rings)
+        self.leaving.is_some() && self.leave_out_picked(cpu_rings)
     }
 
     // What is yielded, and what is left.
@@ -335,15 +335,17 @@ impl Stream {
 
     #[cold]
     #[inline(never)]
-    fn leave_out_own(&mut self, cpu_rings: &[CpuRing]) -> bool {
-        let ours = self
-            .picked_record(cpu_rings)
-            .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&self.tracers, &record)));
-        if ours {
+    fn leave_out_picked(&mut self, cpu_rings: &[CpuRing]) -> bool {
+        // It comes back, since nothing else is done with it meanwhile.
+        let Some(mut leaving) = self.leaving.take() else { return false };
+        let record = self.picked_record(cpu_rings);
+        let is_left_out = record.is_some_and(|record| leaving.leaves_out(&self.tracers, &record));
+        self.leaving = Some(leaving);
+        if is_left_out {
             self.counts.left_out += 1;
             self.take_other();
         }
-        ours
+        is_left_out
     }
 
     /// Picks the next place of the array, of any kind, if it may be yielded. `None` if it was passed over: it reports

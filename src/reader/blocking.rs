@@ -83,13 +83,13 @@ use std::time::{Duration, Instant};
 ///
 /// | what | needs afterwards |
 /// | --- | --- |
-/// | reading, flushes, deadlines, [`Pause::Output`](crate::Pause::Output), what the kernel counts as lost, [`Order::without_self`] | nothing |
+/// | reading, flushes, deadlines, [`Pause::Output`](crate::Pause::Output), what the kernel counts as lost, [`Order::leave_out`] | nothing |
 /// | fences by `membarrier`, the default | nothing, whenever they were opened |
 /// | fences by a map that were opened before; [`Pause::Slots`](crate::Pause::Slots) | nothing; `CAP_BPF` before Linux 5.19, where `kernel.unprivileged_bpf_disabled` is set |
 /// | [`Fence::EXPEDITED`](crate::Fence::EXPEDITED) | `CAP_SYS_ADMIN`, each time, of the fence's own thread |
 /// | a CPU that comes online, or back | what opening took: `CAP_PERFMON`, or `CAP_SYS_ADMIN` where `kernel.perf_event_paranoid` is above 2; `CAP_BPF` for slots of maps, as above; `CAP_IPC_LOCK` for the ring of a new CPU beyond `kernel.perf_event_mlock_kb` |
 /// | opening other rings | the same |
-/// | a reader with [`Order::without_self`] that is made afterwards, fields by [`Rings::format`](crate::Rings::format) | a readable tracefs: otherwise no record of a tracepoint is left out |
+/// | with the package perfweave-events, formats, and a reader without its own events that is made afterwards | a readable tracefs: otherwise no record of a tracepoint is left out |
 ///
 /// So a program that follows CPUs keeps `CAP_PERFMON` and `CAP_BPF`, and `CAP_IPC_LOCK` if its rings are large.
 ///

@@ -47,7 +47,7 @@ macro_rules! reader_face {
 
         /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all
         /// others that have read so far, the one that waits for fences, and the one that speeds fences up, once they
-        /// exist and until they end. To leave out records about them, see [`Order::without_self`](crate::Order::without_self).
+        /// exist and until they end. To leave out records about them, see [`Order::leave_out`](crate::Order::leave_out).
         pub fn threads(&self) -> impl Iterator<Item = u32> {
             self.engine.merge.threads()
         }

@@ -28,6 +28,7 @@ use std::time::Duration;
 ///
 /// ```no_run
 /// # use perfweave::{Fence, Key, Recorder, Rings};
+/// # use perfweave_events::EventOptions;
 /// # use std::time::Duration;
 /// let options = Rings::options().tracepoint("sched:sched_switch").bytes(4 << 20);
 /// let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto)?;

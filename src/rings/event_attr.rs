@@ -2,30 +2,18 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::record::kind_text;
+use crate::rings::event_spec::EventSpec;
+use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
-use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use std::io;
-
-/// How often an event is sampled.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Rate {
-    /// One sample for so many events.
-    Period(u64),
-    /// So many samples a second.
-    Frequency(u64),
-}
 
 /// The dynamic PMUs, whose attributes point to a name.
-pub(super) const UPROBE: &str = "uprobe";
-pub(super) const KPROBE: &str = "kprobe";
+const PROBES: [&str; 2] = ["uprobe", "kprobe"];
 
-/// How many times a second an event that counts time or hardware is sampled, unless a rate is set: as perf(1) does.
-const FREQUENCY: u64 = 4000;
-
-/// An event that is sampled each time it happens, with raw data: what a program, a tracepoint or a probe writes.
-pub(super) fn sampled(type_: u32, config: u64) -> perf_event_attr {
-    let mut attr = perf_event_attr { type_, config, ..Default::default() };
+/// The output of BPF programs.
+pub(super) fn output() -> perf_event_attr {
+    let config = bindings::PERF_COUNT_SW_BPF_OUTPUT.into();
+    let mut attr = perf_event_attr { type_: bindings::PERF_TYPE_SOFTWARE, config, ..Default::default() };
     attr.sample_period = 1;
     attr.sample_type = bindings::PERF_SAMPLE_RAW.into();
     attr
@@ -43,33 +31,6 @@ pub(super) fn harmless() -> perf_event_attr {
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
     attr
-}
-
-/// Samples an event at the usual rate: what counts time or hardware so many times a second, others each time.
-pub(super) fn at_usual_rate(mut attr: perf_event_attr) -> perf_event_attr {
-    let is_software = attr.type_ == bindings::PERF_TYPE_SOFTWARE;
-    let clocks = [bindings::PERF_COUNT_SW_CPU_CLOCK, bindings::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
-    let rate = if !is_software || clocks.contains(&attr.config) {
-        let most = machine::setting("kernel/perf_event_max_sample_rate").and_then(|rate| u64::try_from(rate).ok());
-        Rate::Frequency(FREQUENCY.min(most.unwrap_or(FREQUENCY)))
-    } else {
-        Rate::Period(1)
-    };
-    set_rate(&mut attr, rate);
-    attr
-}
-
-pub(super) fn set_rate(attr: &mut perf_event_attr, rate: Rate) {
-    match rate {
-        Rate::Period(period) => {
-            attr.set_freq(0);
-            attr.sample_period = period;
-        }
-        Rate::Frequency(hertz) => {
-            attr.set_freq(1);
-            attr.sample_freq = hertz;
-        }
-    }
 }
 
 pub(super) fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
@@ -117,16 +78,13 @@ pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr,
     if has_records(&attr) { Ok(attr) } else { Err(refused("of no kind")) }
 }
 
-/// Checks that an attribute points to nothing, and that its event writes something, and on its own CPU.
-pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
-    let is_of = |unit: &&str| match pmu::number(unit) {
-        Ok(number) => number == attr.type_,
-        // The kernel has no such PMU, or its PMUs cannot be listed: then it may be this one.
-        Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
-    };
+/// Checks that an attribute points to nothing but a target, and that its event writes something, and on its own CPU.
+pub(super) fn check(event: &EventSpec) -> Result<(), Error> {
+    let EventSpec { name, attr, target, .. } = event;
     if attr.type_ >= bindings::PERF_TYPE_MAX
         && attr.config1 != 0
-        && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
+        && target.is_none()
+        && let Some(unit) = PROBES.into_iter().find(|unit| machine::may_be_unit(unit, attr.type_))
     {
         let message = format!(
             "{name} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: name \
@@ -153,7 +111,7 @@ fn writes_elsewhere(event: &str) -> Error {
 }
 
 /// An event would never write a record: it counts without sampling, or counts nothing.
-pub(super) fn silent(event: &str) -> Error {
+fn silent(event: &str) -> Error {
     let message = format!(
         "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
          PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, \
@@ -180,7 +138,7 @@ pub(super) fn is_output(attr: &perf_event_attr) -> bool {
 }
 
 /// Whether an event never writes a record.
-pub(super) fn is_silent(attr: &perf_event_attr) -> bool {
+fn is_silent(attr: &perf_event_attr) -> bool {
     let samples = attr.sample_period != 0 && !is_software(attr, bindings::PERF_COUNT_SW_DUMMY);
     !has_records(attr) && !samples && !is_output(attr)
 }

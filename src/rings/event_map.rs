@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct EventMap {
     pub(super) fd: Arc<OwnedFd>,
     /// The map's number, which is the same for all descriptors and paths of it.

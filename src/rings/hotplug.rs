@@ -2,9 +2,9 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::rings::control::{Control, ProducerGate};
+use crate::rings::event_spec::EventSpec;
 use crate::rings::opening::{self, OpenedRing};
 use crate::rings::plan::Plan;
-use crate::rings::ring_event::RingEvent;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::{CpuRing, Rings, list_cpus, no_such_cpu};
 use crate::sys::machine::{self, CpuList, CpuStays, OnlineCpus};
@@ -79,7 +79,7 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     let mut rings = Rings::empty(plan.clock);
     rings.skipped = skipped;
     rings.others = plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name));
-    rings.sources = plan.events.iter().map(RingEvent::source).collect();
+    rings.sources = plan.events.iter().map(EventSpec::source).collect();
     rings.traced_threads = plan.target.threads()?;
     let mut all = Vec::new();
     for (OpenedRing { cpu_ring, owner, producers }, stay) in opened {

@@ -1,19 +1,16 @@
 //! The rings of a machine: how they are opened, what writes into them, and how they are stopped.
 //!
-//! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], the ring of each CPU, with the
-//! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
-//! pause. It does not know keys or order. `options.rs` has what a user asks for, `event_spec.rs` and `target.rs` what
-//! that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs` those of the
-//! machine, also of CPUs that come later.
+//! This room takes attributes of events, maps of BPF programs and CPUs. It gives [`Rings`], the ring of each CPU, with
+//! the losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close
+//! and pause. It does not know names of events, keys or order. `options.rs` has what a user asks for, `event_spec.rs`
+//! and `target.rs` what that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs`
+//! those of the machine, also of CPUs that come later.
 
 pub(crate) mod control;
 mod event_attr;
 mod event_map;
-mod event_names;
 mod event_spec;
-mod filter;
 mod foreign;
-mod format;
 mod hotplug;
 mod losses;
 mod opening;
@@ -22,19 +19,19 @@ mod plan;
 mod recording;
 mod refusal;
 mod ring_buffers;
-mod ring_event;
 mod source;
 pub(crate) mod spill;
 mod target;
 pub(crate) mod untraced;
 
-pub(crate) use format::place_of;
+#[cfg(feature = "perf-event-open-sys-7")]
+pub use event_spec::EventSpec;
 pub(crate) use losses::{Counter, Losses};
 pub use recording::Recording;
 pub use source::Source;
 pub use untraced::Untraced;
 
-use crate::error::{Error, ErrorKind, hint};
+use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
@@ -44,7 +41,6 @@ use crate::rings::ring_buffers::Failures;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
-use crate::sys::tracefs::Tracefs;
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -269,58 +265,6 @@ impl Rings {
     /// The first event that is not BPF output. `None` if there is none, or if the writers are not known.
     pub(crate) fn others(&self) -> Option<&str> {
         self.others.as_deref()
-    }
-
-    /// The text of a source's format, as the file `format` of tracefs has it, by the number that
-    /// [`Record::source`](crate::Record::source) gives. It names the fields of a payload. The package perfweave-decode
-    /// parses it. It reads tracefs, so call it before reading. For a tracepoint that was given by number it searches
-    /// all tracepoints.
-    ///
-    /// A recording contains its formats, those of the machine that was recorded.
-    ///
-    /// Probes have the fields `__probe_ip`, or, for return probes, `__probe_func` and `__probe_ret_ip`, after the
-    /// fields that are common to all tracepoints.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a number that is not an index of [`Rings::sources`]; [`ErrorKind::NotFound`] for
-    /// BPF output, for events that are neither tracepoints nor probes, and for a recording without the format; and the
-    /// errors of [`Rings::format_of`].
-    pub fn format(&self, source: usize) -> Result<String, Error> {
-        let sources = self.sources();
-        let Some(source) = sources.get(source) else {
-            let has = format!("the rings have {} (adopted and simulated rings have none)", sources.len());
-            return Err(Error::new(ErrorKind::InvalidInput, format!("there is no source {source}: {has}")));
-        };
-        if let Some(text) = source.recorded_format() {
-            return Ok(text.to_owned());
-        }
-        if self.are_complete() && source.tracepoint_id().is_some() {
-            let cure = "the recording does not bring it, and that of this machine may be another";
-            return Err(format::no_format(source.name(), cure));
-        }
-        format::of(source)
-    }
-
-    /// The text of the format of a tracepoint of this machine, `category:name`, from tracefs, wherever that is mounted.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be
-    /// read, and [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name without category.
-    pub fn format_of(name: &str) -> Result<String, Error> {
-        format::of_name(name)
-    }
-
-    /// Where tracefs is: the first place where all of it is mounted, also if mounts cannot be listed. Where it is not
-    /// mounted, one that is mounted nowhere and ends with the value (Linux 5.2, `CAP_SYS_ADMIN` and `/proc`).
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Permission`] if it cannot be searched, or if it is not
-    /// mounted and this user may not open it.
-    pub fn tracefs() -> Result<Tracefs, Error> {
-        Tracefs::find().map_err(|errno| {
-            let hint = hint::tracefs(&errno);
-            Error::cannot("find tracefs")(errno).hinting(hint)
-        })
     }
 
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an

@@ -4,10 +4,10 @@ use crate::error::{Error, ErrorKind, hint};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
 use crate::rings::control::{Producer, Slot};
+use crate::rings::event_spec::EventSpec;
 use crate::rings::plan::Plan;
-use crate::rings::ring_event::RingEvent;
 use crate::rings::target::{self, Target};
-use crate::rings::{Counter, CpuRing, event_attr, filter, refusal};
+use crate::rings::{Counter, CpuRing, event_attr, refusal};
 use crate::sys::perf;
 use crate::sys::perf::Pid;
 use crate::sys::pidfd::Task;
@@ -15,7 +15,7 @@ use crate::sys::thread::Thread;
 use nix::sys::resource::Resource;
 use perf_event_open_sys::bindings::perf_event_attr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// A CPU's ring and all that writes into it, opened and not yet started.
@@ -105,7 +105,7 @@ fn open_tasks(plan: &Plan, task: &Task, cpu: u32) -> Result<(OpenEvents, Arc<Own
 fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, pids: usize) -> Result<Option<OpenEvents>, Error> {
     let mut opened = Vec::with_capacity(plan.events.len());
     for (source, event) in plan.events.iter().enumerate() {
-        let open = match perf::open(&event.attr, event.probe.as_deref(), pid, cpu) {
+        let open = match perf::open(&event.attr, event.target.as_deref(), pid, cpu) {
             Ok(open) => open,
             Err(errno) => match (errno.raw_os_error(), pid) {
                 (Some(libc::ENODEV), _) | (Some(libc::ESRCH), Pid::Thread(_)) => return Ok(None),
@@ -115,10 +115,23 @@ fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, pids: usize) -> Result<Option<O
                 }
             },
         };
-        filter::set(open.as_fd(), event)?;
+        set_filter(open.as_fd(), event)?;
         opened.push((source, Arc::new(open)));
     }
     Ok(Some(opened))
+}
+
+/// Sets the filter of an open event, if it has one.
+fn set_filter(opened: BorrowedFd<'_>, event: &EventSpec) -> Result<(), Error> {
+    let EventSpec { name, filter: Some(filter), filter_cure, .. } = event else { return Ok(()) };
+    perf::set_filter(opened, filter).map_err(|errno| {
+        let (kind, hint) = match errno.raw_os_error() {
+            Some(libc::EINVAL) => (ErrorKind::InvalidInput, filter_cure.map(|cure| cure(event)).unwrap_or_default()),
+            _ => (ErrorKind::of(&errno), String::new()),
+        };
+        let message = format!("{name}: cannot filter by \"{}\"", filter.to_string_lossy());
+        Error::new(kind, message).because(errno).hinting(hint).about(name)
+    })
 }
 
 /// Opens the event that owns a CPU's ring if events follow threads: an event of this process that never writes.
@@ -126,7 +139,7 @@ fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, pids: usize) -> Result<Option<O
 /// When a thread ends, its event reports that again and again to all who poll it (`EPOLLHUP`), although other events
 /// still write into the ring. This process ends last.
 fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
-    let Some(RingEvent { attr: first, .. }) = plan.events.first() else { return Err(Error::no_events()) };
+    let Some(EventSpec { attr: first, .. }) = plan.events.first() else { return Err(Error::no_events()) };
     // The ring's clock, direction and wake-up are its owner's.
     let mut attr = perf_event_attr { clockid: first.clockid, ..event_attr::harmless() };
     attr.wakeup_watermark = first.wakeup_watermark;
@@ -142,7 +155,7 @@ fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
         opened => opened,
     };
     opened.map_err(|errno| {
-        let event = RingEvent { name: "the ring's owner".into(), attr, ..RingEvent::default() };
+        let event = EventSpec::new("the ring's owner", attr);
         refusal::refused(&event, Pid::All, cpu, errno, plan.cpu_count)
     })
 }
@@ -177,7 +190,7 @@ fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Resu
     let mut sources = Sources::new();
     for (index, event) in events {
         // In range: `open_for` has numbered the events of this plan.
-        let RingEvent { name, map, .. } = &plan.events[index];
+        let EventSpec { name, map, .. } = &plan.events[index];
         let control = |what| move |errno| Error::control(what, name, cpu, errno);
         // The owner writes into its own ring already.
         if !Arc::ptr_eq(&event, owner) {

@@ -4,8 +4,9 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::kind_text;
 use crate::rings::Rings;
-use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
-use crate::rings::event_spec::{EventSpec, Probe, What};
+use crate::rings::event_attr;
+use crate::rings::event_map::{self, EventMap};
+use crate::rings::event_spec::EventSpec;
 use crate::rings::hotplug;
 use crate::rings::plan::{Asked, Plan};
 use crate::rings::target::{self, Target};
@@ -15,7 +16,6 @@ use crate::sys::{file, machine};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
 ///
@@ -23,13 +23,14 @@ use std::sync::Arc;
 /// [`Rings::sources`](crate::Rings::sources), which are in the order in which they were added. All events are opened
 /// stopped, and started together once every ring is mapped.
 ///
-/// Some methods set something for one event only: the event that was added last ([`filter`](Self::filter),
-/// [`period`](Self::period), [`frequency`](Self::frequency), [`user_only`](Self::user_only),
-/// [`kernel_only`](Self::kernel_only), [`named`](Self::named), [`semaphore`](Self::semaphore)). Everything else holds
-/// for all events.
+/// Here an event is the output of BPF programs, records that the kernel writes beside samples, or has an attribute. The
+/// package perfweave-events adds others by their names: tracepoints, probes, all that perf(1) has a name for. It also
+/// has what is set for one event only, such as a filter, a period or a name: see its trait `EventOptions`.
 ///
 /// ```no_run
-/// # use perfweave::{Order, Reader, Rings};
+/// use perfweave::{Order, Reader, Rings};
+/// use perfweave_events::EventOptions;
+///
 /// let rings = Rings::options()
 ///     .tracepoint("sched:sched_waking")
 ///     .tracepoint("sched:sched_switch")
@@ -46,9 +47,6 @@ pub struct RingOptions {
     pub(super) asked: Asked,
 }
 
-/// What a probe at the return of a function of a program is called.
-const URETPROBE: &str = "uretprobe";
-
 /// The default ring size. With its header page a ring stays within `perf_event_mlock_kb` (516 KiB for each CPU by
 /// default), so a user who may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
@@ -57,6 +55,8 @@ impl RingOptions {
     pub(super) fn new() -> Self {
         let asked = Asked {
             events: Vec::new(),
+            last: 0,
+            set: Vec::new(),
             wrong: None,
             target: None,
             also: perf_event_attr::default(),
@@ -93,34 +93,25 @@ impl RingOptions {
         hotplug::open(Plan::new(self.asked, true)?)
     }
 
-    fn add(mut self, name: impl Into<Arc<str>>, what: What) -> Self {
-        let (name, (named, filter, rate, exclude_user, exclude_kernel)) = (name.into(), Default::default());
-        self.asked.events.push(EventSpec { name, named, what, filter, rate, exclude_user, exclude_kernel });
+    /// Adds what one call names.
+    fn add(mut self, events: Result<Vec<EventSpec>, Error>) -> Self {
+        let Asked { events: all, last, set, .. } = &mut self.asked;
+        *last = all.len();
+        set.clear();
+        match events {
+            Ok(events) => all.extend(events),
+            Err(error) => self.fail(error),
+        }
         self
+    }
+
+    fn add_map(self, event: &str, map: Result<EventMap, Error>) -> Self {
+        self.add(map.map(|map| vec![EventSpec { map: Some(map), ..EventSpec::new(event, event_attr::output()) }]))
     }
 
     /// Keeps the first error of a call, for [`RingOptions::open`].
     fn fail(&mut self, error: Error) {
         self.asked.wrong.get_or_insert(error);
-    }
-
-    /// Changes the settings of the event that was added last. `change` gives the setting that this one would replace.
-    fn of_last(
-        mut self,
-        setting: &'static str,
-        hint: &'static str,
-        change: impl FnOnce(&mut EventSpec) -> Option<&'static str>,
-    ) -> Self {
-        match self.asked.events.last_mut().map(change) {
-            Some(None) => {}
-            Some(Some(before)) => self.fail(replaced([before, setting], hint)),
-            None => {
-                let message =
-                    format!("{setting} is a setting of the event that was added last, and none was added before");
-                self.fail(Error::new(ErrorKind::InvalidInput, message));
-            }
-        }
-        self
     }
 
     /// Sets what is traced, once.
@@ -150,14 +141,16 @@ impl RingOptions {
     /// A program may output 65,508 bytes at once, and 65,500 if other events share the rings: see
     /// [`Layout::largest_output`](crate::Layout::largest_output). More breaks the ring.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
-        self.add("BPF output", What::BpfOutput(map.as_fd().try_clone_to_owned()))
+        let name = "BPF output";
+        let map = map.as_fd().try_clone_to_owned().map_err(event_map::unusable);
+        self.add_map(name, map.and_then(|map| EventMap::new(name, map)))
     }
 
-    /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system. Opening the rings opens the
-    /// map.
+    /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system.
     pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
-        self.add(format!("BPF output into {}", path.display()), What::Pinned(path.to_owned()))
+        let name = format!("BPF output into {}", path.display());
+        self.add_map(&name, EventMap::pinned(&name, path))
     }
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
@@ -166,52 +159,6 @@ impl RingOptions {
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
         self.asked.slot = slot;
         self
-    }
-
-    /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
-    ///
-    /// In both parts `*` stands for any characters and `?` for one: `syscalls:*`, `sched:sched_switch*`. Each
-    /// tracepoint that fits becomes a source of its own, by name. Each takes a file descriptor for each CPU. The
-    /// category `ftrace` is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel
-    /// lets nobody sample: [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an
-    /// error.
-    ///
-    /// A BPF program that somebody else has attached to the same tracepoint runs first. If it returns 0, the kernel
-    /// writes no event, and nothing counts that: [`Rings::foreign_programs`](crate::Rings::foreign_programs) lists such
-    /// programs.
-    ///
-    /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name
-    /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
-    /// cannot be read, and [`ErrorKind::System`] if it is not mounted.
-    pub fn tracepoint(self, name: &str) -> Self {
-        self.add(format!("tracepoint {name}"), What::Tracepoint(name.to_owned()))
-    }
-
-    /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
-    pub fn tracepoint_id(self, id: u64) -> Self {
-        self.add(format!("tracepoint {id}"), What::Attr(Box::new(sampled(bindings::PERF_TYPE_TRACEPOINT, id))))
-    }
-
-    /// Adds an event by the name that perf(1) has for it:
-    ///
-    /// - a software event: `cpu-clock`, `task-clock`, `page-faults`, `minor-faults`, `major-faults`,
-    ///   `context-switches`, `cpu-migrations`, `alignment-faults`, `emulation-faults`, `cgroup-switches`;
-    /// - a hardware event: `cycles`, `instructions`, `branches`, `branch-misses`, `cache-references`, `cache-misses`,
-    ///   `bus-cycles`, `ref-cycles`, `stalled-cycles-frontend`, `stalled-cycles-backend`;
-    /// - an event of a cache: `L1-dcache-loads`, `LLC-store-misses`, `dTLB-load-misses` and so on;
-    /// - an event of a PMU as sysfs names it, `pmu/terms/`: `cpu/event=0x3c,umask=1/`, `cpu/cache-misses/`. The PMU
-    ///   must be able to sample, as many are not. Terms are an event of the PMU's `events` folder, a field of its
-    ///   `format` folder, `config`, `config1` or `config2`.
-    ///
-    /// [`period`](Self::period) and [`frequency`](Self::frequency) say how often the event is sampled. Unless set, an
-    /// event that counts time or hardware is sampled 4000 times a second, or as often as
-    /// `kernel.perf_event_max_sample_rate` allows, and others each time.
-    ///
-    /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name that is none
-    /// of these, and [`ErrorKind::Unsupported`] for an event that this machine does not have. Virtual machines
-    /// often have no hardware events.
-    pub fn event_name(self, name: &str) -> Self {
-        self.add(name, What::Named)
     }
 
     /// Adds records that the kernel writes beside samples, by their kind with the header's name: `PERF_RECORD_MMAP2`,
@@ -224,7 +171,7 @@ impl RingOptions {
     /// use perf_event_open_sys::bindings::{PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_SAMPLE_TID};
     /// use perfweave::{Record, Rings};
     ///
-    /// let options = Rings::options().tracepoint("sched:sched_switch").records([PERF_RECORD_COMM, PERF_RECORD_EXIT]);
+    /// let options = Rings::options().records([PERF_RECORD_COMM, PERF_RECORD_EXIT]);
     /// let rings = options.sample(PERF_SAMPLE_TID).open()?;
     ///
     /// /// The thread that has ended, if the record says so.
@@ -238,80 +185,18 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = u32>) -> Self {
-        self.kinds(kinds.into_iter().collect(), false)
+        self.kinds(&kinds.into_iter().collect::<Vec<_>>(), false)
     }
 
     /// [`RingOptions::records`] of `PERF_RECORD_MMAP2` whose files are named by their build id instead of device and
     /// inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
     pub fn build_ids(self) -> Self {
-        self.kinds(vec![bindings::PERF_RECORD_MMAP2], true)
+        self.kinds(&[bindings::PERF_RECORD_MMAP2], true)
     }
 
-    fn kinds(self, kinds: Vec<u32>, build_ids: bool) -> Self {
+    fn kinds(self, kinds: &[u32], build_ids: bool) -> Self {
         let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {}", kind_text(*kind)));
-        self.add(name, What::Records(kinds, build_ids))
-    }
-
-    /// Sets a filter for the event that was added last: the kernel writes only records that pass it
-    /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's syntax: `prev_pid != 0 && next_comm ~ "post*"`
-    /// (Documentation/trace/events.rst). For a pattern the filter holds for each tracepoint that fits.
-    ///
-    /// Opening the rings gives [`ErrorKind::InvalidInput`] with the kernel's own message if it refuses the
-    /// filter. An event has one filter: a second is [`ErrorKind::InvalidInput`]. Join both with `&&`.
-    pub fn filter(self, filter: &str) -> Self {
-        self.of_last("filter", "join them with && in one", |event| {
-            event.filter.replace(filter.to_owned()).map(|_| "filter")
-        })
-    }
-
-    /// Samples the event that was added last once in so many (`sample_period`). An event has one period or frequency: a
-    /// second is [`ErrorKind::InvalidInput`].
-    pub fn period(self, period: u64) -> Self {
-        self.rate("period", Rate::Period(period))
-    }
-
-    /// Samples the event that was added last so many times a second (`sample_freq`). The kernel adapts the period.
-    /// It refuses more than `kernel.perf_event_max_sample_rate`. An event has one period or frequency: a second is
-    /// [`ErrorKind::InvalidInput`].
-    pub fn frequency(self, hertz: u64) -> Self {
-        self.rate("frequency", Rate::Frequency(hertz))
-    }
-
-    fn rate(self, setting: &'static str, rate: Rate) -> Self {
-        self.of_last(setting, "an event has one of them", |event| {
-            event.rate.replace(rate).map(|before| match before {
-                Rate::Period(_) => "period",
-                Rate::Frequency(_) => "frequency",
-            })
-        })
-    }
-
-    /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer
-    /// privileges.
-    ///
-    /// Opening the rings gives [`ErrorKind::InvalidInput`] for a tracepoint by name or a kprobe, which
-    /// would never be written then. `syscalls:*` and probes of programs are written.
-    pub fn user_only(self) -> Self {
-        self.of_last("user_only", "both are the default", |event| {
-            event.exclude_kernel = true;
-            event.exclude_user.then_some("kernel_only")
-        })
-    }
-
-    /// The event that was added last counts in the kernel only (`exclude_user`). With [`user_only`](Self::user_only)
-    /// nothing would be left: that is [`ErrorKind::InvalidInput`].
-    pub fn kernel_only(self) -> Self {
-        self.of_last("kernel_only", "both are the default", |event| {
-            event.exclude_user = true;
-            event.exclude_kernel.then_some("user_only")
-        })
-    }
-
-    /// Names the event that was added last: [`Source::name`](crate::Source::name) and errors have this name. A function
-    /// that the program knows by its name is otherwise named by its offset in the file. An event has one name: a second
-    /// is [`ErrorKind::InvalidInput`].
-    pub fn named(self, name: &str) -> Self {
-        self.of_last("named", "an event has one name", |event| event.named.replace(name.into()).map(|_| "named"))
+        self.add(event_attr::records(kinds, build_ids).map(|attr| vec![EventSpec::new(name, attr)]))
     }
 
     /// Has the kernel record more with each sample: bits of `sample_type` by the header's names, such as
@@ -432,72 +317,6 @@ impl RingOptions {
         )
     }
 
-    /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
-    /// `offset` is counted from the start of the file. For a function, it is the symbol's value, less `p_vaddr` and
-    /// plus `p_offset` of its segment (elf(5)): the package perfweave-symbols finds it, by the name of the function or
-    /// of a static probe.
-    ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Needs
-    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
-    /// [`ErrorKind::Unsupported`]. The path is made absolute and kept. It is looked up for each CPU, also for those
-    /// that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
-    /// instruction, which is [`ErrorKind::Unsupported`]. It takes others, and then the probe breaks the program.
-    pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(UPROBE, path.as_ref(), offset)
-    }
-
-    /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
-    /// [`RingOptions::uprobe`]. The payload has the function's address and then the return address.
-    pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(URETPROBE, path.as_ref(), offset)
-    }
-
-    /// Sets the semaphore of the uprobe that was added last: of a static probe (USDT), the place in the file of the
-    /// word in which the kernel counts those who trace it. It counts in each process that has the file mapped, while
-    /// the rings are open, so that programs do not pass the probe by (Linux 4.20 and later, `ref_ctr_offset`). 0 is
-    /// none.
-    ///
-    /// If no uprobe was added last, opening the rings gives [`ErrorKind::InvalidInput`].
-    pub fn semaphore(mut self, offset: u64) -> Self {
-        match self.asked.events.last_mut().map(|event| &mut event.what) {
-            Some(What::Probe(probe)) if probe.unit == UPROBE => probe.semaphore = offset,
-            _ => {
-                let message = "semaphore is a setting of the uprobe that was added last, and none was added last";
-                self.fail(Error::new(ErrorKind::InvalidInput, message));
-            }
-        }
-        self
-    }
-
-    fn user_probe(self, kind: &str, path: &Path, offset: u64) -> Self {
-        // Without a current directory the path stays as it is, and the kernel refuses it.
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let shown = if offset == 0 { String::new() } else { format!("+{offset:#x}") };
-        let name = format!("{kind} {}{shown}", path.display());
-        let returns = kind == URETPROBE;
-        self.add(name, What::Probe(Probe { unit: UPROBE, target: path.into(), offset, semaphore: 0, returns }))
-    }
-
-    /// Adds the entry of a kernel function, by its name in `/proc/kallsyms`.
-    ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Needs
-    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see
-    /// [`ErrorKind::Unsupported`].
-    pub fn kprobe(self, function: &str) -> Self {
-        self.kernel_probe(function, false)
-    }
-
-    /// Adds the return of a kernel function: see [`RingOptions::kprobe`]. The payload has the function's address and
-    /// then the return address.
-    pub fn kretprobe(self, function: &str) -> Self {
-        self.kernel_probe(function, true)
-    }
-
-    fn kernel_probe(self, function: &str, returns: bool) -> Self {
-        let name = format!("{} {function}", if returns { "kretprobe" } else { "kprobe" });
-        self.add(name, What::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, semaphore: 0, returns }))
-    }
-
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses three kinds
     /// of attributes:
     ///
@@ -507,7 +326,7 @@ impl RingOptions {
     ///   `text_poke`). BPF output needs no period.
     /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
     ///   [`ErrorKind::InvalidInput`]: events are opened after this call, and again when a CPU comes back.
-    ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
+    ///   An [`EventSpec`] keeps the name.
     /// - One that asks for `inherit_stat` is [`ErrorKind::Unsupported`]: when a thread ends, the kernel would write
     ///   `PERF_RECORD_READ` into the rings of other CPUs than the one it runs on (`sync_child_event`,
     ///   kernel/events/core.c).
@@ -520,8 +339,50 @@ impl RingOptions {
     /// holds for `read_format` if one asks for `PERF_SAMPLE_READ`. A CPU that goes and comes back within a tenth of a
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     #[cfg(feature = "perf-event-open-sys-7")]
-    pub fn event(self, attr: &perf_event_open_sys::bindings::perf_event_attr) -> Self {
-        self.add(format!("event {}:{}", attr.type_, attr.config), What::Attr(Box::new(*attr)))
+    pub fn event(self, attr: &perf_event_attr) -> Self {
+        let mut event = EventSpec::new(format!("event {}:{}", attr.type_, attr.config), *attr);
+        event.attr.sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
+        self.add(Ok(vec![event]))
+    }
+
+    /// Adds events for a package that knows them by their names: all that one name or pattern stands for. Of an error
+    /// the opening of the rings gives the first.
+    ///
+    /// Attributes are those of [`event`](Self::event), but for `RAW`, which nothing adds to them.
+    #[cfg(feature = "perf-event-open-sys-7")]
+    pub fn events(self, events: Result<Vec<EventSpec>, Error>) -> Self {
+        self.add(events)
+    }
+
+    /// Changes the events that the last call has added, each by itself. Opening the rings gives the first error.
+    ///
+    /// `setting` is the name of the change in messages. It is [`ErrorKind::InvalidInput`] if no event was added before,
+    /// or if a change with one of the names of `instead` was made before, because one would replace the other: `hint`
+    /// then says what helps.
+    #[cfg(feature = "perf-event-open-sys-7")]
+    pub fn set(
+        mut self,
+        setting: &'static str,
+        instead: &[&'static str],
+        hint: &'static str,
+        change: impl FnMut(&mut EventSpec) -> Result<(), Error>,
+    ) -> Self {
+        let Asked { events, last, set, .. } = &mut self.asked;
+        let before = set.iter().find(|before| instead.contains(before)).copied();
+        set.push(setting);
+        let changed = match (&mut events[*last..], before) {
+            ([], _) => {
+                let message =
+                    format!("{setting} is a setting of the event that was added last, and none was added before");
+                Err(Error::new(ErrorKind::InvalidInput, message))
+            }
+            (_, Some(before)) => Err(replaced([before, setting], hint)),
+            (last, None) => last.iter_mut().try_for_each(change),
+        };
+        if let Err(error) = changed {
+            self.fail(error);
+        }
+        self
     }
 
     /// Sets the size of each ring in pages of data, rounded up to a power of two.
@@ -587,28 +448,5 @@ mod tests {
     fn nothing_to_open_is_an_error() {
         let error = RingOptions::new().open().unwrap_err();
         assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().starts_with("nothing to open"), "{error}");
-    }
-
-    #[test]
-    fn a_tracepoint_without_category_is_an_error_that_says_so() {
-        let error = RingOptions::new().tracepoint("sched_switch").open().unwrap_err();
-        assert!(error.to_string().contains("category:name"), "{error}");
-    }
-
-    /// A semaphore is a uprobe's, and an event has one name, which errors have too.
-    #[test]
-    fn names_and_semaphores_are_of_the_event_that_was_added_last() {
-        let said = |options: RingOptions| options.open().unwrap_err().to_string();
-        let before = RingOptions::new().semaphore(8).event_name("cpu-clock");
-        let of_another = RingOptions::new().uprobe("/bin/true", 64).kprobe("vfs_read").semaphore(8);
-        for options in [before, of_another] {
-            assert!(said(options).starts_with("semaphore is a setting of the uprobe"));
-        }
-        let before = RingOptions::new().named("a").event_name("cpu-clock");
-        assert!(said(before).starts_with("named is a setting of the event"));
-        let twice = RingOptions::new().event_name("cpu-clock").named("a").named("b");
-        assert!(said(twice).starts_with("named and named are set"));
-        let silent = RingOptions::new().event_name("cpu-clock").period(0).named("my clock");
-        assert!(said(silent).contains("my clock"));
     }
 }

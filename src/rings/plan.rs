@@ -7,7 +7,6 @@ use crate::ring::Ring;
 use crate::rings::event_attr;
 use crate::rings::event_spec::EventSpec;
 use crate::rings::refusal::{self, Denial};
-use crate::rings::ring_event::RingEvent;
 use crate::rings::target::Target;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, perf};
@@ -18,6 +17,9 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) events: Vec<EventSpec>,
+    /// Where those begin that the last call has added, and what was set for them.
+    pub(super) last: usize,
+    pub(super) set: Vec<&'static str>,
     /// The error of the first wrong call.
     pub(super) wrong: Option<Error>,
     /// The target, and the method that set it. The whole machine if `None`.
@@ -38,7 +40,7 @@ const WAKEUP_PART: u64 = 4;
 /// All decisions about the rings to open.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) events: Vec<RingEvent>,
+    pub(super) events: Vec<EventSpec>,
     pub(super) target: Target,
     /// The CPUs to open rings for, as far as they are online; all of them if `None`.
     pub(super) cpus: Option<Vec<u32>>,
@@ -56,20 +58,17 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(asked: Asked, backward: bool) -> Result<Self, Error> {
-        let Asked { events: specs, wrong, target, also, bytes, clock, timed, cpus, wakeup, slot } = asked;
-        if specs.is_empty() {
-            return Err(Error::no_events());
-        }
+        let Asked { mut events, wrong, target, also, bytes, clock, timed, cpus, wakeup, slot, .. } = asked;
         if let Some(wrong) = wrong {
             return Err(wrong);
+        }
+        if events.is_empty() {
+            return Err(Error::no_events());
         }
         clock.check_is_steady()?;
         let page = machine::page_size();
         let bytes = ring_bytes(bytes, page)?;
-        let mut events = Vec::with_capacity(specs.len());
-        for spec in specs {
-            events.extend(spec.events()?);
-        }
+        events.iter().try_for_each(event_attr::check)?;
         check_maps(&events)?;
         if let Some(event) = events.iter().find(|event| event.is_bpf_output() && target.is_some()) {
             let message =
@@ -77,7 +76,7 @@ impl Plan {
             return Err(Error::new(ErrorKind::InvalidInput, format!("{} {message}", event.name)).about(&event.name));
         }
         let target = target.map_or(Ok(Target::Machine), |(_, target)| target)?;
-        if let (Target::Process(_), Some(event)) = (&target, events.iter().find(|event| event.probe.is_some())) {
+        if let (Target::Process(_), Some(event)) = (&target, events.iter().find(|event| event.target.is_some())) {
             // perf_uprobe_init and perf_kprobe_init of kernel/trace/trace_event_perf.c, called by inherit_event of
             // kernel/events/core.c.
             let message = format!(
@@ -99,7 +98,7 @@ impl Plan {
             // The most that `check_wakeup` allows.
             wakeup = Wakeup::Bytes((size - 9) as u32);
         }
-        for RingEvent { attr, .. } in &mut events {
+        for EventSpec { attr, .. } in &mut events {
             // Started later, all together (`Producers::start`).
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
@@ -142,7 +141,7 @@ impl Plan {
         if self.reads_losses()
             && perf::open_own(&harmless).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
         {
-            for RingEvent { attr, .. } in &mut self.events {
+            for EventSpec { attr, .. } in &mut self.events {
                 attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
             }
         }
@@ -156,7 +155,7 @@ impl Plan {
 
     /// Whether read(2) of an event returns its running time and its lost records, and nothing else.
     pub(super) fn reads_losses(&self) -> bool {
-        let lost = |event: &RingEvent| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
+        let lost = |event: &EventSpec| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
         self.reads_running() && self.events.iter().all(lost)
     }
 
@@ -191,7 +190,7 @@ impl Plan {
 }
 
 /// Gives the records of all events one layout, with all that any event or the options (`also`) ask for.
-fn share(events: &mut [RingEvent], also: &perf_event_attr, timed: bool) -> Result<Layout, Error> {
+fn share(events: &mut [EventSpec], also: &perf_event_attr, timed: bool) -> Result<Layout, Error> {
     let attrs = || events.iter().map(|event| &event.attr).chain([also]);
     let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
     let with = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
@@ -215,7 +214,7 @@ fn share(events: &mut [RingEvent], also: &perf_event_attr, timed: bool) -> Resul
         let message = format!("no sample can have {stack} bytes of the user's stack: {rule}");
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
-    for RingEvent { attr, .. } in &mut *events {
+    for EventSpec { attr, .. } in &mut *events {
         (attr.sample_type, attr.read_format) = (sample_type, read_format);
         (attr.sample_regs_user, attr.sample_regs_intr) = (user, interrupt);
         (attr.branch_sample_type, attr.sample_stack_user) = (branches, stack);
@@ -229,8 +228,8 @@ fn share(events: &mut [RingEvent], also: &perf_event_attr, timed: bool) -> Resul
 }
 
 /// Checks that no map is named twice.
-fn check_maps(events: &[RingEvent]) -> Result<(), Error> {
-    let mut seen: HashMap<u32, &RingEvent> = HashMap::new();
+fn check_maps(events: &[EventSpec]) -> Result<(), Error> {
+    let mut seen: HashMap<u32, &EventSpec> = HashMap::new();
     for event in events {
         if let Some(id) = event.map.as_ref().map(|map| map.id)
             && let Some(other) = seen.insert(id, event)
@@ -303,10 +302,7 @@ mod tests {
             (second.sample_regs_user, second.sample_regs_intr) = (0b110, 0b011);
             (first.branch_sample_type, first.sample_stack_user, first.read_format) = (5, 16, 0b011);
             (second.branch_sample_type, second.sample_stack_user, second.read_format) = (6, 8, 0b110);
-            let mut events = [first, second].map(|attr| {
-                let (probe, map, tracepoint, filter, pattern) = Default::default();
-                RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern }
-            });
+            let mut events = [first, second].map(|attr| EventSpec::new("x", attr));
             let options = RingOptions::new().sample(bindings::PERF_SAMPLE_TID).sample(bindings::PERF_SAMPLE_TID);
             let also = options.sample_registers(0b1001, 0b101).sample_stack(24).asked.also;
             share(&mut events, &also, true).unwrap();
@@ -314,7 +310,7 @@ mod tests {
             let samples = bindings::PERF_SAMPLE_TID | registers | bindings::PERF_SAMPLE_STACK_USER;
             let asked =
                 u64::from(sample_type | samples | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER);
-            for RingEvent { attr, .. } in &events {
+            for EventSpec { attr, .. } in &events {
                 assert_eq!((attr.sample_type, attr.read_format), (asked, read_format));
                 assert_eq!((attr.sample_regs_user, attr.sample_regs_intr), (0b1111, 0b111));
                 assert_eq!((attr.branch_sample_type, attr.sample_stack_user), (7, 24));

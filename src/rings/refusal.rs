@@ -3,25 +3,23 @@
 use crate::error::hint::setting;
 use crate::error::{Error, ErrorKind, MODULE, filtered, short};
 use crate::rings::event_attr;
-use crate::rings::ring_event::RingEvent;
+use crate::rings::event_spec::EventSpec;
 use crate::rings::target;
 use crate::sys::perf::Pid;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
-use crate::sys::{file, machine, perf, pmu};
+use crate::sys::{file, machine, perf};
 use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use std::ffi::CStr;
 use std::io;
 
 /// perf_event_open(2) refuses an event on a CPU. `fds`: how many file descriptors all events need.
-pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Error, fds: usize) -> Error {
-    let (attr, probe) = (&event.attr, event.probe.as_deref());
+pub(super) fn refused(event: &EventSpec, pid: Pid<'_>, cpu: u32, errno: io::Error, fds: usize) -> Error {
     let hint = of_target(event, pid, cpu, &errno).or_else(|| of_clock(event, pid, cpu, &errno));
-    let mut hint = hint.unwrap_or_else(|| of_call(&errno, attr, probe, fds));
+    let mut hint = hint.unwrap_or_else(|| of_call(&errno, event, fds));
     if let (Pid::Thread(_), Some(libc::EMFILE)) = (pid, errno.raw_os_error()) {
         hint += ". Each event takes one for each thread and CPU; of a control group it takes one for each CPU";
     }
-    let by_name = probe.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
+    let by_name = event.target.is_some() || event.attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
     let kind = match errno.raw_os_error() {
         // A name may be wrong. What has none is missing in this kernel or machine.
         Some(libc::ENOENT) if !by_name => ErrorKind::Unsupported,
@@ -39,8 +37,8 @@ pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Erro
 const ENOTSUPP: i32 = 524;
 
 /// What helps if an event cannot be opened for a thread or control group, and that is why.
-fn of_target(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
-    let is_there = || perf::open(&event.attr, event.probe.as_deref(), Pid::All, cpu).is_ok();
+fn of_target(event: &EventSpec, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
+    let is_there = || perf::open(&event.attr, event.target.as_deref(), Pid::All, cpu).is_ok();
     let text = match (pid, errno.raw_os_error()) {
         (Pid::Cgroup(_), Some(libc::EBADF)) => return Some(target::cgroup_hint()),
         // The hierarchy of the group is not that of perf_event (`perf_cgroup_connect`, kernel/events/core.c).
@@ -59,13 +57,13 @@ fn of_target(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Op
 
 /// What helps if the kernel takes the event with its own clock, and refuses this one (`perf_event_set_clock`,
 /// kernel/events/core.c).
-fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
+fn of_clock(event: &EventSpec, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
     if errno.raw_os_error() != Some(libc::EINVAL) || event.attr.use_clockid() == 0 {
         return None;
     }
     let mut attr = perf_event_attr { clockid: 0, ..event.attr };
     attr.set_use_clockid(0);
-    perf::open(&attr, event.probe.as_deref(), pid, cpu).ok()?;
+    perf::open(&attr, event.target.as_deref(), pid, cpu).ok()?;
     let clock = match event.attr.clockid {
         libc::CLOCK_BOOTTIME => "CLOCK_BOOTTIME",
         _ => "this clock",
@@ -77,8 +75,9 @@ fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Opt
     ))
 }
 
-/// What helps otherwise. `probe` is the function or path of a probe.
-fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds: usize) -> String {
+/// What helps otherwise.
+fn of_call(errno: &io::Error, event: &EventSpec, fds: usize) -> String {
+    let cured = || event.cure.and_then(|cure| cure(event, errno));
     match errno.raw_os_error() {
         Some(raw @ (libc::EACCES | libc::EPERM | libc::ENOSYS)) => match (denial(raw), raw) {
             (Denial::Filter { capable: false }, libc::EACCES | libc::EPERM) => {
@@ -87,14 +86,7 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
             (Denial::Filter { .. }, _) => filtered(CALL),
             (_, libc::ENOSYS) => "this kernel was built without perf events".into(),
             (Denial::Privilege, _) => privilege(),
-            // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say
-            // `EACCES`.
-            (Denial::Event, libc::EPERM) if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
-                "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern \
-                 such as sched:* leaves it out"
-                    .into()
-            }
-            (Denial::Event, _) => MODULE.into(),
+            (Denial::Event, _) => cured().unwrap_or_else(|| MODULE.into()),
         },
         Some(libc::EMFILE) => {
             let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
@@ -108,34 +100,18 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
             "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
             machine::release()
         ),
-        Some(libc::ENOENT | libc::EOPNOTSUPP) => absent(attr, probe).unwrap_or_else(|| match attr.type_ {
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => cured().unwrap_or_else(|| match event.attr.type_ {
             bindings::PERF_TYPE_HARDWARE | bindings::PERF_TYPE_HW_CACHE | bindings::PERF_TYPE_RAW => {
                 "this machine has no such event: virtual machines often have no hardware counters".into()
             }
             _ => format!("this kernel, {}, has no such event", machine::release()),
         }),
-        Some(libc::EINVAL) => rate(attr).unwrap_or_else(|| {
-            let absent = absent(attr, probe).map_or_else(String::new, |absent| absent + "; or else: ");
-            format!("{absent}this kernel is {}; {}", machine::release(), doubts(attr, machine::may_be_older_than))
+        Some(libc::EINVAL) => rate(&event.attr).unwrap_or_else(|| {
+            let cured = cured().map_or_else(String::new, |cured| cured + "; or else: ");
+            let doubts = doubts(&event.attr, machine::may_be_older_than);
+            format!("{cured}this kernel is {}; {doubts}", machine::release())
         }),
-        Some(libc::EADDRNOTAVAIL) if probe.is_some() => {
-            "the kernel has several functions of that name: see /proc/kallsyms".into()
-        }
-        Some(errno @ (libc::ENOEXEC | libc::EIO | ENOTSUPP)) => match (probe, errno) {
-            (Some(probe), libc::EIO) => {
-                format!(
-                    "no instructions can be read from {}: give a program or library",
-                    short(&probe.to_string_lossy())
-                )
-            }
-            (Some(probe), _) => format!(
-                "no instruction begins at the offset {:#x} of {}, or one that the kernel does not probe",
-                attr.config2,
-                short(&probe.to_string_lossy())
-            ),
-            _ => String::new(),
-        },
-        _ => String::new(),
+        _ => cured().unwrap_or_default(),
     }
 }
 
@@ -204,43 +180,6 @@ fn rate(attr: &perf_event_attr) -> Option<String> {
             "{asked} samples a second are more than kernel.perf_event_max_sample_rate, which is {most}: raise it, or \
              take fewer"
         )
-    })
-}
-
-/// What may be missing if the kernel looks the event up by a number or a name.
-fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
-    let perf_event_attr { type_, config, .. } = *attr;
-    let units = match type_ {
-        bindings::PERF_TYPE_TRACEPOINT => {
-            let where_to = "see events/*/*/id in tracefs, which differ between kernels";
-            return Some(format!("there may be no tracepoint of number {config}: {where_to}"));
-        }
-        ..bindings::PERF_TYPE_MAX => return None,
-        _ => match pmu::all() {
-            Ok(units) => units,
-            Err(errno) => return Some(format!("whether there is a PMU of type {type_} cannot be told: {errno}")),
-        },
-    };
-    let unit = units.iter().find(|(number, _)| *number == type_).map(|(_, unit)| unit.as_str());
-    let probe = probe.map(CStr::to_string_lossy);
-    let probe = probe.as_deref().map(short);
-    Some(match (unit, probe) {
-        (None, _) => {
-            let units: Vec<_> = units.iter().map(|(number, unit)| format!("{unit} {number}")).collect();
-            format!("this kernel has no PMU of type {type_}, but {}", units.join(", "))
-        }
-        (Some("uprobe"), Some(path)) => {
-            let offset = attr.config2;
-            format!("{path} must be a file, and an instruction must begin at the offset {offset:#x} of it")
-        }
-        (Some("kprobe"), Some(function)) => format!(
-            "the kernel has no function {function} that can be probed: see /proc/kallsyms, available_filter_functions \
-             in tracefs, and kprobes/blacklist in debugfs"
-        ),
-        (Some(unit), _) => format!(
-            "the PMU {unit} has no event {config:#x}, or cannot sample, as many cannot: see \
-             /sys/bus/event_source/devices/{unit}"
-        ),
     })
 }
 

@@ -29,8 +29,9 @@ impl Source {
         Self { name: name.into(), attr, tracepoint: tracepoint.map(Into::into), format: format.map(Into::into) }
     }
 
-    /// The text of the tracepoint's format, if a recording has it.
-    pub(crate) fn recorded_format(&self) -> Option<&str> {
+    /// The text of the tracepoint's format that a recording brought ([`Recording::event`](crate::Recording::event)).
+    /// `None` for others: the package perfweave-events reads the formats of this machine.
+    pub fn format(&self) -> Option<&str> {
         self.format.as_deref()
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a page.
@@ -15,15 +15,6 @@ pub(crate) fn page_size() -> usize {
     // The kernel always answers. If it did not, the smallest possible page would make mmap fail.
     let answer = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
     answer.ok().flatten().and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
-}
-
-/// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a
-/// container.
-pub(crate) fn has_global_threads() -> bool {
-    /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`, unchanged since Linux 3.8.
-    const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-    // Unknown without /proc.
-    fs::metadata("/proc/self/ns/pid").map_or(true, |space| space.ino() == FIRST_PID_NAMESPACE)
 }
 
 /// Whether the CPUs agree on the perf clock (`local_clock`), as far as that can be told. `user_time`: what a ring's
@@ -182,6 +173,15 @@ pub(crate) fn may_be_older_than(version: [u32; 2]) -> bool {
 fn parse_release(release: &str) -> Option<[u32; 2]> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|digits| digits.parse().ok());
     Some([numbers.next()??, numbers.next()??])
+}
+
+/// Whether events of a type may be those of a unit (PMU): also if units cannot be listed.
+pub(crate) fn may_be_unit(name: &str, type_: u32) -> bool {
+    const UNITS: &str = "/sys/bus/event_source/devices";
+    match fs::read_to_string(Path::new(UNITS).join(name).join("type")) {
+        Ok(number) => number.trim().parse() == Ok(type_),
+        Err(errno) => errno.kind() != io::ErrorKind::NotFound || !Path::new(UNITS).exists(),
+    }
 }
 
 /// A number in a file of `/proc/sys`.

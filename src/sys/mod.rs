@@ -10,13 +10,10 @@ pub(crate) mod machine;
 pub(crate) mod memory;
 pub(crate) mod perf;
 pub(crate) mod pidfd;
-pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
 pub(crate) mod register;
 pub(crate) mod status;
 pub(crate) mod thread;
-pub(crate) mod tracefs;
-pub(crate) mod tracepoint;
 pub(crate) mod wake;
 pub(crate) mod wakeup;
 

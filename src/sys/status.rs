@@ -17,8 +17,6 @@ pub(crate) struct Status {
     is_confined: bool,
     /// Whether seccomp filters its system calls.
     pub(crate) is_filtered: bool,
-    /// The group that file permissions are checked against.
-    pub(crate) group: u32,
 }
 
 impl Status {
@@ -27,13 +25,7 @@ impl Status {
         let text = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
         let capabilities = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
-        Self {
-            capabilities,
-            is_confined: !is_in_first_user_namespace(),
-            is_filtered: field("Seccomp:") == "2",
-            // The field after the real group.
-            group: field("Gid:").split_whitespace().nth(1).and_then(|group| group.parse().ok()).unwrap_or(0),
-        }
+        Self { capabilities, is_confined: !is_in_first_user_namespace(), is_filtered: field("Seccomp:") == "2" }
     }
 
     /// Whether the thread has one of these capabilities. The kernel asks for them in the first user namespace

@@ -5,6 +5,7 @@ use crate::reading;
 use perfweave::{
     Certainty, Clock, Epochs, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Recorder, Ring, Rings,
 };
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::sleeper::Sleeper;
 use perfweave_support::{assert_error, kernel, load, number_behind, ring_buffer, threads};

@@ -2,6 +2,7 @@
 
 use perf_event_open_sys::bindings as sys;
 use perfweave::{Hold, Layout, Merge, Order, Pause, RawRing, Rings, sim};
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, foreign, kernel, load, threads};
 use quickcheck::{Arbitrary, Gen};

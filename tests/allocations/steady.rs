@@ -178,7 +178,7 @@ fn a_reader_of_ring_buffers_in_steady_state_allocates_nothing() {
 fn decoding_allocates_nothing() {
     let format = "name: x\nID: 1\nformat:\n\tfield:int number;\toffset:0;\tsize:4;\tsigned:1;\n\
                   \tfield:__data_loc char[] name;\toffset:4;\tsize:4;\tsigned:0;\n\tfield:u16 words[2];\toffset:8;\tsize:4;\tsigned:0;\n";
-    let format: perfweave_decode::Format = format.parse().unwrap();
+    let format: perfweave_events::Format = format.parse().unwrap();
     let [number, name, words] = ["number", "name", "words"].map(|name| format.field(name).unwrap());
     let payload = [
         &(-7i32).to_ne_bytes()[..],

@@ -15,6 +15,7 @@ use nix::sched::{CloneFlags, unshare};
 use perfweave::{
     Barrier, Certainty, Clock, ErrorKind, EventGuard, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings,
 };
+use perfweave_events::EventOptions;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{apart, kernel, threads};
 use scenarios::*;

@@ -6,6 +6,7 @@ use perfweave::{
     Barrier, Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Record,
     Recorder, Ring, Rings,
 };
+use perfweave_events::EventOptions;
 use perfweave_support::threads;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -250,7 +250,7 @@ impl World {
         let (events, echo) = echo()?;
         kernel("supervise system calls", supervised(|_| Answer::Make, || ()))?;
         kernel("wait for expedited grace periods", EXPEDITED.open())?;
-        kernel("find tracefs", Rings::tracefs())?;
+        kernel("find tracefs", perfweave_events::tracefs())?;
         let cpus = cpus::online();
         let made = Map::ring_buffers(buffer() as u32, &cpus).and_then(|(map, _)| {
             let writer = ring_buffer::echo(&map, 8, 0)?;
@@ -367,7 +367,7 @@ impl Open {
 /// Removes leftover trace instances, which this process made to get the kernel's message about a filter. Gives how
 /// many.
 pub(crate) fn instances_left() -> usize {
-    let tracefs = Rings::tracefs().unwrap();
+    let tracefs = perfweave_events::tracefs().unwrap();
     let instances = tracefs.join("instances");
     let ours = format!("perfweave-{}-", std::process::id());
     let left = std::fs::read_dir(instances).unwrap().map(|instance| instance.unwrap());

@@ -10,6 +10,7 @@ use perfweave::{
     ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Order, Pause, Reader,
     Recorder, Ring, Rings, Untraced, Wakeup,
 };
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
 use perfweave_support::supervised::{Answer, Call, supervised};
@@ -53,7 +54,7 @@ fn cpus_that_are_offline() {
     cpus::alone();
     let slots = load::slots();
     let Some((events, echo)) = echo() else { return };
-    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(_) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let Some(offline) = Offline::last() else { return };
     let gone = offline.0;
 
@@ -392,7 +393,8 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
     use perf_event_open_sys::bindings::{
         PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_SAMPLE_TID, PERF_TYPE_TRACEPOINT, perf_event_attr,
     };
-    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of("syscalls:sys_enter_getegid")))
+    let Some(format) =
+        kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of("syscalls:sys_enter_getegid")))
     else {
         return;
     };

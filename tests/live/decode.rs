@@ -2,8 +2,8 @@
 
 use crate::reading;
 use perf_event_open_sys::bindings as sys;
-use perfweave::{Item, Order, Reader, Record, Rings, Tracefs};
-use perfweave_decode::Format;
+use perfweave::{Item, Order, Reader, Record, Rings};
+use perfweave_events::{EventOptions, Format, Tracefs};
 use perfweave_support::load::{self, Load};
 use perfweave_support::{assert_error, echo, foreign, kernel, lacks, probe, threads, tracefs};
 use std::fs;
@@ -74,7 +74,7 @@ fn of_the_source(print: &str) -> Vec<String> {
 /// two reasons: names that only the kernel's source has, and C's statements. These are few, and listed.
 #[test]
 fn every_format_of_this_kernel_is_understood() {
-    let Some(root) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(root) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let list = fs::read_to_string(root.join("available_events"));
     let Some(list) = kernel("list tracepoints", list) else { return };
     let (mut formats, mut otherwise) = (0, Vec::new());
@@ -111,7 +111,7 @@ fn every_format_of_this_kernel_is_understood() {
 /// Fields by name equal the values at hand-written offsets, and this thread's name.
 #[test]
 fn fields_by_name_are_what_the_kernel_wrote() {
-    let offsets = tracefs::Format::of(Rings::format_of("sched:sched_switch"));
+    let offsets = tracefs::Format::of(perfweave_events::format_of("sched:sched_switch"));
     let Some(offsets) = kernel("read a format", offsets) else { return };
     let at = |field| offsets.offset(field).unwrap();
     let (pid_at, comm_at, prio_at, state_at) = (at("next_pid"), at("next_comm"), at("next_prio"), at("prev_state"));
@@ -162,7 +162,7 @@ fn fields_by_name_are_what_the_kernel_wrote() {
 /// A string after the fields, where `__data_loc` points.
 #[test]
 fn dynamic_strings_are_read() {
-    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(_) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let options = Rings::options().tracepoint("sched:sched_process_exec").bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
     let format = Format::of(&rings, 0).unwrap();
@@ -189,7 +189,7 @@ struct Instance {
 
 impl Instance {
     fn new(name: &str) -> io::Result<Self> {
-        let tracefs = Rings::tracefs()?;
+        let tracefs = perfweave_events::tracefs()?;
         let path = tracefs.join("instances").join(format!("perfweave-{}-{name}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self { path, _tracefs: tracefs })
@@ -470,7 +470,8 @@ fn a_childs_life_is_told() {
 #[test]
 fn sources_have_formats_or_say_why_not() {
     let Some((map, program)) = echo() else { return };
-    let Some(waking) = kernel("read a format", tracefs::Format::of(Rings::format_of("sched:sched_waking"))) else {
+    let Some(waking) = kernel("read a format", tracefs::Format::of(perfweave_events::format_of("sched:sched_waking")))
+    else {
         return;
     };
     let options = Rings::options().bpf_output(&map).tracepoint_id(waking.id.into()).bytes(1 << 20);

@@ -4,7 +4,7 @@
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format, WithoutSelf};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads};
 use std::io;
@@ -19,7 +19,7 @@ fn drop_privileges() {
 }
 
 fn open() -> Option<Rings> {
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     kernel("trace", Rings::options().tracepoint(GETPPID).bytes(1 << 20).open())
 }
 

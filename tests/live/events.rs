@@ -2,14 +2,15 @@
 
 use crate::reading;
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Error, ErrorKind, Fence, Key, Order, Reader, Recorder, RingOptions, Rings, Tracefs};
+use perfweave::{Clock, Error, ErrorKind, Fence, Key, Order, Reader, Recorder, RingOptions, Rings};
+use perfweave_events::{EventOptions, Tracefs};
 use perfweave_support::{apart, assert_error, foreign, kernel, load, threads};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
 fn tracing() -> Option<Tracefs> {
-    let tracefs = kernel("find tracefs", Rings::tracefs())?;
+    let tracefs = kernel("find tracefs", perfweave_events::tracefs())?;
     kernel("read tracefs", std::fs::read_dir(tracefs.join("events")))?;
     // And trace anything at all.
     kernel("trace", Rings::options().tracepoint("syscalls:sys_enter_getppid").open())?;
@@ -274,7 +275,7 @@ fn settings_that_replace_each_other_are_refused() {
         (switch().filter("next_pid != 0").filter("prev_pid != 0"), ["filter", "filter"]),
         (switch().period(2).frequency(3), ["period", "frequency"]),
         (switch().frequency(3).frequency(4), ["frequency", "frequency"]),
-        (switch().user_only().kernel_only(), ["user_only", "kernel_only"]),
+        (Rings::options().event_name("cs").user_only().kernel_only(), ["user_only", "kernel_only"]),
         (switch().pid(1).tid(2), ["pid", "tid"]),
         (switch().cgroup("/sys/fs/cgroup").pid(1), ["cgroup", "pid"]),
         (switch().tid(1).tid(2), ["tid", "tid"]),

@@ -2,6 +2,7 @@
 //! its file descriptors.
 
 use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, Rings, sim};
+use perfweave_events::EventOptions;
 use perfweave_support::{apart, echo};
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use crate::reading;
 use perfweave::{Order, Reader, Rings};
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{Asm, Kind, Program, Reg};
 use perfweave_support::{apart, assert_error, kernel, privilege, tracefs};
 
@@ -27,7 +28,9 @@ fn taker() -> Option<Program> {
 /// as it is there.
 #[test]
 fn a_program_that_takes_events_is_named() {
-    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(CALL))) else { return };
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of(CALL))) else {
+        return;
+    };
     let Some(program) = taker() else { return };
     let named = Rings::options().tracepoint(CALL).tracepoint("sched:sched_process_exec").pid(std::process::id());
     let Some(rings) = kernel("trace", named.open()) else { return };

@@ -2,6 +2,7 @@
 
 use crate::TIMES;
 use perfweave::{Hold, Item, Merge, Order, Rings};
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{kernel, lacks, load};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
 use perf_event_open_sys::bindings;
 use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format, WithoutSelf};
 use perfweave_support::{apart, kernel, load, threads};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ const WAKING: &str = "sched:sched_waking";
 const GETPPID: &str = "syscalls:sys_enter_getppid";
 
 fn open(options: RingOptions) -> Option<Rings> {
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     kernel("trace", options.bytes(4 << 20).open())
 }
 

@@ -2,6 +2,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Status, sim};
+use perfweave_events::EventOptions;
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel};
 use std::io;
@@ -172,7 +173,7 @@ fn a_report_waits_for_no_tick() {
 
 /// The rings of the scheduler's tracepoints on all CPUs: a reader of them sees each of its own wake-ups.
 fn scheduler() -> Option<Rings> {
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
     kernel("open rings", options.bytes(8 << 20).open())
 }

@@ -5,6 +5,7 @@
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use perfweave::{Error, Rings};
+use perfweave_events::EventOptions;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{assert_error, kernel};
 use perfweave_symbols::function;
@@ -134,7 +135,7 @@ fn what_the_kernel_opens_is_left_to_it() {
 /// Terms of a PMU and names of tracepoints cannot lead to other folders.
 #[test]
 fn names_lead_nowhere_else() {
-    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(_) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let folder = Folder::new("names");
     let fifo = folder.fifo();
     let up = "../".repeat(12);

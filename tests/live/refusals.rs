@@ -3,6 +3,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings};
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::Map;
 use perfweave_support::{apart, assert_error, echo, foreign, kernel, load, needs, number_behind, privilege, threads};
 use std::io;

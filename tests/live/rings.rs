@@ -6,6 +6,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Recorder, Ring, Rings,
 };
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{assert_error, bpf, echo, foreign, kernel, load, needs, threads, tracefs};
 use std::collections::BTreeSet;
@@ -350,7 +351,9 @@ const QUIET: &str = "syscalls:sys_enter_getegid";
 
 #[test]
 fn tracepoints_are_opened_by_name_and_by_number() {
-    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(QUIET))) else { return };
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of(QUIET))) else {
+        return;
+    };
     for options in [Rings::options().tracepoint(QUIET), Rings::options().tracepoint_id(format.id.into())] {
         let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
         let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -438,7 +441,7 @@ fn events_with_read_values_share_a_ring_with_others() {
 #[test]
 fn several_events_share_a_ring_and_are_told_apart() {
     let Some((map, program)) = echo() else { return };
-    let Some(_) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(QUIET))) else { return };
+    let Some(_) = kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of(QUIET))) else { return };
     let attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1_000_000);
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         let mut options = Rings::options();

@@ -5,6 +5,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup, sim,
 };
+use perfweave_events::EventOptions;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel};
 use std::ffi::CStr;

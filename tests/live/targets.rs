@@ -4,6 +4,7 @@ use crate::reading;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use perf_event_open_sys::bindings;
 use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings};
+use perfweave_events::EventOptions;
 use perfweave_support::numbered::Numbered;
 use perfweave_support::{apart, assert_error, bpf, kernel, load, threads};
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ const GETPPID: &str = "syscalls:sys_enter_getppid";
 const EXEC: &str = "sched:sched_process_exec";
 
 fn open(options: RingOptions) -> Option<Rings> {
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     kernel("trace", options.sample(bindings::PERF_SAMPLE_TID).open())
 }
 

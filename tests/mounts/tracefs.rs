@@ -4,7 +4,7 @@
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use perfweave::{Error, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use perfweave_support::{assert_error, kernel, needs, privilege};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -14,7 +14,7 @@ const NONE: Option<&Path> = None;
 /// Runs something in a mount namespace without tracefs or a file system that contains it. Other namespaces do not see
 /// its mounts.
 fn without_tracefs(what: impl FnOnce() + Send + 'static) {
-    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(_) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let _alone = crate::alone();
     let thread = std::thread::spawn(|| {
         kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
@@ -93,7 +93,7 @@ fn tracefs_is_found_under_any_path() {
         for path in ["/mnt/a b", "/mnt/a\tb\nc", "/mnt/a\\b\\040c", "/mnt/\u{e4}\u{1d11e}"] {
             mount_on(path, "tracefs");
             open("sched:sched_switch").unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            let found = Rings::tracefs().unwrap();
+            let found = perfweave_events::tracefs().unwrap();
             assert_eq!((&*found, found.to_string()), (Path::new(path), format!("mounted at {path}")));
             umount2(path, MntFlags::empty()).unwrap();
         }
@@ -105,7 +105,7 @@ fn tracefs_is_found_under_any_path() {
         let error = Format::read("sched:sched_switch").unwrap_err();
         assert_error!(error, System, "cannot look up tracepoint sched:sched_switch", "mount -t tracefs");
         assert_error!(
-            Rings::tracefs().unwrap_err(),
+            perfweave_events::tracefs().unwrap_err(),
             NotFound,
             "cannot find tracefs: tracefs is not mounted",
             "mount -t tracefs"
@@ -124,14 +124,14 @@ fn tracefs_that_is_mounted_nowhere_is_opened_for_this_process_alone() {
             (mounts, std::fs::read_dir("/proc/thread-self/fd").unwrap().count())
         };
         let before = things();
-        let found = Rings::tracefs().unwrap();
+        let found = perfweave_events::tracefs().unwrap();
         assert_eq!(found.to_string(), "not mounted, opened for this process alone");
         let id = std::fs::read_to_string(found.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
         assert!(std::thread::scope(|scope| scope.spawn(|| found.join("events").is_dir()).join().unwrap()));
         drop(found);
         assert_eq!(things(), before);
         let rings = Rings::options().tracepoint_id(id).tracepoint("sched:sched_wak*").pages(1).open().unwrap();
-        assert!(rings.sources().len() > 2 && rings.format(0).unwrap().contains("next_comm"));
+        assert!(rings.sources().len() > 2 && perfweave_events::format(&rings, 0).unwrap().contains("next_comm"));
         let path = std::env::temp_dir().join(format!("perfweave-detached-{}", std::process::id()));
         perfweave_perf_data::Writer::create(&path, &rings).unwrap().finish().unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -145,7 +145,7 @@ fn tracefs_that_is_mounted_nowhere_is_opened_for_this_process_alone() {
             assert_error!(error.unwrap_err(), NotFound, "(see available_events of tracefs)");
         }
         assert_eq!(things(), before);
-        let left = std::fs::read_dir(Rings::tracefs().unwrap().join("instances")).unwrap().flatten();
+        let left = std::fs::read_dir(perfweave_events::tracefs().unwrap().join("instances")).unwrap().flatten();
         let ours = format!("perfweave-{}-", std::process::id());
         assert_eq!(left.filter(|left| left.file_name().to_string_lossy().starts_with(&ours)).count(), 0);
     });

@@ -8,6 +8,7 @@ use crate::reading;
 use crate::reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, number, wakes, woken_by};
 use perf_event_open_sys::bindings;
 use perfweave::{Ended, Error, Fence, Handle, Hold, Item, Key, Order, Pause, Reader, Recorder, Rings, Wakeup, sim};
+use perfweave_events::EventOptions;
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{assert_error, echo, foreign, kernel, load, threads, tracefs};
 use std::sync::mpsc;
@@ -553,7 +554,7 @@ fn test_pause_in_both_ways_at_once() {
 fn test_pause_of_events_without_slots() {
     // A rarely hit tracepoint, so that only a pause makes its ring drop records.
     const QUIET: &str = "syscalls:sys_enter_getegid";
-    let Some(_) = kernel("find a tracepoint", tracefs::Format::of(Rings::format_of(QUIET))) else { return };
+    let Some(_) = kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of(QUIET))) else { return };
     let call = |cpu| load::pinned(cpu, || (0..50).for_each(|_| load::getegid()));
     for how in [Pause::Slots, Pause::Output] {
         let Some(rings) = kernel("open a tracepoint", Rings::options().tracepoint(QUIET).open()) else { return };

@@ -7,6 +7,7 @@ use nix::sched::{CloneFlags, unshare};
 use perf_event_open_sys::bindings;
 use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings};
 use perfweave::Error;
+use perfweave_events::EventOptions;
 use perfweave_perf_data as perf_data;
 use perfweave_support::{apart, kernel, privilege};
 use std::hint::black_box;

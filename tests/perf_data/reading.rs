@@ -3,7 +3,7 @@
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Clock, Ended, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, sim};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use perfweave_perf_data as perf_data;
 use perfweave_support::{assert_error, perf::printed};
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@ use crate::perf::{File, drain, open, perf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use perf_event_open_sys::bindings;
-use perfweave::{ErrorKind, Event, Hold, Item, Layout, Merge, Order, Reader, Rings, sim};
+use perfweave::{ErrorKind, Event, Hold, Item, Layout, Merge, Order, Reader, sim};
 use perfweave_perf_data as perf_data;
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel};
@@ -107,7 +107,7 @@ fn a_flushed_file_is_complete() {
 /// `perf record` that was killed. perf itself shows nothing of the file.
 #[test]
 fn what_a_killed_perf_wrote_is_read() {
-    if perfweave_support::perf().is_none() || kernel("find tracefs", Rings::tracefs()).is_none() {
+    if perfweave_support::perf().is_none() || kernel("find tracefs", perfweave_events::tracefs()).is_none() {
         return;
     }
     let file = File::new();

@@ -5,7 +5,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Clock, ClockOffset, Event, Hold, Item, Layout, Merge, Order, Reader, Record, Recording, RingOptions, Rings, sim,
 };
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use perfweave_perf_data as perf_data;
 use perfweave_support::bpf::Map;
 use perfweave_support::threads::until;
@@ -36,7 +36,7 @@ pub(crate) fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -
 /// A reader of live tracepoints, flushed after a load. `None` if the kernel refuses.
 fn live(events: &[&str]) -> Option<Reader> {
     perfweave_support::perf()?;
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     let options = events.iter().fold(Rings::options().bytes(1 << 20), |options, event| options.tracepoint(event));
     let reader = Reader::new(kernel("open tracepoints", options.open())?, Order::new()).unwrap();
     for _ in 0..20 {
@@ -59,7 +59,7 @@ fn note(names: &[String], shown: &mut Vec<crate::perf::Shown>, event: &Event<'_>
 #[test]
 fn strings_of_the_kernel_come_with_a_recording() {
     let Some(mut reader) = live(&["sched:sched_switch"]) else { return };
-    let root = Rings::tracefs().unwrap();
+    let root = perfweave_events::tracefs().unwrap();
     let here = std::fs::read_to_string(root.join("printk_formats")).unwrap();
     let (file, _) = write_all(&mut reader, |_| {});
     assert_eq!(perf_data::kernel_strings(&open(&file.0)), here);
@@ -172,7 +172,7 @@ fn a_link_of_another_user_is_not_followed() {
 /// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
-    let Some(tracefs) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(tracefs) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let recorded = |options: RingOptions| {
         let rings = kernel("open a tracepoint", options.open())?;
         let file = File::new();
@@ -282,7 +282,7 @@ fn a_pipe_has_what_a_file_has() {
 #[test]
 fn a_pipe_has_room_for_many_ids() {
     let Some(()) = perfweave_support::perf() else { return };
-    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(_) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let options = Rings::options().bytes(1 << 20).tracepoint("sched:sched_switch").event_name("page-faults");
     let options = options.sample(
         bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_PERIOD,
@@ -714,7 +714,7 @@ fn registers_and_stacks_are_read_back() {
 /// are requested.
 #[test]
 fn names_of_what_starts_later_are_in_the_recording() {
-    if perfweave_support::perf().is_none() || kernel("find tracefs", Rings::tracefs()).is_none() {
+    if perfweave_support::perf().is_none() || kernel("find tracefs", perfweave_events::tracefs()).is_none() {
         return;
     }
     for asked in [true, false] {
@@ -893,7 +893,7 @@ fn losses_are_counted_once_however_often_they_are_told() {
 /// machine.
 #[test]
 fn formats_that_a_recording_does_not_bring_are_not_made_up() {
-    let Some(_) = kernel("find tracefs", Rings::tracefs()) else { return };
+    let Some(_) = kernel("find tracefs", perfweave_events::tracefs()) else { return };
     let mut recording = Recording::new(Clock::Boottime, None);
     // `type`, `size` and `config`: the first kernels' members suffice.
     let mut attr = [0; 64];

@@ -1,6 +1,7 @@
 //! The examples as programs: their command lines, and their behaviour without privileges.
 
 use perfweave::Rings;
+use perfweave_events::EventOptions;
 use perfweave_support::{kernel, needs, privilege};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -99,7 +100,7 @@ fn offcpu_waits_for_no_process_that_is_not_there() {
 
 /// Whether this process may trace.
 fn may_trace() -> Option<()> {
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     kernel("open rings", Rings::options().tracepoint("sched:sched_switch").open()).map(drop)
 }
 

@@ -30,7 +30,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use perfweave::{Clock, Order, Reader, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use perfweave_support::perf::complaints;
 use perfweave_support::{kernel, lacks, load, needs, threads};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -180,7 +180,7 @@ impl Tool {
 
 /// Requirements of all tests: tracefs and perf.
 fn perf() -> Option<()> {
-    kernel("find tracefs", Rings::tracefs())?;
+    kernel("find tracefs", perfweave_events::tracefs())?;
     perfweave_support::perf()
 }
 

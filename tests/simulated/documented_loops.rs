@@ -5,7 +5,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Certainty, Ended, Error, ErrorKind, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim,
 };
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::ops::ControlFlow;
@@ -254,7 +254,7 @@ fn the_first_loop_of_the_crate() {
 fn fields_by_name() {
     let (mut reader, switch) = (reader(), FORMAT.parse::<Format>().unwrap());
     let (next, name) = (switch.field("next_pid").unwrap(), switch.field("next_comm").unwrap());
-    documented!("crates/decode/src/lib.rs":
+    documented!("crates/events/src/lib.rs":
         while let Some(event) = reader.next()? {
             match event.record() {
                 Some(record) => println!("{:?} {:?}: {:?}", next.int(&record), name.text(&record), switch.line(&record)),

@@ -166,8 +166,8 @@ fn an_event_has_its_attribute_and_its_format() {
         assert_eq!([pair[0].tracepoint(), pair[1].tracepoint()], [Some("sched:sched_switch"), None]);
         assert!(pair.iter().all(|source| source.tracepoint_id() == Some(314) && source.attr_bytes() == attr));
     }
-    assert_eq!(rings.format(0).unwrap(), "name: sched_switch");
-    assert_eq!(rings.format(1).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(perfweave_events::format(&rings, 0).unwrap(), "name: sched_switch");
+    assert_eq!(perfweave_events::format(&rings, 1).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::text;
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Layout, Pause, Recorder, sim};
+use perfweave_events::EventOptions;
 use perfweave_support::{assert_error, threads};
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use arrow::datatypes::{Int32Type, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use perf_event_open_sys::bindings;
 use perfweave::{Account, Certainty, Event, Item, Record, Rings};
-use perfweave_decode::Format;
+use perfweave_events::Format;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use object_store::path::Path as Key;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use perfweave_events::EventOptions;
 use perfweave::sim::{Kernel, RingBuffer};
 use perfweave::{Layout, Merge};
 use std::process::{Child, Command};

@@ -8,7 +8,7 @@ use crate::out::line;
 use crate::session::{notice, notice_json};
 use crate::stamp::Stamp;
 use perfweave::{Certainty, Event, Item, Record};
-use perfweave_decode::Field;
+use perfweave_events::Field;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 

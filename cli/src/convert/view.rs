@@ -10,7 +10,7 @@ use crate::typed::typed;
 use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, ClockOffset, Event, Item, Record, Rings};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{Field, Format};
 use perfweave_perf_data::{self as perf_data, Members};
 use std::borrow::Cow;
 use std::collections::HashMap;

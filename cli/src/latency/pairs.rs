@@ -7,6 +7,7 @@ use crate::names::{NAMING, Names};
 use crate::session::{Session, Tell};
 use perf_event_open_sys::bindings;
 use perfweave::{Item, Rings};
+use perfweave_events::EventOptions;
 use std::collections::HashMap;
 
 pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {

@@ -339,6 +339,7 @@ mod tests {
     use super::super::trigger::{Ear, Trigger};
     use super::Sides;
     use perfweave::{Clock, Fence, Key, Layout, Recorder, Rings, sim};
+    use perfweave_events::EventOptions;
     use std::fs;
     use std::sync::mpsc;
 

@@ -9,7 +9,7 @@ use crate::session;
 use nix::sys::signal::Signal;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Handle, Item, Pause, Reader, Record, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;

@@ -11,7 +11,7 @@ use nix::sys::mman::{MapFlags, ProtFlags};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use nix::sys::wait::WaitPidFlag;
-use perfweave_decode::{Field, Format};
+use perfweave_events::{Field, Format};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -367,7 +367,7 @@ pub fn name_of(number: i64) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::How;
-    use perfweave_decode::Format;
+    use perfweave_events::Format;
     use serde_json::{Value, json};
 
     /// An argument of this type, as text and in JSON.

@@ -13,7 +13,7 @@ use crate::out::say;
 use crate::session::{Session, Tell};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings};
-use perfweave_decode::Format;
+use perfweave_events::{EventOptions, Format};
 use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};

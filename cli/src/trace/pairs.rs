@@ -4,7 +4,7 @@ use super::calls::{self, is_exec, is_fork, is_sigreturn};
 use crate::failure::Failure;
 use perf_event_open_sys::bindings;
 use perfweave::{Record, RingOptions, Rings};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use std::collections::HashMap;
 
 /// A call that has been entered.

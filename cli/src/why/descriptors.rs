@@ -10,7 +10,7 @@
 use crate::trace::calls::is_exec;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Event, Item, Record, Rings};
-use perfweave_decode::{Field, Format};
+use perfweave_events::{Field, Format};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::Read;

@@ -6,7 +6,7 @@ use crate::out::{Out, line};
 use crate::times::{Times, short};
 use crate::trace::calls::Calls;
 use perfweave::Record;
-use perfweave_decode::Field;
+use perfweave_events::Field;
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;

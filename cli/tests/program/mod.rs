@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
+use perfweave_events::EventOptions;
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -20,11 +20,11 @@ pub(crate) fn data(rings: &Rings) -> Result<Option<Vec<u8>>, Error> {
     let mut tracepoints =
         sources.filter_map(|(at, source)| Some((at, source.tracepoint_id()?, source.tracepoint()))).peekable();
     let Some(&(_, first, _)) = tracepoints.peek() else { return Ok(None) };
-    let tracefs = Rings::tracefs().map_err(no_format(first))?;
+    let tracefs = perfweave_events::tracefs().map_err(no_format(first))?;
     let events = tracefs.join("events");
     let mut categories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (at, id, name) in tracepoints {
-        let format = rings.format(at).map_err(no_format(id))?;
+        let format = perfweave_events::format(rings, at).map_err(no_format(id))?;
         let category = match name.and_then(|name| name.split_once(':')) {
             Some((category, _)) => category.to_owned(),
             None => category_of(&events, &format).map_err(|errno| unread(&tracefs, "", errno))?,
@@ -110,7 +110,7 @@ pub(crate) fn formats(data: &[u8]) -> HashMap<u64, Format> {
 
 /// The strings of the kernel that tracepoints point to, as a recording has them: lines `0xffffffff8281b7e5 :
 /// "rcu_preempt"`, as in `printk_formats` of tracefs. They are for
-/// [`Format::line_with`](https://docs.rs/perfweave-decode). Empty for rings that are not a recording's, and for
+/// [`Format::line_with`](https://docs.rs/perfweave-events). Empty for rings that are not a recording's, and for
 /// recordings without tracepoints.
 pub fn kernel_strings(rings: &Rings) -> String {
     let mut sections = rings.facts::<Facts>().into_iter().flat_map(|facts| &facts.features);

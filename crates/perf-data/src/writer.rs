@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 ///
 /// ```no_run
 /// use perfweave::{Order, Reader, Rings};
+/// use perfweave_events::EventOptions;
 /// use perfweave_perf_data::Writer;
 /// use std::time::{Duration, Instant};
 ///

@@ -1,11 +1,11 @@
 //! Where functions and static probes (USDT) lie in an ELF file, for uprobes by name.
 //!
 //! A uprobe takes an offset from the start of a file. [`function`] gives it for a function by its name, and [`usdt`]
-//! for the places of a static probe, with their semaphores. `RingOptions::uprobe` and `uretprobe` of perfweave take
-//! them, and so does whatever else sets uprobes.
+//! for the places of a static probe, with their semaphores. `uprobe` and `uretprobe` of perfweave-events take them, and so does whatever else sets uprobes.
 //!
 //! ```no_run
 //! use perfweave::Rings;
+//! use perfweave_events::EventOptions;
 //!
 //! let library = "/lib/x86_64-linux-gnu/libc.so.6";
 //! let offset = perfweave_symbols::function(library, "malloc")?;

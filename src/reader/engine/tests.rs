@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::order::event::{Event, Item};
+use crate::order::tracers::Filter;
 use crate::proof::fence::Fence;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
@@ -18,6 +19,11 @@ use std::{future::Future, task::Poll};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Leaves out what a thread of the reader was doing when it was written.
+fn of_tracers(_: &Rings) -> Filter {
+    Box::new(|record, is_ours| record.pid_tid().is_some_and(|(_, thread)| is_ours(thread)))
+}
 
 /// A reader of an idle machine, whose tick has become an hour.
 fn idle(rings: Rings, hold: Hold) -> Engine {
@@ -444,7 +450,7 @@ fn rings_are_looked_at_while_much_is_taken() {
             let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
             let fence = Fence::custom(|| Ok(()));
             let order = Order::new().hold(Hold::Fence(fence)).latency(HOUR);
-            let order = if one_by_one { order.without_self() } else { order };
+            let order = if one_by_one { order.leave_out(of_tracers) } else { order };
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
             (0..160).for_each(|time| assert!(kernel.emit(time % 2, time.into(), &[0; 8])));
             threads::until("a fence has passed", || {
@@ -624,7 +630,7 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     ];
     for (way, take) in take.into_iter().enumerate() {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(TID | 4 | 1024, true, 0));
-        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).leave_out(of_tracers)).unwrap();
         // Simulated records name the thread whose number is that of the process. One in eight names another: each
         // begins a run.
         reader.engine.merge.know(&Arc::new(Thread::numbered(std::process::id())));
@@ -649,7 +655,7 @@ fn the_number_of_a_thread_that_has_ended_is_forgotten() {
         for (clock, left_out) in [(Clock::Monotonic, 1), (Clock::Perf, 0)] {
             let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(2 | 4 | 1024, true, 0));
             kernel.set_clock(clock);
-            let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
+            let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).leave_out(of_tracers)).unwrap();
             // Simulated records name the thread whose number is that of the process.
             let thread = Arc::new(Thread::numbered(std::process::id()));
             reader.engine.merge.know(&thread);

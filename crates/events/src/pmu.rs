@@ -117,7 +117,7 @@ pub(crate) fn all() -> io::Result<Vec<(u32, String)>> {
     Ok(units)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::{Config, all, config_in, flag, number, spread};
     use perf_event_open_sys::bindings::PERF_TYPE_SOFTWARE;

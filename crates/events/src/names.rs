@@ -1,10 +1,11 @@
 //! Names of events, and the attributes that perf_event_open(2) takes for them.
 
-use crate::error::{Error, ErrorKind, hint, nearest, short};
-use crate::sys::pmu;
-use crate::sys::tracefs::Tracefs;
-use crate::sys::tracepoint::folders;
+use crate::error::{did_you_mean, short};
+use crate::pmu;
+use crate::tracefs::{self, Tracefs};
+use crate::tracepoint::folders;
 use perf_event_open_sys::bindings::{self as sys, perf_event_attr};
+use perfweave::{Error, ErrorKind};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,8 +57,26 @@ const CACHE_USES: [([&str; 2], u32); 3] = [
     (["prefetch", "prefetches"], sys::PERF_COUNT_HW_CACHE_OP_PREFETCH),
 ];
 
+/// How many times a second an event that counts time or hardware is sampled, unless a rate is set: as perf(1) does.
+const FREQUENCY: u64 = 4000;
+
+/// Samples an event at the usual rate: what counts time or hardware so many times a second, others each time.
+pub(crate) fn at_usual_rate(mut attr: perf_event_attr) -> perf_event_attr {
+    let is_software = attr.type_ == sys::PERF_TYPE_SOFTWARE;
+    let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
+    if is_software && !clocks.contains(&attr.config) {
+        attr.sample_period = 1;
+        return attr;
+    }
+    let most = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok();
+    let most = most.and_then(|most| most.trim().parse().ok()).unwrap_or(FREQUENCY);
+    attr.set_freq(1);
+    attr.sample_freq = FREQUENCY.min(most);
+    attr
+}
+
 /// The attribute of an event that perf(1) has a name for, without a period.
-pub(super) fn attr(name: &str) -> Result<perf_event_attr, Error> {
+pub(crate) fn attr(name: &str) -> Result<perf_event_attr, Error> {
     let of = |type_: u32, config: u32| perf_event_attr { type_, config: config.into(), ..Default::default() };
     let find = |table: &[(&str, u32)]| table.iter().find(|(known, _)| *known == name).map(|(_, config)| *config);
     if let Some((unit, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
@@ -73,7 +92,7 @@ pub(super) fn attr(name: &str) -> Result<perf_event_attr, Error> {
         return Ok(of(sys::PERF_TYPE_HW_CACHE, config));
     }
     let names = SOFTWARE.iter().chain(&HARDWARE).map(|(name, _)| (*name).to_owned());
-    let hint = nearest(name, names.chain(cache_names().map(|(name, _)| name)));
+    let hint = did_you_mean(name, names.chain(cache_names().map(|(name, _)| name)));
     let hint = hint.unwrap_or_else(|| {
         "a software event has perf's name, such as page-faults, a PMU's is named pmu/event/, and a tracepoint \
          category:name"
@@ -102,8 +121,10 @@ fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error
     let error = |errno: io::Error| {
         let units = || pmu::all().ok().map(|units| units.into_iter().map(|(_, unit)| unit));
         let hint = match errno.kind() {
-            io::ErrorKind::NotFound if pmu::number(unit).is_err() => units().and_then(|units| nearest(unit, units)),
-            io::ErrorKind::NotFound => nearest(terms, pmu::terms(unit)),
+            io::ErrorKind::NotFound if pmu::number(unit).is_err() => {
+                units().and_then(|units| did_you_mean(unit, units))
+            }
+            io::ErrorKind::NotFound => did_you_mean(terms, pmu::terms(unit)),
             _ => None,
         };
         no_event(ErrorKind::of(&errno), name, hint.unwrap_or_default()).because(errno)
@@ -116,7 +137,7 @@ fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error
 }
 
 /// The tracepoint of that name, or all that fit the pattern, sorted by name. Each comes with its number.
-pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
+pub(crate) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     let tracefs = tracefs_for(name)?;
     let names = if is_pattern(name) {
         fitting(&tracefs.join("events"), name).map_err(|errno| refused(name, errno))?
@@ -135,10 +156,10 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
 }
 
 /// Where tracefs is, to look up a tracepoint or a pattern.
-pub(super) fn tracefs_for(name: &str) -> Result<Tracefs, Error> {
+pub(crate) fn tracefs_for(name: &str) -> Result<Tracefs, Error> {
     // The parts of a name become parts of a path: a slash would lead elsewhere.
     if !name.contains(':') || name.contains('/') {
-        return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+        return Err(not_looked_up(name, io::ErrorKind::InvalidInput.into(), "write it as category:name".into()));
     }
     Tracefs::find().map_err(|errno| refused(name, errno))
 }
@@ -149,7 +170,7 @@ fn path(tracefs: &Path, name: &str, file: &str) -> PathBuf {
 }
 
 /// What tracefs has of a tracepoint: `id` or `format`.
-pub(super) fn file(tracefs: &Path, name: &str, file: &str) -> Result<String, Error> {
+pub(crate) fn file(tracefs: &Path, name: &str, file: &str) -> Result<String, Error> {
     let path = path(tracefs, name, file);
     fs::read_to_string(&path).map_err(|errno| match errno.kind() {
         // The directories above it can be searched, so it does not exist.
@@ -158,20 +179,33 @@ pub(super) fn file(tracefs: &Path, name: &str, file: &str) -> Result<String, Err
     })
 }
 
-pub(super) fn refused(name: &str, errno: io::Error) -> Error {
-    let hint = hint::tracefs(&errno);
-    Error::tracepoint(name, errno, hint)
+pub(crate) fn refused(name: &str, errno: io::Error) -> Error {
+    let hint = tracefs::hint(&errno);
+    not_looked_up(name, errno, hint)
+}
+
+/// A tracepoint cannot be looked up, so it is unknown whether it exists.
+fn not_looked_up(name: &str, source: io::Error, hint: String) -> Error {
+    let kind = match ErrorKind::of(&source) {
+        // tracefs is not mounted.
+        ErrorKind::NotFound => ErrorKind::System,
+        kind => kind,
+    };
+    let message = format!("cannot look up tracepoint {}", short(name));
+    Error::new(kind, message).because(source).hinting(hint).about(&format!("tracepoint {name}"))
 }
 
 /// There is no such tracepoint.
-pub(super) fn none(tracefs: &Path, name: &str) -> Error {
+pub(crate) fn none(tracefs: &Path, name: &str) -> Error {
     let hint = nearest_tracepoint(&tracefs.join("events"), name);
     let all = || format!("see {}", Tracefs::named(&tracefs.join("available_events")));
-    Error::no_tracepoint(name, hint.unwrap_or_else(all))
+    let message = format!("there is no tracepoint {}", short(name));
+    let error = Error::new(ErrorKind::NotFound, message).hinting(hint.unwrap_or_else(all));
+    error.about(&format!("tracepoint {name}"))
 }
 
 /// Whether a tracepoint is a probe in tracefs.
-pub(super) fn is_probe(name: &str) -> bool {
+pub(crate) fn is_probe(name: &str) -> bool {
     tracefs_for(name).is_ok_and(|tracefs| {
         // A probe's format has `__probe_ip` or `__probe_func` among its fields (kernel/trace/trace_probe.h).
         fs::read_to_string(path(&tracefs, name, "format")).is_ok_and(|text| text.contains("__probe_"))
@@ -179,7 +213,7 @@ pub(super) fn is_probe(name: &str) -> bool {
 }
 
 /// Whether a name is a pattern.
-pub(super) fn is_pattern(name: &str) -> bool {
+pub(crate) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
 
@@ -203,8 +237,8 @@ fn fitting(events: &Path, pattern: &str) -> io::Result<Vec<String>> {
 fn nearest_tracepoint(events: &Path, name: &str) -> Option<String> {
     let (category, event) = name.split_once(':')?;
     match folders(&events.join(category)) {
-        Ok(names) => nearest(event, names.into_iter()),
-        Err(_) => nearest(category, folders(events).ok()?.into_iter()),
+        Ok(names) => did_you_mean(event, names.into_iter()),
+        Err(_) => did_you_mean(category, folders(events).ok()?.into_iter()),
     }
 }
 
@@ -231,7 +265,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|rest| *rest == b'*')
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -265,7 +299,7 @@ mod tests {
         assert_eq!(attr("cpu-clock").unwrap(), (1, 0));
         assert_eq!(attr("cs").unwrap(), (1, 3));
         let counted = ["cpu-clock", "task-clock", "cs", "faults", "instructions", "LLC-loads"]
-            .map(|name| super::super::event_attr::at_usual_rate(super::attr(name).unwrap()).freq() == 1);
+            .map(|name| at_usual_rate(super::attr(name).unwrap()).freq() == 1);
         assert_eq!(counted, [true, true, false, false, true, true]);
         assert_eq!(attr("instructions").unwrap(), (0, 1));
         // perf list, and perf_event_open(2): id | op << 8 | result << 16.

@@ -1,11 +1,13 @@
-//! Tracepoint fields by name, and lines of text as the kernel prints them, from records that [`perfweave`] reads.
+//! What has a name: events for the rings of [`perfweave`], and the fields of their records.
 //!
-//! [`Format::of`] and [`Format::read`] give the format of a tracepoint or a probe. [`Format::field`] looks a field up
+//! [`EventOptions`] adds tracepoints, probes, and all that perf(1) has a name for to
+//! [`Rings::options`](perfweave::Rings::options), with filters and rates. [`WithoutSelf`] leaves out records about the
+//! tracer. [`Format::of`] and [`Format::read`] give the format of a tracepoint or a probe. [`Format::field`] looks a field up
 //! once; [`Field`] reads it in place, without allocating. [`Format::line`] prints a record as the kernel does.
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
-//! use perfweave_decode::Format;
+//! use perfweave_events::{EventOptions, Format};
 //!
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 //! let switch = Format::of(&rings, 0)?;
@@ -18,7 +20,7 @@
 //!         None => println!("{:?}", event.item()),
 //!     }
 //! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), perfweave::Error>(())
 //! ```
 //!
 //! # Hostile bytes
@@ -26,26 +28,38 @@
 //! bytes. The same is true for formats from other machines: each text is parsed or refused, and evaluating one always
 //! ends.
 
-// It takes records, and descriptions of them from the kernel. It gives values and text. It knows the part of C that
-// `print fmt` uses. It does not know order, readers, or the source of a ring's bytes. Begin with `format.rs`.
+// Names become attributes: `options.rs` has what a user asks for, `names.rs`, `pmu.rs` and `tracepoint.rs` what it means
+// for the kernel, and `cures.rs` what helps if the kernel refuses it. Records become values and text: begin with
+// `format.rs`. `own.rs` knows which records are about the tracer. Nothing here opens a ring, or knows order.
 #![forbid(unsafe_code)]
 
+mod cures;
 mod error;
 mod expression;
 mod field;
 mod format;
+mod names;
+mod options;
+mod own;
+mod pmu;
 mod pointers;
 mod print;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod tokens;
+mod tracefs;
+mod tracepoint;
 mod types;
 mod value;
 
-pub use error::Error;
 pub use field::Field;
 pub use format::Format;
+pub use options::EventOptions;
+pub use own::WithoutSelf;
+pub use texts::{format, format_of};
+pub use tracefs::{Tracefs, tracefs};
 
 /// The README's examples are compiled.
 #[cfg(doctest)]

@@ -1,10 +1,11 @@
 //! A tracepoint's format: its fields by name, and its line of text.
 
-use crate::error::{Error, nearest, short};
+use crate::error::{nearest, no_format_text, short};
 use crate::field::{Field, LONGEST, shorten, text_of};
 use crate::print::Print;
+use crate::texts;
 use crate::value::Look;
-use perfweave::{Bytes, Record, Rings};
+use perfweave::{Bytes, Error, ErrorKind, Record, Rings};
 use std::fmt::Write;
 use std::str::FromStr;
 
@@ -14,14 +15,14 @@ use std::str::FromStr;
 /// format from another machine, parse its text.
 ///
 /// ```
-/// use perfweave_decode::Format;
+/// use perfweave_events::Format;
 ///
 /// let format: Format = "name: wake\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
 ///                       \tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\nprint fmt: \"comm=%s\", REC->comm\n".parse()?;
 /// assert_eq!((format.name(), format.id(), format.field("comm")?.offset()), ("wake", 7, 8));
 /// let error = format.field("com").unwrap_err();
 /// assert!(error.to_string().contains("did you mean comm?"));
-/// # Ok::<(), perfweave_decode::Error>(())
+/// # Ok::<(), perfweave::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Format {
@@ -36,14 +37,13 @@ pub struct Format {
 
 impl Format {
     /// The format of a source of the rings, by the number that [`Record::source`] gives. Call it once for each source,
-    /// before reading. It parses the text that [`Rings::format`] reads.
+    /// before reading. It parses the text that [`format`](crate::format) reads.
     ///
     /// # Errors
-    /// [`Error::Rings`] with the errors of [`Rings::format`]; [`Error::Text`] for a text that this crate does not
-    /// understand.
+    /// The errors of [`format`](crate::format); [`ErrorKind::InvalidInput`] for a text that this crate does not understand.
     pub fn of(rings: &Rings, source: usize) -> Result<Self, Error> {
-        let format: Self = rings.format(source)?.parse()?;
-        // There is one: `Rings::format` refuses other numbers.
+        let format: Self = texts::format(rings, source)?.parse()?;
+        // There is one: `texts::format` refuses other numbers.
         let of = &rings.sources()[source];
         // The text of a probe has a name for all of them.
         Ok(if of.tracepoint_id().is_some() { format } else { Self { name: of.name().to_owned(), ..format } })
@@ -52,10 +52,9 @@ impl Format {
     /// The format of a tracepoint, `category:name`, of this machine.
     ///
     /// # Errors
-    /// [`Error::Rings`] with the errors of [`Rings::format_of`]; [`Error::Text`] for a file that this crate does not
-    /// understand.
+    /// The errors of [`format_of`](crate::format_of); [`ErrorKind::InvalidInput`] for a file that this crate does not understand.
     pub fn read(name: &str) -> Result<Self, Error> {
-        Rings::format_of(name)?.parse()
+        texts::format_of(name)?.parse()
     }
 
     /// The event's name, without its category. For a probe, the source's.
@@ -78,7 +77,7 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`Error::NoField`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of
+    /// [`ErrorKind::NotFound`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of
     /// names.
     pub fn field(&self, name: &str) -> Result<Field, Error> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
@@ -90,7 +89,8 @@ impl Format {
             Some(near) => format!("did you mean {near}? There are {all}"),
             None => format!("there are {all}"),
         };
-        Err(Error::NoField { event: short(&self.name).into(), name: short(name).into(), hint })
+        let message = format!("{} has no field {}", short(&self.name), short(name));
+        Err(Error::new(ErrorKind::NotFound, message).hinting(hint))
     }
 
     /// Whether the crate understands all of the kernel's own way to print the event, so that [`Format::line_with`]
@@ -168,11 +168,7 @@ impl FromStr for Format {
 
     /// Parses the whole text of a `format` file. The text may be from another machine with the same byte order.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let error = |line: usize, text: &str, expected| Error::Text {
-            line,
-            text: text.chars().take(LONGEST_QUOTE).collect(),
-            expected,
-        };
+        let error = no_format_text;
         let (mut name, mut id, mut common) = (None, None, None);
         let mut fields: Vec<Field> = Vec::new();
         // `print fmt` comes last, and its text may have line feeds.
@@ -220,6 +216,3 @@ fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
 
 /// Bytes of names that an error lists.
 const MOST_NAMED: usize = 1 << 10;
-
-/// Letters of a line that an error quotes.
-const LONGEST_QUOTE: usize = 120;

@@ -5,7 +5,7 @@
 //! bytes. A number fits into these. For the other files there is [`read_at_once`]. Numbers in `/proc/sys` behave like
 //! `id`.
 
-use crate::sys::tracefs::Tracefs;
+use crate::tracefs::Tracefs;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
