@@ -150,8 +150,10 @@ pub use order::key::Key;
 #[cfg(any(test, feature = "test-util"))]
 pub use order::merge::Merge;
 pub use proof::barrier::Barrier;
+pub use proof::contract::{Done, Proof};
 pub use proof::epochs::Epochs;
 pub use proof::fence::{Fence, GracePeriods};
+pub use proof::wait_thread::WaitThread;
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};

@@ -169,12 +169,16 @@ impl Error {
         Self::new(ErrorKind::Degraded, message + &repeated(times)).hinting(hint)
     }
 
+    /// Says how often it came since the last report.
+    pub(crate) fn repeated(mut self, times: u64) -> Self {
+        self.0.message = format!("{}{}", self.0.message, repeated(times)).into();
+        self
+    }
+
     /// A proof has not come for so long. `times` as above.
     pub(crate) fn no_proof(proof: &str, time: Duration, times: u64) -> Self {
-        let hint = match proof {
-            "epochs" => "find the program that has entered and does not leave",
-            _ => "see the kernel's log for stalls of RCU, and whether a real-time program never sleeps",
-        };
+        let hint = "find the program that does not leave what the proof waits for; for a grace period see the kernel's \
+                    log for stalls of RCU, and whether a real-time program never sleeps";
         let message = format!("no proof has come by {proof} for {time:?}{}", repeated(times));
         Self::new(ErrorKind::Degraded, message).hinting(hint)
     }

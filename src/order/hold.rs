@@ -93,6 +93,7 @@ impl fmt::Display for Hold {
         match self {
             Self::Fence(Fence::Epochs(_)) => f.write_str("epoch"),
             Self::Fence(Fence::Reserved(_)) => f.write_str("reserved"),
+            Self::Fence(Fence::Proof(make)) => f.write_str(make().name()),
             Self::Fence(_) => f.write_str("fence"),
             Self::Dense { .. } => f.write_str("dense"),
             // As `Duration` writes it, but in ASCII.

@@ -789,9 +789,6 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         }
     }
     check_key(rings, &order.key)?;
-    if let Some(fence) = order.hold.fence().filter(|_| !rings.are_complete()) {
-        fence.check(rings)?;
-    }
     let names_none = |cpu_ring: &&CpuRing| {
         cpu_ring.ring.properties().is_shared && cpu_ring.origin.cpu == ANY_CPU && cpu_ring.origin.layout.cpu().is_none()
     };

@@ -1,7 +1,7 @@
 //! What orders a reservation before the key drawn in it, for all CPUs to see: the proof for BPF ring buffers.
 
 use crate::error::{Error, ErrorKind};
-use crate::proof::proves::{Course, Proves};
+use crate::proof::contract::{Done, Proof};
 use crate::rings::Rings;
 use crate::sys::machine;
 use crate::sys::machine::{CpuList, OnlineCpus};
@@ -66,8 +66,8 @@ impl Barrier {
 /// A proof by reservations. It ends as soon as it has begun, unless a CPU is on its way offline or online.
 #[derive(Debug)]
 pub(crate) struct Reserved {
+    barrier: Barrier,
     interrupts: Option<Interrupts>,
-    course: Course,
     every: Duration,
     ended: Option<io::Result<()>>,
     /// When to interrupt again, because a CPU could not be interrupted yet.
@@ -75,12 +75,22 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    pub(crate) fn start(barrier: Barrier) -> Result<Self, Error> {
-        let (interrupts, every) = match barrier {
-            Barrier::Programs => (None, Duration::ZERO),
-            Barrier::Interrupts { every, isolated } => (Some(Interrupts::open(isolated)?), every),
-        };
-        Ok(Self { interrupts, course: Course::default(), every, ended: None, again: None })
+    pub(crate) fn new(barrier: Barrier) -> Self {
+        let every = if let Barrier::Interrupts { every, .. } = barrier { every } else { Duration::ZERO };
+        Self { barrier, interrupts: None, every, ended: None, again: None }
+    }
+
+    /// Opens what interrupts CPUs.
+    pub(crate) fn prepare(&mut self) -> Result<(), Error> {
+        if let Barrier::Interrupts { isolated, .. } = self.barrier {
+            self.interrupts = Some(Interrupts::open(isolated)?);
+        }
+        Ok(())
+    }
+
+    /// While a CPU could not be interrupted yet: how long until the next try.
+    pub(crate) fn until_retry(&self) -> Option<Duration> {
+        self.again.map(|again| again.saturating_duration_since(Instant::now()))
     }
 
     fn send(&mut self) {
@@ -91,38 +101,33 @@ impl Reserved {
     }
 }
 
-impl Proves for Reserved {
-    fn course(&self) -> &Course {
-        &self.course
+impl Proof for Reserved {
+    fn name(&self) -> &'static str {
+        "reserved"
+    }
+
+    fn open(&mut self, rings: Option<&Rings>, _: &Done) -> Result<(), Error> {
+        rings.map_or(Ok(()), |rings| self.barrier.check(rings))?;
+        self.prepare()
+    }
+
+    fn begin(&mut self) {
+        self.send();
+    }
+
+    fn poll(&mut self) -> Option<io::Result<()>> {
+        if self.again.is_some_and(|again| again <= Instant::now()) {
+            self.send();
+        }
+        self.ended.take()
+    }
+
+    fn nap(&self) -> Option<Duration> {
+        Some(self.until_retry().unwrap_or_default())
     }
 
     fn every(&self) -> Duration {
         self.every.max(self.interrupts.as_ref().map_or(Duration::ZERO, |interrupts| interrupts.retry))
-    }
-
-    fn begin(&mut self) {
-        self.course.begin();
-        self.send();
-    }
-
-    fn ended(&mut self) -> Option<io::Result<()>> {
-        if self.again.is_some_and(|again| again <= Instant::now()) {
-            self.send();
-        }
-        let ended = self.ended.take();
-        // Not `=`: the reader also asks while none is under way.
-        self.course.is_under_way &= ended.is_none();
-        ended
-    }
-
-    fn nap(&self) -> Option<Duration> {
-        let left = |again: Instant| again.saturating_duration_since(Instant::now());
-        self.is_under_way().then(|| self.again.map_or(Duration::ZERO, left))
-    }
-
-    fn pass_time(&mut self) -> io::Result<()> {
-        std::thread::sleep(self.nap().unwrap_or_default());
-        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 //! that CPU makes it switch.
 
 use crate::sys::machine;
-use crate::sys::thread::Thread as Known;
+use crate::sys::thread::{Thread as Known, spawn_without_signals};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, getpid};
 use std::io;
@@ -50,13 +50,13 @@ struct Shared {
 
 impl CpuVisits {
     /// Starts the thread. It does not visit any CPU yet.
-    pub(crate) fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<Thread>) -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let thread = {
             let shared = Arc::clone(&shared);
-            spawn(Box::new(move || visit(&shared)))?
+            spawn_without_signals("perfweave-visit", move || visit(&shared))?
         };
-        Ok(Self { shared, thread, tickless: machine::tickless_cpus() })
+        Ok(Self { shared, thread: thread.thread().clone(), tickless: machine::tickless_cpus() })
     }
 
     /// The thread, once it runs.
@@ -140,10 +140,6 @@ mod tests {
     use perfweave_support::threads::until;
     use std::sync::mpsc;
 
-    fn start() -> CpuVisits {
-        CpuVisits::start(|body| Ok(std::thread::spawn(body).thread().clone())).unwrap()
-    }
-
     fn allowed() -> Vec<u32> {
         let allowed = sched_getaffinity(getpid()).unwrap();
         (0..1024).filter(|cpu| allowed.is_set(*cpu as usize).unwrap()).collect()
@@ -156,7 +152,7 @@ mod tests {
 
     #[test]
     fn cpus_are_visited_as_often_as_is_allowed_and_no_more() {
-        let visits = start();
+        let visits = CpuVisits::start().unwrap();
         let allowed = allowed();
         let listed = || visits.shared.cpus.lock().unwrap().clone();
         // None but those that the process may run on.

@@ -2,11 +2,14 @@
 
 use crate::error::Error;
 use crate::proof::barrier::{Barrier, Reserved};
+use crate::proof::contract::{Done, Proof};
 use crate::proof::epochs::Epochs;
-use crate::proof::fences::{Fences, Wanted};
-use crate::proof::kinds::Proof;
+use crate::proof::kernel::{SHORTEST, Wanted};
+use crate::proof::prover::Prover;
+use crate::proof::wait_thread::WaitThread;
 use crate::proof::watch::Watch;
 use crate::rings::Rings;
+use crate::rings::control::Control;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -61,9 +64,8 @@ pub enum Fence {
         /// The shortest time between the starts of two fences.
         every: Duration,
     },
-    /// A custom grace period. The function returns once every record whose key was drawn before the call is published.
-    /// `sim` has such a fence for its rings. Dropping the reader waits for a call that is still running.
-    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+    /// A proof of your own, or of the package perfweave-proofs: see [`Proof`]. The function makes one for each reader.
+    Proof(Arc<dyn Fn() -> Box<dyn Proof> + Send + Sync>),
     /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves
     /// order in microseconds, with no thread and no system call. See [`Epochs`].
     Epochs(Epochs),
@@ -86,9 +88,19 @@ impl Fence {
     /// [`Fence::Expedited`], at most a thousand times a second.
     pub const EXPEDITED: Self = Self::Expedited { every: Duration::from_millis(1) };
 
-    /// [`Fence::Custom`] from a function.
+    /// [`Fence::Proof`] from a function that makes a proof for each reader.
+    pub fn proof<P: Proof + 'static>(make: impl Fn() -> P + Send + Sync + 'static) -> Self {
+        Self::Proof(Arc::new(move || Box::new(make())))
+    }
+
+    /// A grace period of your own, on a [`WaitThread`]: the function returns once every record whose key was drawn
+    /// before the call is published. `sim` has such a fence for its rings.
     pub fn custom(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self::Custom(Arc::new(wait))
+        let wait = Arc::new(wait);
+        Self::proof(move || {
+            let wait = Arc::clone(&wait);
+            WaitThread::new("custom", CUSTOM, move || Ok(move || wait()))
+        })
     }
 
     /// Opens, without rings, a way to wait for grace periods. It has its own thread, like a [`Reader`](crate::Reader)'s
@@ -98,36 +110,35 @@ impl Fence {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
-        self.start().map(GracePeriods)
+        self.start(None, &Done::new(&Control::new())).map(GracePeriods)
     }
 
-    /// Checks that it proves something for these rings.
-    pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
-        match self {
-            Self::Epochs(epochs) => epochs.check(rings),
-            Self::Reserved(barrier) => barrier.check(rings),
-            _ => Ok(()),
-        }
+    /// Opens the proof that it asks for, for rings if there are any.
+    pub(crate) fn start(&self, rings: Option<&Rings>, done: &Done) -> Result<Prover, Error> {
+        let mut prover = self.prover(done);
+        prover.open(rings)?;
+        Ok(prover)
     }
 
-    /// Prepares the proof that it asks for.
-    pub(crate) fn start(&self) -> Result<Proof, Error> {
-        match self {
-            Self::Epochs(epochs) => Watch::start(epochs.clone()).map(Proof::Epochs),
-            Self::Reserved(barrier) => Reserved::start(*barrier).map(Proof::Reserved),
-            Self::Auto => Fences::start(Wanted::Any).map(Proof::Fences),
-            Self::Membarrier => Fences::start(Wanted::Membarrier).map(Proof::Fences),
-            Self::Map => Fences::start(Wanted::Map).map(Proof::Fences),
-            Self::Expedited { every } => Fences::start(Wanted::Expedited { every: *every }).map(Proof::Fences),
-            Self::Custom(wait) => Fences::start(Wanted::Custom(Arc::clone(wait))).map(Proof::Fences),
-        }
-    }
-
-    /// Whether a proof costs so little that a single event justifies one.
-    pub(crate) fn is_cheap(&self) -> bool {
-        matches!(self, Self::Epochs(_) | Self::Reserved(_))
+    /// The proof that it asks for, before it is opened.
+    pub(crate) fn prover(&self, done: &Done) -> Prover {
+        let kernel = |wanted: Wanted| (Box::new(wanted.proof(SHORTEST)) as Box<dyn Proof>, true);
+        let (proof, is_hurried) = match self {
+            Self::Auto => kernel(Wanted::Any),
+            Self::Membarrier => kernel(Wanted::Membarrier),
+            Self::Map => kernel(Wanted::Map),
+            // It interrupts the CPUs itself.
+            Self::Expedited { every } => (Box::new(Wanted::Expedited.proof(*every)) as Box<dyn Proof>, false),
+            Self::Epochs(epochs) => (Box::new(Watch::new(epochs.clone())) as Box<dyn Proof>, false),
+            Self::Reserved(barrier) => (Box::new(Reserved::new(*barrier)) as Box<dyn Proof>, false),
+            Self::Proof(make) => (make(), false),
+        };
+        Prover::new(proof, is_hurried, done)
     }
 }
+
+/// The shortest time between the starts of two custom grace periods. As long as a reader's shortest tick is otherwise.
+const CUSTOM: Duration = Duration::from_millis(5);
 
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,7 +147,7 @@ impl fmt::Debug for Fence {
             Self::Membarrier => f.write_str("Membarrier"),
             Self::Map => f.write_str("Map"),
             Self::Expedited { every } => f.debug_struct("Expedited").field("every", every).finish(),
-            Self::Custom(_) => f.write_str("Custom"),
+            Self::Proof(make) => f.debug_tuple("Proof").field(&make().name()).finish(),
             Self::Epochs(epochs) => epochs.fmt(f),
             Self::Reserved(barrier) => f.debug_tuple("Reserved").field(barrier).finish(),
         }
@@ -144,17 +155,21 @@ impl fmt::Debug for Fence {
 }
 
 /// A way to wait for grace periods that works on this machine. See [`Fence::open`].
-pub struct GracePeriods(Proof);
+pub struct GracePeriods(Prover);
 
 impl GracePeriods {
-    /// The way in use: "membarrier", "map", "expedited", "custom" or "epochs".
+    /// The way in use: "membarrier", "map", or the name of the proof.
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// Begins a grace period and does not wait, for a test that drives a [`Merge`](crate::Merge): call it right after
-    /// [`Merge::begin_fence`](crate::Merge::begin_fence). Returns false if one is already under way.
-    #[cfg(any(test, feature = "test-util"))]
+    /// How long until a grace period may begin. `None` while one is under way.
+    pub fn pause(&self) -> Option<Duration> {
+        self.0.pause()
+    }
+
+    /// Begins a grace period and does not wait. Returns false if one is already under way. For a test that drives a
+    /// `Merge`: call it right after `Merge::begin_fence`.
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -163,18 +178,12 @@ impl GracePeriods {
         may
     }
 
-    /// The result of the grace period under way, if it has ended, without waiting. Returned once. Then call
-    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if it failed.
+    /// The result of the grace period under way, if it has ended, without waiting. Returned once.
     ///
     /// # Errors
     /// As [`GracePeriods::wait`].
-    #[cfg(any(test, feature = "test-util"))]
     pub fn poll(&mut self) -> Option<io::Result<()>> {
-        if let Some(ended) = self.0.ended() {
-            return Some(ended);
-        }
-        // A grace period of the kernel replaces the proof for a program that stays inside.
-        self.0.epochs()?.lose_patience().err().map(Err)
+        self.0.poll()
     }
 
     /// Waits for a grace period that begins now, for a minute at most. Blocks, and cannot be interrupted. Any thread may
@@ -183,8 +192,8 @@ impl GracePeriods {
     /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
     ///
     /// # Errors
-    /// The error of the kernel or of the function, that the function panicked, or that a minute is over. In a forked child, that the thread is
-    /// the parent's. Nothing is proven in these cases.
+    /// The error of the kernel or of the function, that the function panicked, or that a minute is over. In a forked
+    /// child, that the thread is the parent's. Nothing is proven in these cases.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(Error::into_source)
     }

@@ -12,9 +12,9 @@ use crate::merge::rules::Rule;
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::{self, Order};
+use crate::proof::contract::Done;
 use crate::proof::fence::Fence;
-use crate::proof::kinds::Proof;
-use crate::proof::proves::Proves;
+use crate::proof::prover::Prover;
 use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::ring::ANY_CPU;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Engine {
     pub(crate) merge: Merge,
     pub(crate) hold: Hold,
-    pub(crate) proof: Option<Proof>,
+    pub(crate) proof: Option<Prover>,
     control: Arc<Control>,
     /// The signals that the engine has acted on.
     noticed: Signals,
@@ -47,8 +47,8 @@ pub(crate) struct Engine {
     awaited: Awaited,
     /// Fences that fail.
     failures: Repeats,
-    /// Reports of programs that do not leave.
-    stuck: Repeats,
+    /// What proofs say beside their results.
+    warnings: Repeats,
     /// Refreshes at which too many events were held, and how many of them are to be reported.
     crowds: Repeats,
     crowded: Option<u64>,
@@ -124,11 +124,12 @@ impl Engine {
         }
         let control = Arc::clone(rings.control());
         control.arm().map_err(Error::cannot("make an eventfd"))?;
-        let pace = Pace::new(&hold, order.latency, Instant::now());
-        let spin = order.spin;
+        let (latency, spin) = (order.latency, order.spin);
         let merge = Merge::new(rings, order)?;
         // A recording is complete, and nothing waits for proof.
-        let proof = hold.fence().filter(|_| !complete).map(Fence::start).transpose()?;
+        let start = |fence: &Fence| fence.start(Some(merge.rings()), &Done::new(&control));
+        let proof = hold.fence().filter(|_| !complete).map(start).transpose()?;
+        let pace = Pace::new(hold.rule(), proof.as_ref(), latency, Instant::now());
         // The first check also finds CPUs that came while rings were opened (`Hotplug`).
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
@@ -144,7 +145,7 @@ impl Engine {
             due: None,
             awaited: Awaited::default(),
             failures: Repeats::default(),
-            stuck: Repeats::default(),
+            warnings: Repeats::default(),
             crowds: Repeats::default(),
             crowded: None,
             delays: Repeats::default(),
@@ -170,8 +171,7 @@ impl Engine {
     /// The descriptors to wait for besides rings.
     pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         // `new` has armed it: this makes nothing, and does not fail.
-        let wake = self.control.arm().ok().map(AsFd::as_fd);
-        wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
+        self.control.arm().ok().map(AsFd::as_fd).into_iter()
     }
 
     #[cfg(feature = "tokio")]
@@ -186,8 +186,8 @@ impl Engine {
     /// Whether there is an event to lend and no signal to act on first.
     #[inline(always)]
     pub(crate) fn is_at_hand(&mut self) -> bool {
+        // Also if a proof has ended: one load says both.
         self.control.signals() == self.noticed
-            && !self.proof.as_ref().is_some_and(Proof::has_ended)
             && self.merge.pick()
             // Last: to pick may give bytes back, which notices that a ring fills up.
             && !self.merge.is_rushed()
@@ -206,12 +206,13 @@ impl Engine {
             self.attend()?;
         }
         // Some proofs end at once, and each event would bring the refresh that follows. So proven events come first.
-        if self.proof.as_ref().is_some_and(Proof::ends_at_once) && self.merge.pick() {
+        let has_ended = self.control.signals().has_proof();
+        if !has_ended && self.proof.as_ref().is_some_and(|proof| proof.is_asked) && self.merge.pick() {
             return Ok(true);
         }
         // Only here, because it is a system call: what follows may refresh.
         self.control.check()?;
-        self.notice_fence()?;
+        self.notice_fence(has_ended)?;
         Ok(self.merge.pick())
     }
 
@@ -236,7 +237,6 @@ impl Engine {
         if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
         }
-        self.await_epochs()?;
         self.await_commits();
         if self.report_is_due()
             && let Some(pending) = self.report.as_mut().filter(|pending| pending.raises < RAISES && !pending.is_forgone)
@@ -280,7 +280,7 @@ impl Engine {
         // While a fence is under way, nothing else releases events under its rule. The fence's end wakes the reader,
         // and so do rings that fill up.
         let fencing = self.merge.rule() == Rule::Proof
-            && self.proof.as_deref().is_some_and(Proves::is_under_way)
+            && self.proof.as_ref().is_some_and(Prover::is_under_way)
             && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
         pause = pause.min(self.commit_nap(now));
@@ -397,7 +397,7 @@ impl Engine {
     #[cold]
     fn notice_signals(&mut self) -> Result<bool, Error> {
         self.control.check()?;
-        let signals = self.control.signals();
+        let signals = self.control.signals().without_proof();
         // A stream that ended by a deadline could go on, and now never does. The other ends are final.
         if signals.is_closed() && self.ended.is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
             self.end(Ended::Closed);
@@ -469,43 +469,28 @@ impl Engine {
     // Proofs.
 
     /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next
-    /// fence.
+    /// fence. `has_ended`: it says so.
     #[inline]
-    fn notice_fence(&mut self) -> Result<(), Error> {
-        // Asked for each event, so without a call: mostly, none has ended.
-        if !self.proof.as_ref().is_some_and(|proof| proof.has_ended() || proof.ends_at_once()) {
-            return Ok(());
-        }
-        match self.proof.as_deref_mut().and_then(Proves::ended) {
+    fn notice_fence(&mut self, has_ended: bool) -> Result<(), Error> {
+        // Without a call: mostly, none has ended.
+        let Some(proof) = self.proof.as_mut().filter(|proof| has_ended || proof.is_asked) else { return Ok(()) };
+        match proof.poll() {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
                 self.failures.succeeded();
                 self.refresh();
                 self.attend()?;
-                self.report_stuck()
+                self.give_warning()
             }
             Some(Err(errno)) => self.fence_failed(errno),
         }
     }
 
-    /// Waits a little for a program that is inside to leave. After too long, a grace period of the kernel replaces the
-    /// proof.
-    fn await_epochs(&mut self) -> Result<(), Error> {
-        let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
-        if watch.is_over() || watch.spin() {
-            return Ok(());
-        }
-        watch.lose_patience().or_else(|errno| self.fence_failed(errno))
-    }
-
-    /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits
-    /// for it.
-    fn report_stuck(&mut self) -> Result<(), Error> {
-        let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(|watch| watch.returned.take());
-        let Some((cpu, waited)) = returned else { return Ok(()) };
-        let times = self.stuck.failed(self.report.is_some());
-        times.map_or(Ok(()), |times| Err(stuck(cpu, waited, times)))
+    /// Reports what a proof says beside its result. Not every time, unless a flush or deadline waits for it.
+    fn give_warning(&mut self) -> Result<(), Error> {
+        let Some(warning) = self.proof.as_mut().and_then(Prover::warning) else { return Ok(()) };
+        self.warnings.failed(self.report.is_some()).map_or(Ok(()), |times| Err(warning.repeated(times)))
     }
 
     /// The events of the failed fence stay held, and the reader tries again. Not every failure is reported, unless a
@@ -658,8 +643,7 @@ impl Engine {
     fn refresh(&mut self) {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
-        let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
-        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
+        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
         self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
@@ -690,7 +674,9 @@ impl Engine {
 
     /// Learns the threads of fences. A merge knows the one that refreshes.
     fn know_threads(&mut self) {
-        self.proof.iter().flat_map(Proof::threads).for_each(|thread| self.merge.know(thread));
+        if let Some(proof) = &self.proof {
+            proof.each_thread(|thread| self.merge.know(thread));
+        }
     }
 
     /// Does periodic work, even if there is always an event to yield: new CPUs, losses, a deadline.
@@ -750,20 +736,7 @@ impl Engine {
         self.merge.fill_status(status, asks);
         (status.sleeps, status.wakes) = (self.sleeps, self.wakes);
         status.fences_failed = self.fences_failed;
-        status.stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
-        status.fence = self.proof.as_ref().and_then(Proof::under_way);
+        status.stand_ins = self.proof.as_ref().map_or(0, Prover::stand_ins);
+        status.fence = self.proof.as_ref().and_then(Prover::under_way);
     }
-}
-
-/// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word
-/// has not changed. A fence replaced the proof `times` times since the last report.
-#[cold]
-fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
-    let message = format!(
-        "a program on CPU {cpu} has returned without perfweave_leave(), or sleeps inside, and was waited for \
-         {waited:?} (a kernel fence stood in {times} times since the last report)"
-    );
-    let hint = "if it does not leave, fix it and recreate the map, which keeps its words; if it sleeps, its records \
-                can be late: give the epochs a patience without end";
-    Error::new(ErrorKind::Degraded, message).hinting(hint)
 }

@@ -38,11 +38,11 @@ macro_rules! reader_face {
             &self.engine.hold
         }
 
-        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if
-        /// the hold rule needs no fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" changes to "map" for
-        /// good if the kernel begins to refuse it.
+        /// How the reader proves order: "membarrier", "map", or the name of the [`Proof`](crate::Proof). `None` if the
+        /// hold rule needs none. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" changes to "map" for good if the
+        /// kernel begins to refuse it.
         pub fn fence(&self) -> Option<&'static str> {
-            self.engine.proof.as_ref().map($crate::proof::kinds::Proof::name)
+            self.engine.proof.as_ref().map($crate::proof::prover::Prover::name)
         }
 
         /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all

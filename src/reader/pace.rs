@@ -11,8 +11,7 @@
 //! [`Order::latency`](crate::Order::latency) allows.
 
 use crate::merge::rules::Rule;
-use crate::order::hold::Hold;
-use crate::proof::fence::Fence;
+use crate::proof::prover::Prover;
 use std::time::{Duration, Instant};
 
 /// Enough new events to justify a refresh between ticks: some twenty times as many as it causes.
@@ -76,13 +75,11 @@ impl Pace {
     }
 
     /// `latency` is the longest tick.
-    pub(crate) fn new(hold: &Hold, latency: Duration, now: Instant) -> Self {
-        let (rule, fence) = (hold.rule(), hold.fence());
-        let worth_a_proof = fence.map_or(WORTH_A_REFRESH, |fence| if fence.is_cheap() { 1 } else { WORTH_A_FENCE });
-        let (worth_a_refresh, useful) = match (rule, fence) {
+    pub(crate) fn new(rule: Rule, proof: Option<&Prover>, latency: Duration, now: Instant) -> Self {
+        let worth_a_proof = proof.map_or(WORTH_A_REFRESH, |proof| if proof.is_asked { 1 } else { WORTH_A_FENCE });
+        let (worth_a_refresh, useful) = match (rule, proof) {
             // Only proofs release events, so a number that does not justify a proof does not justify a refresh.
-            (Rule::Proof, Some(Fence::Expedited { every })) => (worth_a_proof, *every),
-            (Rule::Proof, _) => (WORTH_A_REFRESH.max(worth_a_proof), SHORTEST),
+            (Rule::Proof, Some(proof)) => (WORTH_A_REFRESH.max(worth_a_proof), proof.tick(SHORTEST)),
             (Rule::Time(lag), _) => (WORTH_A_REFRESH, lag),
             _ => (WORTH_A_REFRESH, SHORTEST),
         };
@@ -251,6 +248,16 @@ impl Rush {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::order::hold::Hold;
+    use crate::proof::contract::Done;
+    use crate::proof::fence::Fence;
+    use crate::rings::control::Control;
+
+    /// The pace of a rule, whose proof is not opened.
+    fn pace_of(hold: &Hold, latency: Duration, now: Instant) -> Pace {
+        let proof = hold.fence().map(|fence| fence.prover(&Done::new(&Control::new())));
+        Pace::new(hold.rule(), proof.as_ref(), latency, now)
+    }
 
     const SECOND: Duration = Duration::from_secs(1);
     const TICK: Duration = Duration::from_millis(100);
@@ -269,7 +276,7 @@ mod tests {
     /// Twenty simulated seconds of a rule. Each of its proofs takes `takes` and causes `causes` events.
     fn trace(hold: &Hold, latency: Duration, rate: f64, (takes, causes): (Duration, f64)) -> Seen {
         let begin = Instant::now();
-        let mut pace = Pace::new(hold, latency, begin);
+        let mut pace = pace_of(hold, latency, begin);
         let (mut now, mut proof) = (begin, None::<Instant>);
         // Events in the rings that were not found yet; also fractions of one.
         let (mut unseen, mut seen) = (0.0, Seen::default());
@@ -364,7 +371,7 @@ mod tests {
     fn no_time_at_all_is_no_reason_to_spin() {
         let now = Instant::now();
         for (hold, _) in rules() {
-            let pace = Pace::new(&hold, Duration::ZERO, now);
+            let pace = pace_of(&hold, Duration::ZERO, now);
             assert_eq!(pace.left(now, false), FLOOR, "{hold}");
         }
     }
@@ -373,7 +380,7 @@ mod tests {
     #[test]
     fn each_tick_counts_anew() {
         let begin = Instant::now();
-        let mut pace = Pace::new(&Hold::None, SECOND, begin);
+        let mut pace = pace_of(&Hold::None, SECOND, begin);
         assert_eq!(pace.tick, SHORTEST);
         let mut now = begin;
         // A refresh less than a tick after the last: the tick goes on.
@@ -427,7 +434,7 @@ mod tests {
     fn fences_are_paced_by_what_waits() {
         for (hold, _) in rules().into_iter().filter(|(hold, _)| hold.fence().is_some()) {
             let now = Instant::now();
-            let mut pace = Pace::new(&hold, TICK, now);
+            let mut pace = pace_of(&hold, TICK, now);
             assert!(pace.may_prove(now), "{hold}: the first");
             pace.proving(now);
             pace.refreshed(now, WORTH_A_FENCE - 1);
@@ -454,7 +461,7 @@ mod tests {
         for (found, millis, expected) in
             [(64, 5, true), (63, 5, false), (128, 10, true), (127, 10, false), (4096, 1, true)]
         {
-            let mut pace = Pace::new(&Hold::None, TICK, begin);
+            let mut pace = pace_of(&Hold::None, TICK, begin);
             pace.refreshed(begin, 0);
             pace.refreshed(begin + Duration::from_millis(millis), found);
             assert_eq!(pace.is_busy(), expected, "{found} in {millis} ms");
@@ -467,7 +474,7 @@ mod tests {
     #[test]
     fn a_reader_that_wakes_itself_gathers() {
         let mut now = Instant::now();
-        let mut pace = Pace::new(&Hold::None, TICK, now);
+        let mut pace = pace_of(&Hold::None, TICK, now);
         let mut wakes = [0; 10];
         for wakes in &mut wakes {
             let end = now + SECOND;
@@ -491,7 +498,7 @@ mod tests {
     #[test]
     fn visits_are_for_what_waits() {
         let now = Instant::now();
-        let mut pace = Pace::new(&Hold::FENCE, TICK, now);
+        let mut pace = pace_of(&Hold::FENCE, TICK, now);
         for (found, visits) in [(4095, 0), (1, 8), (511, 8), (1, 9), (4 * 512 + 511, 13)] {
             pace.refreshed(now, found);
             assert_eq!(pace.cpu_visits(), visits);
@@ -504,7 +511,7 @@ mod tests {
     #[test]
     fn a_proof_that_comes_to_nothing_may_begin_anew() {
         let now = Instant::now();
-        let mut pace = Pace::new(&Hold::FENCE, TICK, now);
+        let mut pace = pace_of(&Hold::FENCE, TICK, now);
         pace.refreshed(now, 1);
         assert!(pace.may_prove(now), "the first");
         pace.proving(now);

@@ -5,8 +5,9 @@ use crate::merge::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::order::key::{Key, Keys};
 use crate::order::merge::check_key;
+use crate::proof::contract::Done;
 use crate::proof::fence::Fence;
-use crate::proof::kinds::Proof;
+use crate::proof::prover::Prover;
 use crate::record::Record;
 use crate::ring::{Fault, Header};
 use crate::rings::control::Handle;
@@ -66,7 +67,7 @@ pub struct Recorder {
     keys: Keys,
     /// Whether keys are times of the rings' clock.
     timed: bool,
-    proof: Proof,
+    proof: Prover,
     /// The records of the rings at the last stop, in order. Kept to reuse the memory.
     marks: Vec<Mark>,
     /// The largest key among them that is not in the future.
@@ -105,7 +106,7 @@ impl Recorder {
     /// possible, or is a custom one, writers' epochs, or reservations.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
-        if let Fence::Custom(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
+        if let Fence::Proof(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
             return Err(Error::no_fence("a recorder takes none but the kernel's own", "choose the default fence"));
         }
         Self::new(options.open_backward()?, key, fence)
@@ -120,7 +121,8 @@ impl Recorder {
         if timed && !rings.have_one_clock() {
             keys.distrust();
         }
-        Ok(Self { timed, keys, proof: fence.start()?, rings, marks: Vec::new(), newest: 0 })
+        let proof = fence.start(None, &Done::new(rings.control()))?;
+        Ok(Self { timed, keys, proof, rings, marks: Vec::new(), newest: 0 })
     }
 
     /// The rings, for their sources and formats, and for writing what they hold as a recording.

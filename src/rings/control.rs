@@ -157,8 +157,10 @@ impl Handle {
 
 /// Bits of the word that a reader checks before each event.
 const CLOSED: u64 = 1;
+/// A proof says that it has ended, and was not asked yet.
+const PROOF: u64 = 2;
 /// Flushes are counted from here on.
-const FLUSH: u64 = 2;
+const FLUSH: u64 = 4;
 /// Never set in the word: no program makes so many flushes.
 const NEVER: u64 = 1 << 63;
 
@@ -252,8 +254,22 @@ impl Control {
 
     #[inline]
     pub(crate) fn signals(&self) -> Signals {
-        // Acquire pairs with the Release stores of flush and close.
+        // Acquire pairs with the Release stores of flush, close and `raise_proof`.
         Signals(self.word.load(Ordering::Acquire))
+    }
+
+    /// A proof has ended: the reader asks for its result.
+    pub(crate) fn raise_proof(&self) {
+        // Release pairs with the Acquire load in `Control::signals`, and that in `take_proof`: who sees the bit finds
+        // the result.
+        self.word.fetch_or(PROOF, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a proof has said that it has ended since this was asked last.
+    pub(crate) fn take_proof(&self) -> bool {
+        // Acquire pairs with the Release store in `raise_proof`.
+        self.word.fetch_and(!PROOF, Ordering::Acquire) & PROOF != 0
     }
 
     /// Whether this is a child of the process that made it.
@@ -368,6 +384,16 @@ impl Signals {
     /// Whether the reader was closed.
     pub(crate) fn is_closed(self) -> bool {
         self.0 & CLOSED != 0
+    }
+
+    /// Whether a proof says that it has ended.
+    pub(crate) fn has_proof(self) -> bool {
+        self.0 & PROOF != 0
+    }
+
+    /// The same whether or not a proof has ended.
+    pub(crate) fn without_proof(self) -> Self {
+        Self(self.0 & !PROOF)
     }
 
     /// A value that the word never has. [`Signals::again`] undoes it.

@@ -2,10 +2,23 @@
 
 use super::clock;
 use super::fork::Owner;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::time::ClockId;
 use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread to which no signal of the program is delivered.
+pub(crate) fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let mut before = SigSet::empty();
+    // A thread begins with the mask of its maker. If it set its own, a signal could come before that.
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    let thread = Builder::new().name(name.into()).spawn(body);
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    thread
+}
 
 /// A thread of this process that has used the crate.
 #[derive(Debug)]

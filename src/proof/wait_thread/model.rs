@@ -1,40 +1,45 @@
 //! The hand-over between a reader and the thread that waits for grace periods, every interleaving of it; and what it
 //! proves while a CPU arrives.
 
-use super::{Fences, Shared, Way, serve};
+use super::{Done, Shared, WaitThread, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::merge::frontier::Frontier;
 use crate::order::hold::Hold;
-use crate::proof::proves::Proves;
-use crate::sys::thread::Thread;
+use crate::proof::prover::Prover;
+use crate::rings::control::{Control, Handle, Signals};
 use loom::thread::JoinHandle;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Grace periods by a function, with the crate's own thread, which is the model's.
-fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences, JoinHandle<()>) {
-    let shared = Arc::new(Shared::new().unwrap());
+/// Grace periods by a function, with the crate's own thread, which is the model's; and the control of their reader.
+fn prover(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Prover, Arc<Control>, JoinHandle<()>) {
+    let control = Control::new();
+    control.arm().unwrap();
+    let done = Done::new(&control);
+    let mut waits = WaitThread::new("none yet", Duration::ZERO, || Ok(|| Ok(())));
+    // `serve` runs in the model's thread: it is never opened.
+    waits.open = None;
     let thread = {
-        let shared = Arc::clone(&shared);
-        let mut way = Way::Custom(Arc::new(wait));
-        loom::thread::spawn(move || serve(&shared, &mut way))
+        let (shared, done): (Arc<Shared>, Done) = (Arc::clone(&waits.shared), done.clone());
+        let mut way: Way = Box::new(move || wait().map(|()| "custom"));
+        loom::thread::spawn(move || serve(&shared, &done, &mut way))
     };
-    (Fences::over(shared, None, "none yet", Thread::current(), Duration::ZERO), thread)
+    (Prover::new(Box::new(waits), false, &done), control, thread)
 }
 
 /// The first grace period fails and the second does not. Relaxed words stand for what the kernel orders: a load finds
 /// what was stored only where the hand-over orders it.
 ///
-/// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and
-/// without the notification of an order. `ended` alone may be Relaxed: the lock orders the same.
+/// Dies (seen once each) when the end is told before the outcome is there, when the reader is waked before that, and
+/// without the notification of an order. The bit alone may be Relaxed: the lock orders the same.
 #[test]
 fn a_fence_comes_after_its_look_and_its_end_after_both() {
     loom::model(|| {
         let (looked, passed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (mut fences, thread) = {
+        let (mut prover, control, thread) = {
             let (looked, passed) = (Arc::clone(&looked), Arc::clone(&passed));
-            fences(move || {
+            prover(move || {
                 let number = looked.load(Ordering::Relaxed);
                 passed.store(number, Ordering::Relaxed);
                 if number == 1 { Err(io::Error::other("the first")) } else { Ok(()) }
@@ -42,11 +47,45 @@ fn a_fence_comes_after_its_look_and_its_end_after_both() {
         };
         for number in 1..=2 {
             looked.store(number, Ordering::Relaxed);
-            let waited = fences.wait();
+            prover.begin();
+            // As a reader: it asks only once the word says that it ended.
+            while !control.signals().has_proof() {
+                control.arm().unwrap().sleep(0);
+            }
+            let waited = prover.poll().expect("what says that it has ended has ended");
             assert_eq!(passed.load(Ordering::Relaxed), number, "a fence that is over is this one");
-            assert_eq!((waited.is_err(), fences.name), (number == 1, "custom"), "and so is its outcome");
+            let name = if number == 1 { "none yet" } else { "custom" };
+            assert_eq!((waited.is_err(), prover.name()), (number == 1, name), "and so is its outcome");
+            assert!(!control.signals().has_proof() && !prover.is_under_way());
         }
-        drop(fences);
+        drop(prover);
+        thread.join().unwrap();
+    });
+}
+
+/// An end that is told beside a flush and beside a reader that asks is lost by none of them.
+///
+/// Dies (seen once each) when the bit is taken back after the proof was asked, and when a flush overwrites the word.
+#[test]
+fn an_end_beside_a_flush_is_seen() {
+    loom::model(|| {
+        let (mut prover, control, thread) = prover(|| Ok(()));
+        prover.begin();
+        let flush = {
+            let control = Arc::clone(&control);
+            loom::thread::spawn(move || Handle(control).flush().unwrap())
+        };
+        // A reader that polls too early.
+        let mut ended = prover.poll().is_some();
+        while !ended {
+            while !control.signals().has_proof() {
+                control.arm().unwrap().sleep(0);
+            }
+            ended = prover.poll().is_some();
+        }
+        flush.join().unwrap();
+        assert!(control.signals().without_proof() != Signals::QUIET, "the flush is there");
+        drop(prover);
         thread.join().unwrap();
     });
 }
@@ -55,10 +94,10 @@ fn a_fence_comes_after_its_look_and_its_end_after_both() {
 #[test]
 fn the_thread_ends_whatever_is_under_way() {
     loom::model(|| {
-        let (mut fences, thread) = fences(|| Ok(()));
-        fences.begin();
-        let _ = fences.ended();
-        drop(fences);
+        let (mut prover, _control, thread) = prover(|| Ok(()));
+        prover.begin();
+        let _ = prover.poll();
+        drop(prover);
         thread.join().unwrap();
     });
 }
@@ -89,7 +128,8 @@ struct Reading {
     /// The rings that are known: the first so many.
     cpu_rings: usize,
     frontier: Frontier,
-    fences: Fences,
+    prover: Prover,
+    control: Arc<Control>,
     taken: [bool; 2],
     held: Vec<u64>,
     last: u64,
@@ -112,8 +152,8 @@ impl Reading {
             }
         }
         self.frontier.refreshed(largest, 0);
-        if !self.fences.is_under_way() && self.frontier.begin_proof() {
-            self.fences.begin();
+        if !self.prover.is_under_way() && self.frontier.begin_proof() {
+            self.prover.begin();
         }
         self.held.sort_unstable();
         while let Some(&key) = self.held.first().filter(|key| self.frontier.admits(**key)) {
@@ -125,7 +165,7 @@ impl Reading {
 
     /// `Engine::notice_fence`.
     fn notice_fence(&mut self) {
-        if self.fences.ended().is_some() {
+        if self.control.signals().has_proof() && self.prover.poll().is_some() {
             self.frontier.end_proof();
             self.refresh();
         }
@@ -144,9 +184,9 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
         model.check(move || {
             let cpus = [Arc::new(Cpu::default()), Arc::new(Cpu::default())];
             let clock = Arc::new(AtomicU64::new(2));
-            let (fences, thread) = {
+            let (prover, control, thread) = {
                 let cpus = cpus.clone();
-                fences(move || {
+                prover(move || {
                     cpus.iter().for_each(|cpu| drop(cpu.section.lock().unwrap()));
                     Ok(())
                 })
@@ -155,7 +195,8 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
                 cpus: cpus.clone(),
                 cpu_rings: 0,
                 frontier: Frontier::new(&Hold::FENCE),
-                fences,
+                prover,
+                control,
                 taken: [false; 2],
                 held: Vec::new(),
                 last: 0,
@@ -165,7 +206,7 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
             reading.held.push(1);
             reading.frontier.refreshed(Some(1), 0);
             assert!(reading.frontier.begin_proof());
-            reading.fences.begin();
+            reading.prover.begin();
             let writers = cpus.map(|cpu| {
                 let clock = Arc::clone(&clock);
                 loom::thread::spawn(move || cpu.write(&clock))
@@ -179,8 +220,8 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
             }
             writers.into_iter().for_each(|writer| writer.join().unwrap());
             reading.refresh();
-            while reading.fences.is_under_way() {
-                reading.fences.shared.wake.sleep(0);
+            while reading.prover.is_under_way() {
+                reading.control.arm().unwrap().sleep(0);
                 reading.notice_fence();
             }
             assert!(reading.held.is_empty(), "everything comes out: {:?}", reading.held);
