@@ -42,7 +42,7 @@ impl<'a> EventGuard<'a> {
     #[inline]
     pub fn certainty(&self) -> Certainty {
         // A plain place leaves by the rule: find_plain takes none that is late.
-        self.place.map_or(self.stream.picked.certainty, |_| self.stream.frontier.certainty)
+        self.place.map_or(self.stream.picked.certainty, |_| self.stream.under().frontier.certainty)
     }
 
     /// See [`Event::late_by`].

@@ -71,16 +71,17 @@ impl Full {
         self.was_crowded |= cpu_rings.iter().any(CpuRing::is_crowded);
         // Dense numbers leave without a fence, until one is missing.
         let flows = stream.flows();
-        stream.sync();
+        stream.unmerged();
         let has_too_many = stream.held() >= self.most_events;
         self.has_too_many = false;
+        let under = stream.unmerged();
         let (mut memory, mut is_cleared) = (memory(cpu_rings), false);
         for at in 0..cpu_rings.len() {
-            let (cpu_ring, cursor, queue) = (&cpu_rings[at], &stream.cursors[at], &stream.queues[at]);
+            let (cpu_ring, cursor, queue) = (&cpu_rings[at], &under.cursors[at], &under.queues[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
             let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written(), time));
             // Events that may leave are not held: the consumer makes space by taking them.
-            let is_out = flows || queue.back().is_none_or(|back| stream.frontier.admits(back));
+            let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
             if used <= mark_of(size, queue.longest).min(size.saturating_sub(soon)) || is_out || stays {
@@ -101,7 +102,7 @@ impl Full {
                 cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
                 memory = self::memory(cpu_rings);
             }
-            let (cpu_ring, cursor) = (&mut cpu_rings[at], &mut stream.cursors[at]);
+            let (cpu_ring, cursor) = (&mut cpu_rings[at], &mut under.cursors[at]);
             let more = more(cpu_ring);
             if memory + more <= self.most_held {
                 memory += more;
@@ -118,9 +119,10 @@ impl Full {
         if self.refreshed == WINDOW {
             self.refreshed = 0;
             cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
-            stream.queues.iter_mut().for_each(Queue::shrink);
-            stream.cursors.iter_mut().for_each(Cursor::shrink);
-            stream.far.shrink_to(ROOM);
+            let under = stream.unmerged();
+            under.queues.iter_mut().for_each(Queue::shrink);
+            under.cursors.iter_mut().for_each(Cursor::shrink);
+            under.far.shrink_to(ROOM);
         }
     }
 }

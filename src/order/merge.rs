@@ -17,7 +17,7 @@ use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::footprint;
 use crate::order::full::Full;
 use crate::order::key::{Key, Keys};
-use crate::order::stream::{Notice, Stream};
+use crate::order::stream::{Notice, Stream, Unmerged};
 use crate::order::tracers::Leaving;
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::untraced::Moment;
@@ -168,7 +168,7 @@ impl Merge {
     /// The same, where it is known that this is no forked child.
     pub(crate) fn refresh_here(&mut self, now: u64) -> usize {
         self.know(&Thread::current_in(self.rings.control().owner()));
-        self.stream.sync();
+        self.stream.unmerged();
         let held = self.held();
         self.refresh_all(now);
         self.keep_behind = false;
@@ -215,20 +215,22 @@ impl Merge {
     fn refresh_all(&mut self, now: u64) {
         // A panic of the key function goes on once the refresh has ended in order.
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
+        self.whole = looked.is_ok();
         let stream = &mut self.stream;
         (stream.in_batch, stream.rushed) = (false, false);
-        let largest = stream.cursors.iter().filter_map(Cursor::largest).max();
-        // With a key in the future, what a fence proves is a reading of the clock instead.
-        let largest = stream.keys.until_now(largest);
-        // The frontier is valid only for all heads together.
-        self.whole = looked.is_ok();
         stream.counts.refreshes += u64::from(self.whole);
-        if let Some(now) = self.seen_all(now) {
-            let stream = &mut self.stream;
-            stream.frontier.refreshed(largest, now);
-            stream.numbers().for_each(CpuNumbers::refreshed);
+        let under = stream.unmerged();
+        let largest = under.cursors.iter().filter_map(Cursor::largest).max();
+        // With a key in the future, what a fence proves is a reading of the clock instead.
+        let largest = under.keys.until_now(largest);
+        // The frontier is valid only for all heads together.
+        let seen = self.seen_all(now);
+        let under = self.stream.unmerged();
+        if let Some(now) = seen {
+            under.frontier.refreshed(largest, now);
+            under.numbers().for_each(CpuNumbers::refreshed);
         } else {
-            self.stream.frontier.refreshed_in_part(largest);
+            under.frontier.refreshed_in_part(largest);
         }
         if let Err(panic) = looked {
             resume_unwind(panic);
@@ -246,16 +248,17 @@ impl Merge {
         if !self.whole {
             return None;
         }
-        if !self.stream.frontier.rule.is_proof() {
+        let under = self.stream.unmerged();
+        if !under.frontier.rule.is_proof() {
             return Some(now);
         }
         let since = *self.sighting.get_or_insert_with(|| {
-            for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut self.stream.cursors) {
+            for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut under.cursors) {
                 cursor.sighted = cpu_ring.ring.reserved();
             }
             now
         });
-        self.stream.cursors.iter().all(Cursor::is_past_sighted).then(|| {
+        under.cursors.iter().all(Cursor::is_past_sighted).then(|| {
             self.sighting = None;
             since
         })
@@ -263,7 +266,7 @@ impl Merge {
 
     /// Indexes the new records of each ring.
     fn index(&mut self) {
-        let Stream { keys, queues, cursors, far, .. } = &mut self.stream;
+        let Unmerged { keys, queues, cursors, far, .. } = self.stream.unmerged();
         for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
             let refresh = if self.keep_behind { Cursor::refresh_behind } else { Cursor::refresh };
             refresh(cursor, cpu_ring, &mut Indexing { queue, far, keys });
@@ -305,21 +308,18 @@ impl Merge {
                 failed = Err(too_many(rings, most));
             }
         }
-        self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
         let any = !new.is_empty();
-        if any || !self.stream.notices.is_empty() {
-            // The notices come before what was merged.
-            self.stream.sync();
+        let mut news = self.rings.untraced.take_news().map(Notice::Untraced).peekable();
+        if news.peek().is_some() {
+            // They come before what was merged.
+            self.stream.unmerged().notices.extend(news);
         }
         for cpu_ring in new {
             // After the other rings of that CPU: ring indexes decide between equal keys.
             let ring_index = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
-            self.stream.insert(ring_index, cursor_of(&cpu_ring, &self.stream.keys));
+            let cursor = cursor_of(&cpu_ring, &self.stream.under().keys);
+            self.stream.insert(ring_index, cursor);
             self.rings.cpu_rings.insert(ring_index, cpu_ring);
-            if let Some((ring, _)) = &mut self.stream.anomaly_reported_of {
-                // The new ring has moved those from its place on.
-                *ring += u32::from(ring_index as u32 <= *ring);
-            }
         }
         failed.map(|()| any)
     }
@@ -335,11 +335,7 @@ impl Merge {
         if self.stream.sequence.is_some() && (self.stream.top().is_none() || self.is_ready()) {
             return false;
         }
-        let begins = self.stream.frontier.begin_proof();
-        if begins {
-            self.stream.cursors.iter_mut().for_each(Cursor::proof_begins);
-        }
-        begins
+        self.stream.begin_proof()
     }
 
     /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave
@@ -347,20 +343,17 @@ impl Merge {
     pub fn end_fence(&mut self) {
         // What proves is a refresh of heads that are loaded after the fence.
         self.sighting = None;
-        if self.stream.frontier.end_proof() {
-            self.stream.counts.fences += 1;
-            self.stream.numbers().for_each(CpuNumbers::proof_ended);
-        }
+        self.stream.counts.fences += u64::from(self.stream.end_proof());
     }
 
     /// Tells the merge that waiting for the grace period failed. [`Merge::begin_fence`] will ask again.
     pub fn fail_fence(&mut self) {
-        self.stream.frontier.fail_proof();
+        self.stream.fail_proof();
     }
 
     /// What releases held events. Nothing need be awaited in a recording.
     pub(crate) fn rule(&self) -> Rule {
-        self.stream.frontier.rule
+        self.stream.under().frontier.rule
     }
 
     /// Whether a proof or a report waits for programs to commit what they have reserved.
@@ -375,7 +368,7 @@ impl Merge {
 
     /// The rings with reservations for which a proof or a report waits.
     fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
-        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.cursors);
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.under().cursors);
         let awaited =
             cpu_rings.filter(|(cpu_ring, cursor)| cpu_ring.ring.properties().reserves && !cursor.is_past_reserved());
         awaited.map(|(cpu_ring, _)| cpu_ring)
@@ -390,8 +383,7 @@ impl Merge {
     /// The CPUs of rings that hold events. All online CPUs write into a ring of no single CPU.
     pub(crate) fn writers(&mut self) -> impl Iterator<Item = u32> {
         // What was merged is held too.
-        self.stream.sync();
-        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.queues);
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.unmerged().queues);
         let holding = cpu_rings.filter(|(_, queue)| queue.held() > 0).map(|(cpu_ring, _)| cpu_ring.origin.cpu);
         let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
         holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
@@ -420,13 +412,10 @@ impl Merge {
     /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a
     /// sixteenth of a ring. No event is borrowed now.
     fn give_back(&mut self) {
-        if !self.stream.array.is_empty() {
-            return;
-        }
-        let all = std::mem::take(&mut self.stream.in_batch);
+        let all = self.stream.in_batch;
+        let Some(Unmerged { queues, cursors, .. }) = self.stream.if_unmerged() else { return };
         let Rings { cpu_rings, control, .. } = &mut self.rings;
-        let mut is_forked = None;
-        let Stream { queues, cursors, rushed, .. } = &mut self.stream;
+        let (mut is_forked, mut rushed) = (None, false);
         for ((cpu_ring, cursor), queue) in cpu_rings.iter_mut().zip(cursors).zip(queues) {
             // The next refresh decides whether to catch up.
             if (all || cursor.is_tail_due(queue)) && !catches_up(cpu_ring, queue) {
@@ -435,9 +424,11 @@ impl Merge {
                     return;
                 }
                 cursor.advance_tail(cpu_ring, queue);
-                *rushed |= cursor.fills_up(&cpu_ring.ring, queue);
+                rushed |= cursor.fills_up(&cpu_ring.ring, queue);
             }
         }
+        self.stream.in_batch = false;
+        self.stream.rushed |= rushed;
     }
 
     /// The next event that the last refresh found, if it may be yielded.
@@ -502,9 +493,8 @@ impl Merge {
     /// In a forked child, which does not have the rings.
     pub fn advance_tails(&mut self) {
         self.rings.control().assert_not_forked();
-        self.stream.sync();
         self.stream.in_batch = false;
-        let Stream { queues, cursors, .. } = &mut self.stream;
+        let Unmerged { queues, cursors, .. } = self.stream.unmerged();
         for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
             if !self.keep_behind || !catches_up(cpu_ring, queue) {
                 cursor.advance_tail(cpu_ring, queue);
@@ -523,13 +513,13 @@ impl Merge {
     /// time alone does not release it.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let top = self.stream.top()?;
-        self.stream.frontier.wait(top.key, now)
+        self.stream.under().frontier.wait(top.key, now)
     }
 
     /// The frontier: the largest key that may be yielded now. `None` as long as no key may.
     #[doc(alias = "watermark")]
     pub fn frontier(&self) -> Option<u64> {
-        self.stream.frontier.key
+        self.stream.under().frontier.key
     }
 
     /// The merged rings.
@@ -545,7 +535,7 @@ impl Merge {
 
     /// Bytes that were written into all of these rings, as far as they are indexed.
     pub(crate) fn written(&self) -> u64 {
-        let all = self.rings.cpu_rings.iter().zip(&self.stream.cursors);
+        let all = self.rings.cpu_rings.iter().zip(&self.stream.under().cursors);
         let unheard = all.filter(|(cpu_ring, _)| cpu_ring.ring.properties().wakes_when_drained);
         unheard.map(|(_, cursor)| cursor.cursor()).fold(0, u64::wrapping_add)
     }
@@ -554,25 +544,23 @@ impl Merge {
 
     /// Records how far the rings were written, or reserved, at the last refresh.
     pub(crate) fn mark_heads(&mut self) {
-        for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut self.stream.cursors) {
+        for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut self.stream.unmerged().cursors) {
             cursor.marked = cpu_ring.ring.reserved();
         }
     }
 
     /// Whether the merge has indexed everything that was in the rings when heads were marked.
     pub(crate) fn is_past_marks(&self) -> bool {
-        self.stream.cursors.iter().all(Cursor::is_past_marked)
+        self.stream.under().cursors.iter().all(Cursor::is_past_marked)
     }
 
     /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`].
     pub(crate) fn set_cap(&mut self) {
-        self.stream.sync();
-        self.stream.frontier.set_cap();
+        self.stream.unmerged().frontier.set_cap();
     }
 
     pub(crate) fn lift_cap(&mut self) {
-        self.stream.sync();
-        self.stream.frontier.lift_cap();
+        self.stream.unmerged().frontier.lift_cap();
     }
 
     /// Whether the next reader of a ring that outlives this one would yield a record again: it lies behind a held one.
@@ -580,28 +568,26 @@ impl Merge {
     /// wait, and was overtaken by the writer of one of them: one that interrupted it or, in a ring that CPUs share, one
     /// on another CPU.
     pub(crate) fn raise_cap(&mut self) -> bool {
-        self.stream.sync();
-        let Stream { queues, cursors, far, .. } = &self.stream;
-        let mut all = self.rings.cpu_rings.iter().zip(cursors).zip(queues);
+        let Unmerged { queues, cursors, far, frontier, .. } = self.stream.unmerged();
+        let mut all = self.rings.cpu_rings.iter().zip(&*cursors).zip(&*queues);
         let raises = all.any(|((cpu_ring, cursor), queue)| {
             cpu_ring.origin.is_adopted && !cursor.is_in_one_piece(cpu_ring, queue, far)
         });
         if raises {
-            self.stream.frontier.set_cap();
+            frontier.set_cap();
         }
         raises
     }
 
     /// Picks the report of a flush as the next event.
     pub(crate) fn pick_flushed(&mut self, complete: bool) {
-        self.stream.sync();
-        self.stream.notices.push_back(Notice::Flushed { complete });
+        self.stream.unmerged().notices.push_back(Notice::Flushed { complete });
         self.pick();
     }
 
     /// Whether all held events wait until the cap is lifted.
     pub(crate) fn is_drained(&self) -> bool {
-        self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
+        self.stream.top().is_none_or(|top| self.stream.under().frontier.is_capped(top.key))
     }
 
     // Full rings.
@@ -646,9 +632,8 @@ impl Merge {
     }
 
     fn read_losses_of(&mut self, which: impl Fn(&CpuRing, &Cursor, &Queue) -> bool, before_report: bool) -> bool {
-        self.stream.sync();
         let held = self.held();
-        let Stream { queues, cursors, .. } = &mut self.stream;
+        let Unmerged { queues, cursors, .. } = self.stream.unmerged();
         for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
             if which(cpu_ring, cursor, queue)
                 && let Some(total) = cpu_ring.losses.read()
@@ -661,7 +646,7 @@ impl Merge {
 
     /// Records may have been dropped from any ring, because output was paused.
     pub(crate) fn suspect_losses(&mut self) {
-        self.stream.cursors.iter_mut().for_each(|cursor| cursor.suspect = true);
+        self.stream.unmerged().cursors.iter_mut().for_each(|cursor| cursor.suspect = true);
     }
 
     /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call,
@@ -682,20 +667,22 @@ impl Merge {
 
     /// The status in the memory of an earlier one. `asks`: whether to ask the kernel for its present counts.
     pub(crate) fn fill_status(&self, status: &mut Status, asks: bool) {
-        let (frontier, top) = (&self.stream.frontier, self.stream.top());
+        let (frontier, top) = (&self.stream.under().frontier, self.stream.top());
         let (seen, key) = (frontier.seen, frontier.key);
         let mut accounts = std::mem::take(&mut status.accounts);
         accounts.clear();
         *status = Status {
             accounts,
-            numbers: self.stream.cursors.iter().any(|cursor| cursor.numbers.is_some()),
+            numbers: self.stream.under().cursors.iter().any(|cursor| cursor.numbers.is_some()),
             held: self.held(),
             lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
             next: top.map(|top| (self.rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
             reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
             ..self.stream.counts
         };
-        for (ring_index, (cpu_ring, cursor)) in self.rings.cpu_rings.iter().zip(&self.stream.cursors).enumerate() {
+        for (ring_index, (cpu_ring, cursor)) in
+            self.rings.cpu_rings.iter().zip(&self.stream.under().cursors).enumerate()
+        {
             status.add(self.account(ring_index, cpu_ring, cursor, asks));
         }
         for (cpu, untraced) in self.rings.untraced.times() {
@@ -817,8 +804,7 @@ impl Drop for Merge {
     fn drop(&mut self) {
         // The tails are the parent's in a forked child. A lost head has none to store.
         let is_forked = self.rings.control().is_forked();
-        self.stream.sync();
-        let Stream { queues, cursors, far, .. } = &mut self.stream;
+        let Unmerged { queues, cursors, far, .. } = self.stream.unmerged();
         for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
             if !is_forked {
                 cursor.advance_tail(cpu_ring, queue);
@@ -836,8 +822,8 @@ impl fmt::Debug for Merge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Merge")
             .field("rings", &self.rings)
-            .field("keys", &self.stream.keys)
-            .field("frontier", &self.stream.frontier)
+            .field("keys", &self.stream.under().keys)
+            .field("frontier", &self.stream.under().frontier)
             .field("status", &self.status())
             .finish_non_exhaustive()
     }

@@ -19,17 +19,31 @@ use crate::sequence::tracker::{Step, Tracker};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-/// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
-pub(crate) struct Stream {
+/// What decides which event comes next. It changes only while nothing is merged: [`Stream::unmerged`] gives it.
+pub(crate) struct Unmerged {
     pub(crate) keys: Keys,
     /// The queue of each ring, and its cursor.
     pub(crate) queues: Vec<Queue>,
     pub(crate) cursors: Vec<Cursor>,
     /// Records out of order whose places in their queues are far away.
     pub(crate) far: Far,
+    pub(crate) frontier: Frontier,
+    /// Notices about no record. They come before anything else.
+    pub(crate) notices: VecDeque<Notice>,
+}
+
+impl Unmerged {
+    /// The numbers of each ring, if its records have any.
+    pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut CpuNumbers> {
+        self.cursors.iter_mut().filter_map(|cursor| cursor.numbers.as_mut())
+    }
+}
+
+/// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
+pub(crate) struct Stream {
+    under: Unmerged,
     /// The next places, taken out of the queues in order.
     pub(crate) array: Array,
-    pub(crate) frontier: Frontier,
     pub(crate) sequence: Option<Tracker>,
     /// The largest key yielded one by one; 0 before any.
     last: u64,
@@ -41,8 +55,6 @@ pub(crate) struct Stream {
     pub(crate) rushed: bool,
     /// Ring and position of the record whose anomaly in numbers of the machine was reported.
     pub(crate) anomaly_reported_of: Option<(u32, u64)>,
-    /// Notices about no record. They come before anything else.
-    pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracers: Tracers,
     /// Finds records about the tracer, if those are left out.
     pub(crate) leaving: Option<Leaving>,
@@ -78,59 +90,98 @@ pub(crate) enum Notice {
 
 impl Stream {
     pub(crate) fn new(keys: Keys, cursors: Vec<Cursor>, frontier: Frontier, sequence: Option<Tracker>) -> Self {
+        let array = Array::new(cursors.len());
+        let (queues, far) = ((0..cursors.len()).map(Queue::new).collect(), Far::with_capacity_min(ROOM));
         Self {
-            array: Array::new(cursors.len()),
-            queues: (0..cursors.len()).map(Queue::new).collect(),
-            far: Far::with_capacity_min(ROOM),
-            keys,
-            cursors,
-            frontier,
+            under: Unmerged { keys, queues, cursors, far, frontier, notices: VecDeque::new() },
+            array,
             sequence,
             last: 0,
             picked: Pick { place: Place::NONE, late_by: 0, certainty: Certainty::Assumed, notice: None },
             in_batch: false,
             rushed: false,
             anomaly_reported_of: None,
-            notices: VecDeque::new(),
             tracers: Tracers::default(),
             leaving: None,
             counts: Status::default(),
         }
     }
 
-    /// The numbers of each ring, if its records have any.
-    pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut CpuNumbers> {
-        self.cursors.iter_mut().filter_map(|cursor| cursor.numbers.as_mut())
+    // What is not merged.
+
+    /// What is not merged, to be read.
+    #[inline(always)]
+    pub(crate) fn under(&self) -> &Unmerged {
+        &self.under
     }
 
-    /// Adds a new ring. Nothing is merged.
+    /// What is not merged, to be changed. First it puts back what was merged and not yielded, since something smaller
+    /// may come.
+    pub(crate) fn unmerged(&mut self) -> &mut Unmerged {
+        // First, because the array forgets what was yielded last.
+        self.last = self.last();
+        let Unmerged { queues, far, .. } = &mut self.under;
+        self.counts.left_out -= self.array.put_back(queues, far) as u64;
+        &mut self.under
+    }
+
+    /// The same, if nothing has to be put back.
+    #[inline]
+    pub(crate) fn if_unmerged(&mut self) -> Option<&mut Unmerged> {
+        self.array.is_empty().then_some(&mut self.under)
+    }
+
+    /// Adds a ring.
     pub(crate) fn insert(&mut self, ring_index: usize, cursor: Cursor) {
-        self.queues[ring_index..].iter_mut().for_each(Queue::move_ring_index);
+        let Unmerged { queues, cursors, far, .. } = self.unmerged();
+        queues[ring_index..].iter_mut().for_each(Queue::move_ring_index);
         let moved = |place: Place| if place.ring_index() >= ring_index { place.moved(1) } else { place };
         // The order stays the same.
-        let far: Vec<_> = self.far.drain().map(moved).collect();
-        self.far.extend(far);
-        self.queues.insert(ring_index, Queue::new(ring_index));
-        self.cursors.insert(ring_index, cursor);
-        self.array.resize(self.queues.len());
+        let all: Vec<_> = far.drain().map(moved).collect();
+        far.extend(all);
+        queues.insert(ring_index, Queue::new(ring_index));
+        cursors.insert(ring_index, cursor);
+        let rings = cursors.len();
+        self.array.resize(rings);
+        if let Some((ring, _)) = &mut self.anomaly_reported_of {
+            // The new ring has moved those from its place on.
+            *ring += u32::from(ring_index as u32 <= *ring);
+        }
+    }
+
+    /// A proof is about to begin. False if it would prove nothing new.
+    pub(crate) fn begin_proof(&mut self) -> bool {
+        // It moves nothing that may leave, so what is merged stays merged.
+        let begins = self.under.frontier.begin_proof();
+        if begins {
+            self.under.cursors.iter_mut().for_each(Cursor::proof_begins);
+        }
+        begins
+    }
+
+    /// The proof has ended. False if none was under way.
+    pub(crate) fn end_proof(&mut self) -> bool {
+        // What it proves may leave after the next refresh.
+        let ended = self.under.frontier.end_proof();
+        if ended {
+            self.under.numbers().for_each(CpuNumbers::proof_ended);
+        }
+        ended
+    }
+
+    /// The proof failed and proves nothing.
+    pub(crate) fn fail_proof(&mut self) {
+        self.under.frontier.fail_proof();
     }
 
     /// How many events are indexed and not yet yielded.
     pub(crate) fn held(&self) -> usize {
         // A loss that lies in no ring stays in its queue until it is yielded.
         let merged = self.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
-        self.queues.iter().map(Queue::held).sum::<usize>() + merged.count()
+        self.under.queues.iter().map(Queue::held).sum::<usize>() + merged.count()
     }
 
     // Which event comes next.
-
-    /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something
-    /// smaller may have come.
-    pub(crate) fn sync(&mut self) {
-        // First, because the array forgets what was yielded last.
-        self.last = self.last();
-        self.counts.left_out -= self.array.put_back(&mut self.queues, &mut self.far) as u64;
-    }
 
     /// Whether the next event is picked, or may be yielded without another look.
     #[inline(always)]
@@ -141,7 +192,7 @@ impl Stream {
     /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
     pub(crate) fn pick_anew(&mut self, cpu_rings: &[CpuRing]) -> bool {
-        // Before notices: who adds one calls sync, after which the array has no such records.
+        // Before notices: who adds one puts back first, after which the array has no such records.
         if self.pick_next_other() && !self.leave_out(cpu_rings) {
             return true;
         }
@@ -179,16 +230,17 @@ impl Stream {
     /// Picks the next place, if it is a record of another kind of which nothing has to be said.
     fn pick_next_other(&mut self) -> bool {
         let Some(place) = self.array.next_other() else { return false };
-        self.picked = Pick { place, late_by: 0, certainty: self.frontier.certainty, notice: None };
+        self.picked = Pick { place, late_by: 0, certainty: self.under.frontier.certainty, notice: None };
         true
     }
 
     /// Merges the next places whose keys may be yielded.
     fn merge(&mut self) -> bool {
         // Numbers leave without a fence. What has no key has the smallest one.
-        let frontier = if self.sequence.is_some() { u64::MAX } else { self.frontier.largest_admitted().unwrap_or(0) };
+        let frontier =
+            if self.sequence.is_some() { u64::MAX } else { self.under.frontier.largest_admitted().unwrap_or(0) };
         self.last = self.last();
-        self.array.merge(&mut self.queues, &mut self.far, frontier)
+        self.array.merge(&mut self.under.queues, &mut self.under.far, frontier)
     }
 
     /// Whether a number leaves without a fence.
@@ -204,14 +256,14 @@ impl Stream {
     /// Counts how many of the next entries can be yielded without further checks: plain records, or else records of
     /// other kinds. What is about the tracer among the plain ones is left out.
     fn find_plain(&mut self, cpu_rings: &[CpuRing]) {
-        let end = self.frontier.end();
+        let end = self.under.frontier.end();
         let is_plain = |place: &Place| place.is_plain() && place.key < end;
         self.array.set_plain(0);
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // Each number of a dense sequence is compared with the next that is expected.
         // If the smallest key is reliable, all are.
-        if self.sequence.is_some() || !self.keys.are_sure() || first.key < self.last {
+        if self.sequence.is_some() || !self.under.keys.are_sure() || first.key < self.last {
             return;
         }
         if !is_plain(first) {
@@ -240,7 +292,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn plain_event<'a>(&self, cpu_rings: &'a [CpuRing], place: Place) -> Event<'a> {
         let item = Item::Record(plain_record(cpu_rings, place));
-        Event { key: Some(place.key), certainty: self.frontier.certainty, late_by: 0, item }
+        Event { key: Some(place.key), certainty: self.under.frontier.certainty, late_by: 0, item }
     }
 
     /// Folds the next event that was picked, or the plain ones before an end, and takes them.
@@ -252,8 +304,8 @@ impl Stream {
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
     ) -> ControlFlow<B, A> {
-        let Self { array, frontier, .. } = self;
-        let certainty = frontier.certainty;
+        let Self { array, under, .. } = self;
+        let certainty = under.frontier.certainty;
         let (places, at) = array.walk(plain_end);
         for &place in places {
             // Before the function, which may panic.
@@ -274,16 +326,16 @@ impl Stream {
         if !self.array.is_empty() {
             return;
         }
-        for ((cursor, queue), cpu_ring) in self.cursors.iter_mut().zip(&self.queues).zip(cpu_rings) {
+        for ((cursor, queue), cpu_ring) in self.under.cursors.iter_mut().zip(&self.under.queues).zip(cpu_rings) {
             self.rushed |= cursor.fills_up(&cpu_ring.ring, queue);
         }
     }
 
     /// The place with the smallest key that was not yielded.
     pub(crate) fn top(&self) -> Option<Place> {
-        let rings = || self.queues.iter().flat_map(|queue| [queue.front(), queue.loose]).flatten();
+        let rings = || self.under.queues.iter().flat_map(|queue| [queue.front(), queue.loose]).flatten();
         // What is merged is smaller than everything that is not (I7).
-        self.array.left().first().copied().or_else(|| rings().chain(self.far.peek().copied()).min())
+        self.array.left().first().copied().or_else(|| rings().chain(self.under.far.peek().copied()).min())
     }
 
     /// The largest key yielded; 0 before any.
@@ -304,19 +356,20 @@ impl Stream {
 
     /// The position before which everything of a ring is yielded, or was discarded.
     pub(crate) fn tail(&self, ring_index: usize) -> u64 {
-        let cursor = &self.cursors[ring_index];
-        let tail = cursor.tail(&self.queues[ring_index]);
+        let cursor = &self.under.cursors[ring_index];
+        let tail = cursor.tail(&self.under.queues[ring_index]);
         self.in_array(ring_index).map(|place| cursor.position(place)).fold(tail, u64::min)
     }
 
     /// Records of a ring that were yielded.
     pub(crate) fn records(&self, ring_index: usize) -> u64 {
-        self.cursors[ring_index].records_taken(&self.queues[ring_index]) - self.in_array(ring_index).count() as u64
+        self.under.cursors[ring_index].records_taken(&self.under.queues[ring_index])
+            - self.in_array(ring_index).count() as u64
     }
 
     /// Bytes of a ring that were seen and not yielded.
     pub(crate) fn unread(&self, ring_index: usize) -> u64 {
-        self.cursors[ring_index].unread(&self.queues[ring_index])
+        self.under.cursors[ring_index].unread(&self.under.queues[ring_index])
             + self.in_array(ring_index).map(Place::size).sum::<u64>()
     }
 
@@ -325,7 +378,7 @@ impl Stream {
     /// Picks a notice about no record, if there is one. It belongs to no ring.
     #[inline]
     fn pick_notice(&mut self) -> bool {
-        let Some(&notice) = self.notices.front() else { return false };
+        let Some(&notice) = self.under.notices.front() else { return false };
         // A flush proves that its events were yielded. Nothing proves the order of other notices.
         let certainty =
             if let Notice::Flushed { complete: true } = notice { Certainty::Proven } else { Certainty::Assumed };
@@ -353,14 +406,14 @@ impl Stream {
     #[inline(never)]
     fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
-        let note = self.cursors[place.ring_index()].note(place);
+        let note = self.under.cursors[place.ring_index()].note(place);
         if matches!(note, Some(Note::Reported)) {
             self.pass(place);
             return None;
         }
-        let admitted = self.frontier.admits(place.key);
+        let admitted = self.under.frontier.admits(place.key);
         let keyed = self.keyed(place);
-        let sequence = self.sequence.as_ref().filter(|_| self.keys.are_sure());
+        let sequence = self.sequence.as_ref().filter(|_| self.under.keys.are_sure());
         let step = sequence.map(|sequence| sequence.step(place.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(place.key);
@@ -369,19 +422,19 @@ impl Stream {
             // Nothing orders it except its place in its ring.
             (Keyed::Never, _) => Some((Certainty::Assumed, 0)),
             // Numbers leave without a fence, but not before a report that is due.
-            (_, Some(_)) if self.frontier.is_capped(place.key) => None,
+            (_, Some(_)) if self.under.frontier.is_capped(place.key) => None,
             // It comes after the record before it, and shares its certainty.
             (Keyed::Before, Some(Step::Behind | Step::Next)) => Some(self.yielded_before(place)),
             (Keyed::Before, None) if admitted => Some(self.yielded_before(place)),
             (Keyed::Own, None) if admitted => Some(own()),
             (Keyed::Own, Some(Step::Next)) => Some((Certainty::Proven, 0)),
             (Keyed::Own, Some(Step::Behind)) => Some((Certainty::Late, behind)),
-            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty, 0)),
+            (_, Some(Step::First)) if admitted => Some((self.under.frontier.certainty, 0)),
             // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
                 // No underflow: the key is larger than the first missing number.
                 gap = Some(Notice::Gap { first, last: place.key - 1 });
-                Some((self.frontier.certainty, 0))
+                Some((self.under.frontier.certainty, 0))
             }
             _ => None,
         };
@@ -403,22 +456,22 @@ impl Stream {
     /// The certainty of an admitted key.
     #[inline]
     fn certainty(&self) -> Certainty {
-        if self.keys.are_sure() { self.frontier.certainty } else { Certainty::Assumed }
+        if self.under.keys.are_sure() { self.under.frontier.certainty } else { Certainty::Assumed }
     }
 
     fn keyed(&self, place: Place) -> Keyed {
-        self.cursors[place.ring_index()].keyed(place)
+        self.under.cursors[place.ring_index()].keyed(place)
     }
 
     /// Certainty and lateness of the record before a place that has its key.
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
-        match self.cursors[place.ring_index()].yielded {
+        match self.under.cursors[place.ring_index()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.keys.are_sure() || Some(place.key) <= self.cursors[place.ring_index()].unproven => {
+            _ if !self.under.keys.are_sure() || Some(place.key) <= self.under.cursors[place.ring_index()].unproven => {
                 (Certainty::Assumed, 0)
             }
             // It was a plain one.
-            _ => (self.frontier.certainty, 0),
+            _ => (self.under.frontier.certainty, 0),
         }
     }
 
@@ -439,7 +492,7 @@ impl Stream {
 
     /// The ring and the position of a place.
     fn name_of(&self, place: Place) -> (u32, u64) {
-        (place.ring_index() as u32, self.cursors[place.ring_index()].position(place))
+        (place.ring_index() as u32, self.under.cursors[place.ring_index()].position(place))
     }
 
     /// The notice about numbers of the record's CPU.
@@ -447,12 +500,12 @@ impl Stream {
         let place = self.picked.place;
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
-                let cursor = &self.cursors[place.ring_index()];
+                let cursor = &self.under.cursors[place.ring_index()];
                 let numbers = cursor.numbers.as_ref()?;
                 let gap = numbers.of(cpu)?.gap(&hole)?;
                 // The frontier's own key proves nothing of numbers that were drawn at the same time.
-                let proven = !self.frontier.rule.is_proof()
-                    || Some(place.key) < self.frontier.key
+                let proven = !self.under.frontier.rule.is_proof()
+                    || Some(place.key) < self.under.frontier.key
                     || numbers.are_proven_before(cursor.position(place));
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves
                 // nothing.
@@ -471,7 +524,7 @@ impl Stream {
     /// The picked record, if the picked event is one.
     pub(crate) fn picked_record<'a>(&self, cpu_rings: &'a [CpuRing]) -> Option<Record<'a>> {
         let Pick { place, notice, .. } = self.picked;
-        let (cursor, cpu_ring) = (&self.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
+        let (cursor, cpu_ring) = (&self.under.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
         let is_record = notice.is_none() && cursor.note(place).is_none_or(|note| note.is_of_a_record());
         is_record.then(|| Record::again(cpu_ring.bytes(cursor.position(place), cursor.len_of(place)), &cpu_ring.origin))
     }
@@ -485,7 +538,7 @@ impl Stream {
     /// Bytes of the picked event in its ring.
     pub(crate) fn picked_len(&self) -> u64 {
         let Pick { place, notice, .. } = self.picked;
-        if notice.is_some() { 0 } else { self.cursors[place.ring_index()].len_of(place) }
+        if notice.is_some() { 0 } else { self.under.cursors[place.ring_index()].len_of(place) }
     }
 
     /// The picked event.
@@ -501,7 +554,7 @@ impl Stream {
     #[inline(never)]
     fn other<'a>(&self, cpu_rings: &'a [CpuRing]) -> Item<'a> {
         let Pick { place, notice, .. } = self.picked;
-        let (cursor, cpu_ring) = (&self.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
+        let (cursor, cpu_ring) = (&self.under.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
         let cpu = cpu_ring.origin.cpu;
         if let Some(notice) = notice {
             return self.notice_item(&notice, cpu);
@@ -533,14 +586,14 @@ impl Stream {
             }
             Notice::Gap { first, last } => {
                 // Before any record `last` is 0, which would look like a key.
-                let any = (0..self.cursors.len()).any(|ring_index| self.records(ring_index) > 0);
+                let any = (0..self.under.cursors.len()).any(|ring_index| self.records(ring_index) > 0);
                 let after = any.then_some(self.last);
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first, last, count, after, until: own() })
             }
             Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
-                let numbers = self.cursors[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
+                let numbers = self.under.cursors[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after, until: own() })
             }
@@ -565,7 +618,7 @@ impl Stream {
             return self.commit_notice(notice);
         }
         let keyed = self.keyed(place);
-        let cursor = &mut self.cursors[place.ring_index()];
+        let cursor = &mut self.under.cursors[place.ring_index()];
         match cursor.note(place) {
             Some(Note::Lost { count, .. }) => cursor.counts_mut().lost = cursor.counts().lost.saturating_add(count),
             Some(Note::Fault { .. }) => cursor.counts_mut().corrupt += 1,
@@ -589,12 +642,12 @@ impl Stream {
     /// Passes the next place of the array.
     fn pass(&mut self, place: Place) {
         self.array.pass();
-        self.cursors[place.ring_index()].take(place, &mut self.queues[place.ring_index()]);
+        self.under.cursors[place.ring_index()].take(place, &mut self.under.queues[place.ring_index()]);
     }
 
     /// Advances a dense sequence past a record that is taken.
     fn pass_number(&mut self, key: u64, certainty: Certainty) {
-        if !self.keys.are_sure() {
+        if !self.under.keys.are_sure() {
             return;
         }
         let Some(sequence) = &mut self.sequence else { return };
@@ -607,7 +660,7 @@ impl Stream {
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = self.cursors[self.picked.place.ring_index()].counts_mut();
+        let counts = self.under.cursors[self.picked.place.ring_index()].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
@@ -617,7 +670,7 @@ impl Stream {
         let place = self.picked.place;
         let ring_index = place.ring_index();
         match notice {
-            Notice::Flushed { .. } | Notice::Untraced(_) => drop(self.notices.pop_front()),
+            Notice::Flushed { .. } | Notice::Untraced(_) => drop(self.under.notices.pop_front()),
             Notice::Gap { first, last } => {
                 self.counts.machine.missing =
                     self.counts.machine.missing.saturating_add((last - first).saturating_add(1));
@@ -633,12 +686,12 @@ impl Stream {
                 self.anomaly_reported_of = Some(self.name_of(place));
             }
             Notice::OwnGap { cpu, gap, .. } => {
-                if let Some(numbers) = self.cursors[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
+                if let Some(numbers) = self.under.cursors[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
                     // Other numbers of the hole may be missing: the record is picked again and asks for them.
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.cursors[ring_index].mark_reported(place),
+            Notice::OwnAnomaly { .. } => self.under.cursors[ring_index].mark_reported(place),
         }
     }
 }

@@ -5,8 +5,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use perfweave::{ErrorKind, Hold, Merge, Order, sim};
 use perfweave::Error;
+use perfweave::{ErrorKind, Hold, Merge, Order, sim};
 use perfweave_perf_data as perf_data;
 use std::os::unix::process::ExitStatusExt;
 

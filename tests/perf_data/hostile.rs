@@ -3,9 +3,9 @@
 use crate::memory;
 use crate::perf::{File, by_cpu, drain, open, perf_has, record, samples, script};
 use perf_event_open_sys::bindings;
+use perfweave::Error;
 use perfweave::sim;
 use perfweave::{Clock, ErrorKind, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings};
-use perfweave::Error;
 use perfweave_perf_data as perf_data;
 use perfweave_support::assert_error;
 use quickcheck::QuickCheck;

@@ -1,9 +1,9 @@
 //! The records of a file, one after the other.
 
-use perfweave::Error;
 use crate::file::{Input, Words, changed, io, malformed};
 #[cfg(feature = "zstd")]
 use crate::unpack::{Corrupt, Unpacker};
+use perfweave::Error;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 #[cfg(not(feature = "zstd"))]
 use std::marker::PhantomData;

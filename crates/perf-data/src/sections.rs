@@ -7,6 +7,7 @@
 //! So a file is readable at any time. When it is finished, the header says where the records begin and where the other
 //! parts lie.
 
+use crate::Facts;
 use crate::attrs::{Attr, clock_id};
 use crate::file::Words;
 use crate::machine;
@@ -15,7 +16,6 @@ use crate::metadata::{
 };
 use crate::noted::Noted;
 use crate::tracing;
-use crate::Facts;
 use perfweave::{Clock, ClockOffset, Error, Rings};
 
 /// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).

@@ -1,10 +1,10 @@
 //! Looks for functions and static probes in an ELF file.
 
 use crate::error::{invalid, nearest, not_found};
-use perfweave::Error;
 use crate::file;
 use crate::notes::Notes;
 use object::{File, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use perfweave::Error;
 use std::path::Path;
 
 /// The most places that a static probe may have. The kernel opens an event for each of them on each CPU.

@@ -38,7 +38,7 @@ fn what_is_far_out_of_order_outlives_a_new_cpu() {
         times.iter().for_each(|time| assert!(kernel.emit(cpu, time + u64::from(cpu), b"")));
     }
     merge.refresh(0);
-    assert!(!merge.stream.far.is_empty());
+    assert!(!merge.stream.under().far.is_empty());
     kernel.plug(0);
     assert!(merge.follow_cpus().unwrap() && kernel.emit(0, 950, b""));
     merge.refresh(0);
@@ -152,7 +152,7 @@ fn what_a_burst_took_is_given_back_within_64_refreshes() {
     let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024, true, 0));
     let mut merge = Merge::new(kernel.rings(), Order::new().numbers(crate::Sequence::u64(0))).unwrap();
     let memory = |merge: &Merge| {
-        let stream = &merge.stream;
+        let stream = merge.stream.under();
         (merge.status().memory, stream.far.capacity(), [stream.queues[0].blocks(), stream.cursors[0].room()])
     };
     merge.refresh(0);

@@ -6,11 +6,11 @@
 //! Nothing is written over, so it may go through a pipe.
 
 use super::{FACT, Writer, header, unwritable};
+use crate::machine;
 use crate::metadata::{HEADER_ATTR, HEADER_BUILD_ID};
 use crate::noted::Noted;
 use crate::output::Output;
 use crate::sections::{described, pipe_header};
-use crate::machine;
 use perfweave::{Error, Rings};
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, OwnedFd};
