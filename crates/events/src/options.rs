@@ -361,7 +361,7 @@ fn no_unit(unit: &str, event: &str, errno: io::Error) -> Error {
         io::ErrorKind::NotFound if pmu::all().is_err() => (ErrorKind::Unsupported, "mount -t sysfs sysfs /sys".into()),
         io::ErrorKind::NotFound => {
             let option = unit.to_uppercase();
-            let hint = format!("this kernel is older than 4.17, or was built without CONFIG_{option}_EVENTS");
+            let hint = format!("this kernel was built without CONFIG_{option}_EVENTS");
             (ErrorKind::Unsupported, hint)
         }
         _ => (ErrorKind::of(&errno), String::new()),
