@@ -2,7 +2,6 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::record::kind_text;
-use crate::rings::event_spec::EventSpec;
 use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -79,11 +78,10 @@ pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr,
 }
 
 /// Checks that an attribute points to nothing but a target, and that its event writes something, and on its own CPU.
-pub(super) fn check(event: &EventSpec) -> Result<(), Error> {
-    let EventSpec { name, attr, target, .. } = event;
+pub(super) fn check(name: &str, attr: &perf_event_attr, has_target: bool) -> Result<(), Error> {
     if attr.type_ >= bindings::PERF_TYPE_MAX
         && attr.config1 != 0
-        && target.is_none()
+        && !has_target
         && let Some(unit) = PROBES.into_iter().find(|unit| machine::may_be_unit(unit, attr.type_))
     {
         let message = format!(

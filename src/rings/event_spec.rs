@@ -39,8 +39,7 @@ pub struct EventSpec {
 
 impl EventSpec {
     /// An event with this attribute and nothing else.
-    #[cfg_attr(not(feature = "perf-event-open-sys-7"), expect(unreachable_pub, reason = "public with the feature"))]
-    pub fn new(name: impl Into<Arc<str>>, attr: perf_event_attr) -> Self {
+    pub(super) fn new(name: impl Into<Arc<str>>, attr: perf_event_attr) -> Self {
         Self { name: name.into(), attr, ..Self::default() }
     }
 

@@ -13,7 +13,7 @@ use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{file, machine};
-use perf_event_open_sys::bindings::{self, perf_event_attr};
+use perf_event_open_sys::bindings;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -59,7 +59,7 @@ impl RingOptions {
             set: Vec::new(),
             wrong: None,
             target: None,
-            also: perf_event_attr::default(),
+            sample_type: 0,
             bytes: DEFAULT_BYTES,
             clock: Clock::default(),
             timed: true,
@@ -206,9 +206,8 @@ impl RingOptions {
     /// [`Record::pid_tid`](crate::Record::pid_tid), [`ip`](crate::Record::ip), [`addr`](crate::Record::addr),
     /// [`period`](crate::Record::period) and [`callchain`](crate::Record::callchain) give the fields that most programs
     /// want, and [`field`](crate::Record::field) any of them. [`Record::cpu`](crate::Record::cpu) and
-    /// [`time`](crate::Record::time) need no bit. Registers and stacks need more than a bit:
-    /// [`sample_registers`](Self::sample_registers), [`sample_stack`](Self::sample_stack). So do branches, whose kinds
-    /// only the attribute of an event says (`RingOptions::event`): with the bit alone the kernel refuses the event.
+    /// [`time`](crate::Record::time) need no bit. Registers, stacks and branches need more than a bit,
+    /// which the attribute of an event says: with the bit alone the kernel refuses the event.
     /// With `PERF_SAMPLE_READ` the kernel's own count of lost records cannot be read
     /// ([`Account::exact`](crate::Account::exact)), and a CPU that goes and comes back within a tenth of a second is
     /// not noticed.
@@ -216,41 +215,7 @@ impl RingOptions {
     /// The names are those of `<linux/perf_event.h>`; the crate `perf-event-open-sys` has them.
     #[doc(alias = "sample_type")]
     pub fn sample(mut self, bits: impl Into<u64>) -> Self {
-        self.asked.also.sample_type |= bits.into();
-        self
-    }
-
-    /// Has the kernel record registers with each sample: those of user space and those at the interrupt
-    /// (`sample_regs_user`, `sample_regs_intr`: a bit for each register, by the numbers of the architecture's
-    /// `asm/perf_regs.h`). A mask of 0 asks for none.
-    pub fn sample_registers(mut self, user: u64, interrupt: u64) -> Self {
-        self.asked.also.sample_regs_user |= user;
-        self.asked.also.sample_regs_intr |= interrupt;
-        let bit = |mask: u64, bit: u32| if mask == 0 { 0 } else { u64::from(bit) };
-        let bits = bit(user, bindings::PERF_SAMPLE_REGS_USER) | bit(interrupt, bindings::PERF_SAMPLE_REGS_INTR);
-        self.sample(bits)
-    }
-
-    /// Has the kernel record this many bytes of the user's stack with each sample (`sample_stack_user`): a multiple of
-    /// 8 and at most 65,528. Opening the rings gives [`ErrorKind::InvalidInput`] for any other size. Of several sizes
-    /// the largest holds, also of those in attributes of events.
-    pub fn sample_stack(mut self, bytes: u32) -> Self {
-        self.asked.also.sample_stack_user = self.asked.also.sample_stack_user.max(bytes);
-        self.sample(bindings::PERF_SAMPLE_STACK_USER)
-    }
-
-    /// Leaves the addresses of the kernel out of call chains (`exclude_callchain_kernel`), which
-    /// [`sample`](Self::sample) asks for (`PERF_SAMPLE_CALLCHAIN`). An event that is given by its attribute also leaves
-    /// out what that says.
-    pub fn exclude_callchain_kernel(mut self) -> Self {
-        self.asked.also.set_exclude_callchain_kernel(1);
-        self
-    }
-
-    /// Leaves the addresses of user space out of call chains (`exclude_callchain_user`). Together with
-    /// [`exclude_callchain_kernel`](Self::exclude_callchain_kernel) it leaves chains empty.
-    pub fn exclude_callchain_user(mut self) -> Self {
-        self.asked.also.set_exclude_callchain_user(1);
+        self.asked.sample_type |= bits.into();
         self
     }
 
@@ -339,7 +304,7 @@ impl RingOptions {
     /// holds for `read_format` if one asks for `PERF_SAMPLE_READ`. A CPU that goes and comes back within a tenth of a
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     #[cfg(feature = "perf-event-open-sys-7")]
-    pub fn event(self, attr: &perf_event_attr) -> Self {
+    pub fn event(self, attr: &bindings::perf_event_attr) -> Self {
         let mut event = EventSpec::new(format!("event {}:{}", attr.type_, attr.config), *attr);
         event.attr.sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
         self.add(Ok(vec![event]))

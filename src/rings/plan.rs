@@ -25,7 +25,7 @@ pub(super) struct Asked {
     /// The target, and the method that set it. The whole machine if `None`.
     pub(super) target: Option<(&'static str, Result<Target, Error>)>,
     /// What records of all events have besides.
-    pub(super) also: perf_event_attr,
+    pub(super) sample_type: u64,
     pub(super) bytes: u64,
     pub(super) clock: Clock,
     pub(super) timed: bool,
@@ -58,7 +58,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(asked: Asked, backward: bool) -> Result<Self, Error> {
-        let Asked { mut events, wrong, target, also, bytes, clock, timed, cpus, wakeup, slot, .. } = asked;
+        let Asked { mut events, wrong, target, sample_type, bytes, clock, timed, cpus, wakeup, slot, .. } = asked;
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
@@ -68,7 +68,9 @@ impl Plan {
         clock.check_is_steady()?;
         let page = machine::page_size();
         let bytes = ring_bytes(bytes, page)?;
-        events.iter().try_for_each(event_attr::check)?;
+        for EventSpec { name, attr, target, .. } in &events {
+            event_attr::check(name, attr, target.is_some())?;
+        }
         check_maps(&events)?;
         if let Some(event) = events.iter().find(|event| event.is_bpf_output() && target.is_some()) {
             let message =
@@ -88,7 +90,7 @@ impl Plan {
                 "trace one thread, a control group, or the machine, and leave out other processes by their records";
             return Err(Error::new(ErrorKind::Unsupported, message).hinting(hint).about(&event.name));
         }
-        let layout = share(&mut events, &also, timed)?;
+        let layout = share(&mut events, sample_type, timed)?;
         let size = bytes as u64;
         // A quarter of at most 2^31 bytes (`Ring::MAX`) fits into 32 bits.
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
@@ -189,10 +191,10 @@ impl Plan {
     }
 }
 
-/// Gives the records of all events one layout, with all that any event or the options (`also`) ask for.
-fn share(events: &mut [EventSpec], also: &perf_event_attr, timed: bool) -> Result<Layout, Error> {
-    let attrs = || events.iter().map(|event| &event.attr).chain([also]);
-    let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
+/// Gives the records of all events one layout, with all that any event or the options (`sample_type`) ask for.
+fn share(events: &mut [EventSpec], sample_type: u64, timed: bool) -> Result<Layout, Error> {
+    let attrs = || events.iter().map(|event| &event.attr);
+    let mut sample_type = attrs().fold(sample_type, |all, attr| all | attr.sample_type);
     let with = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
     // Records of several events must name theirs, at a place that does not depend on the event.
     sample_type |= with(timed, bindings::PERF_SAMPLE_TIME) | with(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
@@ -220,9 +222,6 @@ fn share(events: &mut [EventSpec], also: &perf_event_attr, timed: bool) -> Resul
         (attr.branch_sample_type, attr.sample_stack_user) = (branches, stack);
         // So that other records than samples end with their time and id, too.
         attr.set_sample_id_all(1);
-        // Each event keeps what its own attribute leaves out.
-        attr.set_exclude_callchain_kernel(attr.exclude_callchain_kernel() | also.exclude_callchain_kernel());
-        attr.set_exclude_callchain_user(attr.exclude_callchain_user() | also.exclude_callchain_user());
     }
     Ok(Layout::new(sample_type, true, read_format).registers(user, interrupt).branches(branches))
 }
@@ -298,15 +297,15 @@ mod tests {
         for (sample_type, read_format) in [(ip, 2 | 16), (ip | read, 0b111)] {
             let [mut first, mut second] =
                 [perf_event_attr { sample_type: sample_type.into(), ..Default::default() }; 2];
-            (first.sample_regs_user, first.sample_regs_intr) = (0b011, 0b001);
+            let registers = bindings::PERF_SAMPLE_REGS_USER | bindings::PERF_SAMPLE_REGS_INTR;
+            first.sample_type |= u64::from(registers | bindings::PERF_SAMPLE_STACK_USER);
+            (first.sample_regs_user, first.sample_regs_intr) = (0b1001, 0b101);
             (second.sample_regs_user, second.sample_regs_intr) = (0b110, 0b011);
-            (first.branch_sample_type, first.sample_stack_user, first.read_format) = (5, 16, 0b011);
+            (first.branch_sample_type, first.sample_stack_user, first.read_format) = (5, 24, 0b011);
             (second.branch_sample_type, second.sample_stack_user, second.read_format) = (6, 8, 0b110);
             let mut events = [first, second].map(|attr| EventSpec::new("x", attr));
             let options = RingOptions::new().sample(bindings::PERF_SAMPLE_TID).sample(bindings::PERF_SAMPLE_TID);
-            let also = options.sample_registers(0b1001, 0b101).sample_stack(24).asked.also;
-            share(&mut events, &also, true).unwrap();
-            let registers = bindings::PERF_SAMPLE_REGS_USER | bindings::PERF_SAMPLE_REGS_INTR;
+            share(&mut events, options.asked.sample_type, true).unwrap();
             let samples = bindings::PERF_SAMPLE_TID | registers | bindings::PERF_SAMPLE_STACK_USER;
             let asked =
                 u64::from(sample_type | samples | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER);

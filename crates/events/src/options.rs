@@ -28,7 +28,10 @@ use std::path::Path;
 ///
 /// The settings are those of the event that was added last, or of all events that the last name stands for:
 /// [`filter`](Self::filter), [`period`](Self::period), [`frequency`](Self::frequency), [`user_only`](Self::user_only),
-/// [`kernel_only`](Self::kernel_only), [`named`](Self::named), [`semaphore`](Self::semaphore).
+/// [`kernel_only`](Self::kernel_only), [`named`](Self::named), [`semaphore`](Self::semaphore),
+/// [`sample_registers`](Self::sample_registers), [`sample_stack`](Self::sample_stack),
+/// [`exclude_callchain_kernel`](Self::exclude_callchain_kernel),
+/// [`exclude_callchain_user`](Self::exclude_callchain_user).
 pub trait EventOptions: Sized {
     /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
     ///
@@ -137,6 +140,24 @@ pub trait EventOptions: Sized {
     /// that the program knows by its name is otherwise named by its offset in the file. An event has one name: a second
     /// is [`ErrorKind::InvalidInput`].
     fn named(self, name: &str) -> Self;
+
+    /// Has the kernel record registers with each sample: those of user space and those at the interrupt
+    /// (`sample_regs_user`, `sample_regs_intr`: a bit for each register, by the numbers of the architecture's
+    /// `asm/perf_regs.h`). A mask of 0 asks for none. The samples of all events of the rings have them.
+    fn sample_registers(self, user: u64, interrupt: u64) -> Self;
+
+    /// Has the kernel record this many bytes of the user's stack with each sample (`sample_stack_user`): a multiple of
+    /// 8 and at most 65,528. Opening the rings gives [`ErrorKind::InvalidInput`] for any other size. Of the sizes of
+    /// several events the largest holds, for all.
+    fn sample_stack(self, bytes: u32) -> Self;
+
+    /// Leaves the addresses of the kernel out of the event's call chains (`exclude_callchain_kernel`), which
+    /// [`RingOptions::sample`] asks for (`PERF_SAMPLE_CALLCHAIN`).
+    fn exclude_callchain_kernel(self) -> Self;
+
+    /// Leaves the addresses of user space out of the event's call chains (`exclude_callchain_user`). Together with
+    /// [`exclude_callchain_kernel`](Self::exclude_callchain_kernel) it leaves chains empty.
+    fn exclude_callchain_user(self) -> Self;
 }
 
 impl EventOptions for RingOptions {
@@ -254,6 +275,39 @@ impl EventOptions for RingOptions {
             Ok(())
         })
     }
+
+    fn sample_registers(self, user: u64, interrupt: u64) -> Self {
+        let bit = |mask: u64, bit: u32| if mask == 0 { 0 } else { u64::from(bit) };
+        let bits = bit(user, bindings::PERF_SAMPLE_REGS_USER) | bit(interrupt, bindings::PERF_SAMPLE_REGS_INTR);
+        self.set("sample_registers", &[], "", |event| {
+            event.attr.sample_type |= bits;
+            event.attr.sample_regs_user |= user;
+            event.attr.sample_regs_intr |= interrupt;
+            Ok(())
+        })
+    }
+
+    fn sample_stack(self, bytes: u32) -> Self {
+        self.set("sample_stack", &["sample_stack"], "a stack has one size", |event| {
+            event.attr.sample_type |= u64::from(bindings::PERF_SAMPLE_STACK_USER);
+            event.attr.sample_stack_user = bytes;
+            Ok(())
+        })
+    }
+
+    fn exclude_callchain_kernel(self) -> Self {
+        self.set("exclude_callchain_kernel", &[], "", |event| {
+            event.attr.set_exclude_callchain_kernel(1);
+            Ok(())
+        })
+    }
+
+    fn exclude_callchain_user(self) -> Self {
+        self.set("exclude_callchain_user", &[], "", |event| {
+            event.attr.set_exclude_callchain_user(1);
+            Ok(())
+        })
+    }
 }
 
 /// The settings of which an event has one.
@@ -265,7 +319,8 @@ const UPROBE: &str = "uprobe";
 const KPROBE: &str = "kprobe";
 
 fn spec(name: String, attr: perf_event_attr) -> EventSpec {
-    let mut event = EventSpec::new(name, attr);
+    let mut event = EventSpec::default();
+    (event.name, event.attr) = (name.into(), attr);
     event.cure = Some(cures::of_event);
     event
 }
@@ -306,7 +361,7 @@ fn no_unit(unit: &str, event: &str, errno: io::Error) -> Error {
         io::ErrorKind::NotFound if pmu::all().is_err() => (ErrorKind::Unsupported, "mount -t sysfs sysfs /sys".into()),
         io::ErrorKind::NotFound => {
             let option = unit.to_uppercase();
-            let hint = format!("this kernel is older than 4.17, or was built without CONFIG_{option}_EVENTS");
+            let hint = format!("this kernel was built without CONFIG_{option}_EVENTS");
             (ErrorKind::Unsupported, hint)
         }
         _ => (ErrorKind::of(&errno), String::new()),
