@@ -5,6 +5,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{
     Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup, sim,
 };
+use perfweave_proofs::expedited;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel};
 use std::ffi::CStr;
@@ -313,8 +314,8 @@ fn everything_shows_itself() {
         (Fence::Auto, "Auto"),
         (Fence::Membarrier, "Membarrier"),
         (Fence::Map, "Map"),
-        (Fence::Expedited { every }, "Expedited"),
-        (Fence::custom(|| Ok(())), "Custom"),
+        (expedited(every), "Proof"),
+        (Fence::custom(|| Ok(())), "Proof"),
     ] {
         shows(shown, format!("{fence:?}"));
     }
