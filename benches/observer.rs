@@ -22,8 +22,9 @@
 //! cargo bench -p perfweave-benches --bench observer -- --buffers               # BPF ring buffers
 //! ```
 
-use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Status};
+use perfweave::{Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Status};
 use perfweave_events::EventOptions;
+use perfweave_proofs::{Barrier, Epochs, expedited};
 use perfweave_support::args::Args;
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::{bpf, kernel, load};
@@ -87,7 +88,7 @@ struct Setting {
 
 fn settings(epochs: &bpf::Map) -> Result<Vec<Setting>> {
     let reader = |hold| By::Reader(hold, |order| order);
-    let epoch = Hold::epochs(epochs)?;
+    let epoch = Hold::Fence(Epochs::open(epochs)?.fence());
     let tracepoints = [
         ("nobody reads", By::Nobody),
         ("`drain`, every 100 ms", By::Drain),
@@ -97,7 +98,7 @@ fn settings(epochs: &bpf::Map) -> Result<Vec<Setting>> {
         ("`dense`", reader(Hold::Dense { first: Some(0), fence: Fence::Membarrier })),
         ("`fence` (membarrier)", reader(Hold::Fence(Fence::Membarrier))),
         ("`fence` (array of maps)", reader(Hold::Fence(Fence::Map))),
-        ("`fence` (expedited)", reader(Hold::Fence(Fence::EXPEDITED))),
+        ("`fence` (expedited)", reader(Hold::Fence(expedited(Duration::from_millis(1))))),
         ("`fence`, `latency(10 ms)`", By::Reader(Hold::FENCE, |order| order.latency(Duration::from_millis(10)))),
         ("`fence`, `latency(1 s)`", By::Reader(Hold::FENCE, |order| order.latency(Duration::from_secs(1)))),
     ];
@@ -122,20 +123,20 @@ fn buffer_settings() -> Vec<Setting> {
     let spinning = |hold| By::Reader(hold, |order| order.spin(Duration::from_millis(1)));
     let reserved = |micros| {
         let every = Duration::from_micros(micros);
-        Hold::Fence(Fence::Reserved(Barrier::Interrupts { every, isolated: false }))
+        Hold::Fence(Barrier::Interrupts { every, isolated: false }.fence())
     };
-    let programs = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    let programs = Hold::Fence(Barrier::Programs.fence());
     [
         ("nobody reads", By::Nobody, From::Reserving),
         ("`none`", reader(Hold::None), From::Reserving),
         ("`fence` (membarrier)", reader(Hold::Fence(Fence::Membarrier)), From::Reserving),
-        ("`reserved`", reader(Hold::RESERVED), From::Reserving),
+        ("`reserved`", reader(Hold::Fence(Barrier::INTERRUPTS.fence())), From::Reserving),
         (
             "`reserved`, `latency(1 ms)`",
-            By::Reader(Hold::RESERVED, |order| order.latency(Duration::from_millis(1))),
+            By::Reader(Hold::Fence(Barrier::INTERRUPTS.fence()), |order| order.latency(Duration::from_millis(1))),
             From::Reserving,
         ),
-        ("`reserved`, `spin(1 ms)`", spinning(Hold::RESERVED), From::Reserving),
+        ("`reserved`, `spin(1 ms)`", spinning(Hold::Fence(Barrier::INTERRUPTS.fence())), From::Reserving),
         ("`reserved`, every 1 ms, `spin(1 ms)`", spinning(reserved(1000)), From::Reserving),
         ("`programs`", reader(programs.clone()), From::Ordering),
         (

@@ -11,7 +11,8 @@
 
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use perfweave::{Account, Error, Fence, Hold, Item, Order, Pause, Reader, Rings, Wakeup};
+use perfweave::{Account, Error, Hold, Item, Order, Pause, Reader, Rings, Wakeup};
+use perfweave_proofs::expedited;
 use perfweave_support::{bpf, kernel, load};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -285,7 +286,7 @@ fn idle(stage: &Stage, time: Duration) -> Result<()> {
     println!("\nA reader in {time:?} of nothing.\n");
     println!("| hold rule | CPU time, ms | of a CPU, % | looks | sleeps |\n|{}", " --- |".repeat(5));
     let cpu_time = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
+    for hold in [Hold::FENCE, Hold::Fence(expedited(Duration::from_millis(1))), Hold::None] {
         let mut reader = Reader::new(stage.rings(&PLAIN)?, Order::new().hold(hold.clone()))?;
         let name = reader.fence().unwrap_or("");
         // No event is output meanwhile.

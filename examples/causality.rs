@@ -15,7 +15,8 @@
 //! cargo run --release --example causality -- --rings bpf --hold reserved --seconds 10
 //! ```
 
-use perfweave::{Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
+use perfweave::{Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
+use perfweave_proofs::{Barrier, Epochs, expedited};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
@@ -67,7 +68,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let programs = maps.programs(&options)?;
     let hold = match options.hold {
         Rule::Hold(hold) => hold,
-        Rule::Epochs(Some(_)) => Hold::epochs(&maps.words)?,
+        Rule::Epochs(Some(_)) => Hold::Fence(Epochs::open(&maps.words)?.fence()),
         // A proof that looks at nothing.
         Rule::Epochs(None) => Hold::Fence(Fence::custom(|| Ok(()))),
     };
@@ -201,12 +202,10 @@ impl Options {
     fn parse() -> Result<Self, Box<dyn Error>> {
         let mut args = Args::new(HELP);
         let rings = args.value("--rings", parse_rings)?.unwrap_or(Kind::Perf);
-        let hold = args.value("--hold", parse_hold)?.unwrap_or(Some(Hold::default()));
+        let name = args.value("--hold", |name| Ok::<_, String>(name.to_owned()))?;
+        let hold = name.as_deref().map_or(Ok(Some(Hold::default())), parse_hold)?;
         let keeping = args.value("--epochs", parse_keeping)?.unwrap_or(Some(bpf::Keeping::Rightly));
-        let way = match &hold {
-            Some(Hold::Fence(Fence::Reserved(Barrier::Programs))) => Way::Barrier,
-            _ => Way::Inside,
-        };
+        let way = if name.as_deref() == Some("programs") { Way::Barrier } else { Way::Inside };
         let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
         let options = Self {
             rings,
@@ -431,13 +430,13 @@ fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
         "fence" => Hold::FENCE,
         "membarrier" => Hold::Fence(Fence::Membarrier),
         "map" => Hold::Fence(Fence::Map),
-        "expedited" => Hold::Fence(Fence::EXPEDITED),
-        "reserved" => Hold::RESERVED,
+        "expedited" => Hold::Fence(expedited(Duration::from_millis(1))),
+        "reserved" => Hold::Fence(Barrier::INTERRUPTS.fence()),
         "isolated" => {
             let every = Duration::from_micros(100);
-            Hold::Fence(Fence::Reserved(Barrier::Interrupts { every, isolated: true }))
+            Hold::Fence(Barrier::Interrupts { every, isolated: true }.fence())
         }
-        "programs" => Hold::Fence(Fence::Reserved(Barrier::Programs)),
+        "programs" => Hold::Fence(Barrier::Programs.fence()),
         "none" => Hold::None,
         other => Hold::Lag(parse_lag(other).ok_or_else(|| format!("no hold rule {other}"))?),
     }))

@@ -8,9 +8,9 @@
 //! - [`migrating`]: from libbpf-rs, aya, cilium/ebpf and a sort of your own.
 //!
 //! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order),
-//! [`Key`](crate::Key), [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Barrier`](crate::Barrier),
-//! [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item),
-//! [`Status`](crate::Status), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
+//! [`Key`](crate::Key), [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Proof`](crate::Proof),
+//! [`Certainty`](crate::Certainty), [`Item`](crate::Item), [`Status`](crate::Status), [`Handle`](crate::Handle)
+//! and [`Recorder`](crate::Recorder).
 
 #[doc = include_str!("../docs/guide/ordering.md")]
 pub mod ordering {}

@@ -81,7 +81,7 @@
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
-//! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Fence::Reserved`]) | `bpf_ringbuf_reserve()` |
+//! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Status::reserved`]) | `bpf_ringbuf_reserve()` |
 //! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings
@@ -149,9 +149,7 @@ pub use order::hold::Hold;
 pub use order::key::Key;
 #[cfg(any(test, feature = "test-util"))]
 pub use order::merge::Merge;
-pub use proof::barrier::Barrier;
 pub use proof::contract::{Done, Proof};
-pub use proof::epochs::Epochs;
 pub use proof::fence::{Fence, GracePeriods};
 pub use proof::wait_thread::WaitThread;
 #[cfg(feature = "tokio")]
@@ -160,7 +158,7 @@ pub use reader::{Ended, Reader};
 pub use record::clock::{Clock, ClockOffset};
 pub use record::{Layout, Record};
 pub use recorder::{Frozen, Recorded, Recorder};
-pub use ring::{ANY_CPU, Bytes, Fault, Ring};
+pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Fault, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;
 pub use rings::control::{Handle, Pause};
@@ -168,6 +166,7 @@ pub use rings::options::RingOptions;
 pub use rings::{RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
 pub use sequence::counter::Sequence;
+pub use sys::interrupt::CpuInterrupt;
 pub use sys::wakeup::Wakeup;
 
 /// The README's examples are compiled.

@@ -27,7 +27,8 @@ use command::Waiting;
 use cure::Cure;
 use perf_event_open_sys::bindings;
 use perfweave_events::{EventOptions, WithoutSelf};
-use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Status};
+use perfweave::{Clock, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Status};
+use perfweave_proofs::expedited;
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -323,7 +324,7 @@ fn read(
 ) -> Result<Outcome, Error> {
     let hold = match options.hold {
         Rule::Fence => Hold::FENCE,
-        Rule::Expedited => Hold::Fence(Fence::EXPEDITED),
+        Rule::Expedited => Hold::Fence(expedited(Duration::from_millis(1))),
         Rule::None => Hold::None,
     };
     let mut reader = Reader::new(rings, Order::new().hold(hold).without_self())?;

@@ -3,7 +3,7 @@
 use crate::plan::{Plan, Shape, step};
 use crate::raw::{self, Copies};
 use perf_event_open_sys::bindings;
-use perfweave::{Fence, Hold, Item, Layout, Merge, Order, RawRing, Reader, Record, Rings, sim};
+use perfweave::{Hold, Item, Layout, Merge, Order, RawRing, Reader, Record, Rings, sim};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl Way {
             }
             Kind::Drain => Side::Rings(rings),
             Kind::Reader | Kind::ReaderBatch => {
-                let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs())));
+                let order = Order::new().hold(Hold::Fence(perfweave_proofs::Epochs::over(kernel.epochs()).fence()));
                 Side::Reader(Box::new(Reader::new(rings, order).expect("a reader")))
             }
             Kind::Look | Kind::Next | Kind::Batch | Kind::Single => {

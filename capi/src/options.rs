@@ -2,7 +2,8 @@
 
 use crate::border::{Failure, Result, checked};
 use crate::event::pw_notice_fn;
-use pw::{Barrier, Fence, Hold, Key, Order, Sequence};
+use perfweave_proofs::{Barrier, Epochs};
+use pw::{Fence, Hold, Key, Order, Sequence};
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -182,9 +183,9 @@ impl pw_opts {
     fn hold(&self) -> Result<Hold> {
         Ok(match self.hold {
             0 => Hold::FENCE,
-            1 => Hold::RESERVED,
-            2 => Hold::Fence(Fence::Reserved(Barrier::Programs)),
-            3 => Hold::epochs(descriptor(self.epochs_fd, "opts->epochs_fd")?)?,
+            1 => Hold::Fence(Barrier::INTERRUPTS.fence()),
+            2 => Hold::Fence(Barrier::Programs.fence()),
+            3 => Hold::Fence(Epochs::open(descriptor(self.epochs_fd, "opts->epochs_fd")?)?.fence()),
             4 => Hold::Dense { first: None, fence: Fence::Auto },
             5 => Hold::Lag(Duration::from_nanos(self.lag_ns)),
             7 => Hold::None,

@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use crate::out::say;
 use crate::rcu::Rcu;
 use clap::Args;
-use perfweave::{Fence, Hold, Order, RingOptions};
+use perfweave::{Hold, Order, RingOptions};
 use perfweave_events::WithoutSelf;
+use perfweave_proofs::{Barrier, expedited};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -93,7 +94,7 @@ impl Common {
 
     /// Says that expedited grace periods were asked for where there are none. The order is proven all the same.
     pub fn say_if_not_expedited(&self) {
-        if matches!(self.hold, Hold::Fence(Fence::Expedited { .. })) && matches!(Rcu::read(), Ok(Rcu::Normal)) {
+        if self.hold.to_string() == "expedited" && matches!(Rcu::read(), Ok(Rcu::Normal)) {
             say(format_args!(
                 "perfweave: --hold expedited is as slow as --hold fence here: /sys/kernel/rcu_normal is 1, so no \
                  grace period is expedited"
@@ -110,8 +111,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn hold(text: &str) -> Result<Hold, String> {
     match text {
         "fence" => Ok(Hold::FENCE),
-        "expedited" => Ok(Hold::Fence(Fence::EXPEDITED)),
-        "reserved" => Ok(Hold::RESERVED),
+        "expedited" => Ok(Hold::Fence(expedited(Duration::from_millis(1)))),
+        "reserved" => Ok(Hold::Fence(Barrier::INTERRUPTS.fence())),
         "none" => Ok(Hold::None),
         _ => Err("it is fence, expedited, reserved or none".into()),
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, exit};
 
 const SOURCE: &str = "../order.bpf.c";
-/// The folder of `perfweave.bpf.h`. Your own tool writes `perfweave::Epochs::HEADER` to a file.
-const HEADERS: &str = "../../../src/proof";
+/// The folder of `perfweave.bpf.h`. Your own tool writes `perfweave_proofs::Epochs::HEADER` to a file.
+const HEADERS: &str = "../../../crates/proofs/src";
 
 fn main() {
     println!("cargo::rerun-if-changed={SOURCE}");

@@ -1,6 +1,7 @@
 //! What both packages share: the compiled program, the command line, and reading in order.
 
-use perfweave::{Barrier, Certainty, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
+use perfweave::{Certainty, Clock, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
+use perfweave_proofs::Barrier;
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::load::{self, Load};
@@ -93,7 +94,7 @@ pub fn read_buffer(buffer: impl AsFd, failures: impl AsFd, options: &Options) ->
     }
     rings.count_failures(failures)?;
     // The program has the barrier in perfweave_reserve().
-    let reserved = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    let reserved = Hold::Fence(Barrier::Programs.fence());
     read(rings, Order::new().key(Key::Payload(0)), reserved, options)
 }
 

@@ -2,7 +2,8 @@
 //! when each proof ends, and which events come out then.
 
 use crate::raw_bytes::Input;
-use perfweave::{Certainty, Fence, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
+use perfweave::{Certainty, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
+use perfweave_proofs::Epochs;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -170,7 +171,7 @@ struct Proof {
 /// exactly the events that it proves come out.
 fn prove(input: &mut Input<'_>) {
     let mut machine = Machine::new();
-    let fence = Fence::Epochs(machine.kernel.epochs().patience(Duration::MAX));
+    let fence = epochs(&machine.kernel).patience(Duration::MAX).fence();
     let mut grace = fence.open().expect("no thread is needed");
     let order = Order::new().hold(Hold::Fence(fence));
     let mut merge = Merge::new(machine.kernel.rings(), order).expect("a merge");
@@ -251,7 +252,7 @@ fn read(input: &mut Input<'_>) {
     let choice = input.byte();
     let is_patient = !choice.is_multiple_of(32);
     let patience = if is_patient { Duration::MAX } else { Duration::from_micros(choice.into()) };
-    let hold = Hold::Fence(Fence::Epochs(machine.kernel.epochs().patience(patience)));
+    let hold = Hold::Fence(epochs(&machine.kernel).patience(patience).fence());
     let spin = if input.byte().is_multiple_of(2) { Duration::ZERO } else { Duration::MAX };
     let mut reader = Reader::new(machine.kernel.rings(), Order::new().hold(hold).spin(spin)).expect("a reader");
     let mut yielded = 0;
@@ -319,4 +320,9 @@ fn check(event: &perfweave::Event<'_>, betrayed: &BTreeSet<u64>) -> u64 {
         "{event:?}"
     );
     1
+}
+
+/// The writers' epochs of a machine, whose own grace periods stand in.
+fn epochs(kernel: &sim::Kernel) -> Epochs {
+    Epochs::over(kernel.epochs()).stand_in(kernel.fence())
 }

@@ -43,7 +43,8 @@ pub struct Status {
     pub fences: u64,
     /// Fences that failed. The next fence proves their events.
     pub fences_failed: u64,
-    /// How often a grace period of the kernel replaced writers' epochs, because a program did not leave
+    /// How often something else has proven in place of the [`Proof`](crate::Proof): a grace period of the kernel replaces
+    /// writers' epochs if a program does not leave
     /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)).
     pub stand_ins: u64,
     /// How often the reader went to sleep.

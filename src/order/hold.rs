@@ -1,19 +1,15 @@
 //! The choice of a hold rule. What each does is in merge/rules.rs.
 
-use crate::error::Error;
 use crate::merge::rules::Rule;
-use crate::proof::barrier::Barrier;
-use crate::proof::epochs::Epochs;
 use crate::proof::fence::Fence;
 use std::fmt;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// When the event with the smallest visible key may leave, although a smaller key may still be in flight.
 ///
 /// | rule | yields a key k when | certainty |
 /// | --- | --- | --- |
-/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest refresh of all heads; with [`Epochs`], seen before all programs that were inside have left; with [`Fence::Reserved`], seen before everything reserved since was committed | proven |
+/// | `Fence` | k ≤ the largest key seen before a kernel grace period, or another [`Proof`](crate::Proof), that ended before the latest refresh of all heads | proven |
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence and then becomes a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
 /// | `None` | k is the smallest visible key | assumed |
@@ -30,7 +26,7 @@ use std::time::Duration;
 #[doc(alias = "watermark strategy")]
 #[doc(alias = "out-of-orderness")]
 pub enum Hold {
-    /// Wait for a kernel grace period. The default.
+    /// Wait for a kernel grace period, or for another proof ([`Fence::Proof`]). The default.
     Fence(Fence),
     /// Keys are the numbers of one counter for the whole machine, of 64 bits, without holes: each is one more than the
     /// last ([`Key::Payload`](crate::Key::Payload)). A number that is more than 2^32 ahead of all others is damage.
@@ -50,18 +46,6 @@ pub enum Hold {
 impl Hold {
     /// The fence rule with the first grace period that works here ([`Fence::Auto`]).
     pub const FENCE: Self = Self::Fence(Fence::Auto);
-
-    /// The fence rule for BPF ring buffers whose programs draw their keys between reserving and submitting: see
-    /// [`Fence::Reserved`]. Every CPU is interrupted before each proof.
-    pub const RESERVED: Self = Self::Fence(Fence::Reserved(Barrier::INTERRUPTS));
-
-    /// The fence rule with writers' epochs instead of grace periods: see [`Epochs`].
-    ///
-    /// # Errors
-    /// As [`Epochs::open`].
-    pub fn epochs(map: impl AsFd) -> Result<Self, Error> {
-        Epochs::open(map).map(|epochs| Self::Fence(Fence::Epochs(epochs)))
-    }
 
     /// The rule itself.
     pub(crate) fn rule(&self) -> Rule {
@@ -91,8 +75,6 @@ impl Default for Hold {
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fence(Fence::Epochs(_)) => f.write_str("epoch"),
-            Self::Fence(Fence::Reserved(_)) => f.write_str("reserved"),
             Self::Fence(Fence::Proof(make)) => f.write_str(make().name()),
             Self::Fence(_) => f.write_str("fence"),
             Self::Dense { .. } => f.write_str("dense"),

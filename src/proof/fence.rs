@@ -1,15 +1,11 @@
 //! Fences: what proves that no smaller key is in flight. A grace period, mostly; never a memory fence.
 
 use crate::error::Error;
-use crate::proof::barrier::{Barrier, Reserved};
 use crate::proof::contract::{Done, Proof};
-use crate::proof::epochs::Epochs;
-use crate::proof::kernel::{SHORTEST, Wanted};
+use crate::proof::kernel::Wanted;
 use crate::proof::prover::Prover;
 use crate::proof::wait_thread::WaitThread;
-use crate::proof::watch::Watch;
 use crate::rings::Rings;
-use crate::rings::control::Control;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -52,42 +48,11 @@ pub enum Fence {
     /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
     /// BPF map.
     Map,
-    /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`,
-    /// `fs/namespace.c`). Takes a fraction of a scheduler tick, unless the machine's administrator forbids expedited
-    /// grace periods (`/sys/kernel/rcu_normal`), as on a kernel with `PREEMPT_RT`: then it takes as long as the others.
-    /// Needs `CAP_SYS_ADMIN`.
-    ///
-    /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how
-    /// the kernel is built today. The namespace belongs to the fence's own thread. No other thread changes its
-    /// namespace, and other mounts can still be unmounted.
-    Expedited {
-        /// The shortest time between the starts of two fences.
-        every: Duration,
-    },
     /// A proof of your own, or of the package perfweave-proofs: see [`Proof`]. The function makes one for each reader.
     Proof(Arc<dyn Fn() -> Box<dyn Proof> + Send + Sync>),
-    /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves
-    /// order in microseconds, with no thread and no system call. See [`Epochs`].
-    Epochs(Epochs),
-    /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its
-    /// program goes on, and busy until the program submits or discards it. Once everything is committed that was
-    /// reserved when a key had been seen, all smaller keys have been seen too. Proves order in microseconds, without a
-    /// thread, also for programs that may sleep.
-    ///
-    /// The program must draw each key **between reserving and submitting**, from a source that only grows. A key that
-    /// it draws before it reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and
-    /// submits in one call. For those, and for perf rings, choose another fence.
-    ///
-    /// A program that sleeps or is preempted inside a reservation holds all others up
-    /// ([`Status::reserved`](crate::Status::reserved)). A flush and a deadline wait for it for a bounded time
-    /// ([`Order::latency`](crate::Order::latency)).
-    Reserved(Barrier),
 }
 
 impl Fence {
-    /// [`Fence::Expedited`], at most a thousand times a second.
-    pub const EXPEDITED: Self = Self::Expedited { every: Duration::from_millis(1) };
-
     /// [`Fence::Proof`] from a function that makes a proof for each reader.
     pub fn proof<P: Proof + 'static>(make: impl Fn() -> P + Send + Sync + 'static) -> Self {
         Self::Proof(Arc::new(move || Box::new(make())))
@@ -110,7 +75,15 @@ impl Fence {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
-        self.start(None, &Done::new(&Control::new())).map(GracePeriods)
+        self.open_beside(&Done::default())
+    }
+
+    /// The same for a [`Proof`] that uses grace periods: their threads count as its reader's, and their end wakes it.
+    ///
+    /// # Errors
+    /// As [`Fence::open`].
+    pub fn open_beside(&self, done: &Done) -> Result<GracePeriods, Error> {
+        self.start(None, done).map(GracePeriods)
     }
 
     /// Opens the proof that it asks for, for rings if there are any.
@@ -122,15 +95,11 @@ impl Fence {
 
     /// The proof that it asks for, before it is opened.
     pub(crate) fn prover(&self, done: &Done) -> Prover {
-        let kernel = |wanted: Wanted| (Box::new(wanted.proof(SHORTEST)) as Box<dyn Proof>, true);
+        let kernel = |wanted: Wanted| (Box::new(wanted.proof()) as Box<dyn Proof>, true);
         let (proof, is_hurried) = match self {
             Self::Auto => kernel(Wanted::Any),
             Self::Membarrier => kernel(Wanted::Membarrier),
             Self::Map => kernel(Wanted::Map),
-            // It interrupts the CPUs itself.
-            Self::Expedited { every } => (Box::new(Wanted::Expedited.proof(*every)) as Box<dyn Proof>, false),
-            Self::Epochs(epochs) => (Box::new(Watch::new(epochs.clone())) as Box<dyn Proof>, false),
-            Self::Reserved(barrier) => (Box::new(Reserved::new(*barrier)) as Box<dyn Proof>, false),
             Self::Proof(make) => (make(), false),
         };
         Prover::new(proof, is_hurried, done)
@@ -146,10 +115,7 @@ impl fmt::Debug for Fence {
             Self::Auto => f.write_str("Auto"),
             Self::Membarrier => f.write_str("Membarrier"),
             Self::Map => f.write_str("Map"),
-            Self::Expedited { every } => f.debug_struct("Expedited").field("every", every).finish(),
             Self::Proof(make) => f.debug_tuple("Proof").field(&make().name()).finish(),
-            Self::Epochs(epochs) => epochs.fmt(f),
-            Self::Reserved(barrier) => f.debug_tuple("Reserved").field(barrier).finish(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's grace periods as proofs: membarrier, a map, and an expedited one.
+//! The kernel's grace periods as proofs: membarrier, and a map.
 
 use crate::error::Error;
 use crate::proof::wait_thread::{WaitThread, Way};
@@ -14,18 +14,17 @@ pub(crate) enum Wanted {
     Any,
     Membarrier,
     Map,
-    Expedited,
 }
 
-/// The shortest time between the starts of two grace periods that are not expedited. With `/sys/kernel/rcu_expedited`
+/// The shortest time between the starts of two. With `/sys/kernel/rcu_expedited`
 /// set, they are as fast as expedited ones and also interrupt every CPU.
-pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Wanted {
-    /// A thread that waits for it. `every`: the shortest time between two starts.
-    pub(crate) fn proof(self, every: Duration) -> WaitThread {
-        WaitThread::named("grace periods", every, move || {
-            let mut grace = self.open().map_err(|tried| Error::no_fence(&tried, self.hint()))?;
+    /// A thread that waits for it.
+    pub(crate) fn proof(self) -> WaitThread {
+        WaitThread::named("grace periods", SHORTEST, move || {
+            let mut grace = self.open().map_err(|tried| Error::no_fence(&tried, hint()))?;
             let name = grace.name();
             let way: Way = Box::new(move || self.wait(&mut grace).map(|()| grace.name()));
             Ok((name, way))
@@ -42,7 +41,6 @@ impl Wanted {
             Self::Any => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
             Self::Membarrier => membarrier(),
             Self::Map => map(),
-            Self::Expedited => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
         }
     }
 
@@ -53,19 +51,14 @@ impl Wanted {
             waited => waited,
         }
     }
+}
 
-    /// What helps if no grace period is possible: for an expedited one, or for any other.
-    fn hint(self) -> String {
-        let other = if self == Self::Expedited {
-            "the default fence takes no privilege"
-        } else {
-            "an expedited one takes CAP_SYS_ADMIN alone"
-        };
-        let filtered = if Status::read().is_filtered {
-            ". This process has a seccomp filter, as in a container, which may refuse the calls"
-        } else {
-            ""
-        };
-        format!("{other}; a rule that proves nothing needs no fence{filtered}")
-    }
+/// What helps if no grace period is possible.
+fn hint() -> String {
+    let filtered = if Status::read().is_filtered {
+        ". This process has a seccomp filter, as in a container, which may refuse the calls"
+    } else {
+        ""
+    };
+    format!("an expedited one takes CAP_SYS_ADMIN alone; a rule that proves nothing needs no fence{filtered}")
 }

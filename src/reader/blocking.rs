@@ -86,7 +86,7 @@ use std::time::{Duration, Instant};
 /// | reading, flushes, deadlines, [`Pause::Output`](crate::Pause::Output), what the kernel counts as lost, [`Order::leave_out`] | nothing |
 /// | fences by `membarrier`, the default | nothing, whenever they were opened |
 /// | fences by a map that were opened before; [`Pause::Slots`](crate::Pause::Slots) | nothing; `CAP_BPF` before Linux 5.19, where `kernel.unprivileged_bpf_disabled` is set |
-/// | [`Fence::EXPEDITED`](crate::Fence::EXPEDITED) | `CAP_SYS_ADMIN`, each time, of the fence's own thread |
+/// | expedited fences (the package perfweave-proofs) | `CAP_SYS_ADMIN`, each time, of the fence's own thread |
 /// | a CPU that comes online, or back | what opening took: `CAP_PERFMON`, or `CAP_SYS_ADMIN` where `kernel.perf_event_paranoid` is above 2; `CAP_BPF` for slots of maps, as above; `CAP_IPC_LOCK` for the ring of a new CPU beyond `kernel.perf_event_mlock_kb` |
 /// | opening other rings | the same |
 /// | with the package perfweave-events, formats, and a reader without its own events that is made afterwards | a readable tracefs: otherwise no record of a tracepoint is left out |

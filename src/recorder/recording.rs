@@ -103,10 +103,10 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`RingOptions::open`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the fence is not
-    /// possible, or is a custom one, writers' epochs, or reservations.
+    /// possible, or is a [`Fence::Proof`].
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
-        if let Fence::Proof(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
+        if let Fence::Proof(_) = fence {
             return Err(Error::no_fence("a recorder takes none but the kernel's own", "choose the default fence"));
         }
         Self::new(options.open_backward()?, key, fence)

@@ -4,15 +4,19 @@
 #[cfg(all(test, loom))]
 mod model;
 
+use crate::error::{Error, ErrorKind};
 use crate::ring::memory::Mapping;
 use crate::ring::words::{self, AtomicU64};
+use crate::sys::{bpf, machine};
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 
-/// One word for each CPU, in a BPF array that programs write and the crate reads, or in the simulator's memory.
-pub(crate) struct EpochWords {
+/// Words in which BPF programs say that they are inside: from before they draw a key until they have written it. One for
+/// each CPU, in a BPF array that programs write and this crate reads, or in the simulator's memory. The package
+/// perfweave-proofs proves order with them, and has the programs' part.
+pub struct EpochWords {
     memory: EpochMemory,
     /// Words from one CPU's to the next one's.
     stride: usize,
@@ -35,7 +39,7 @@ unsafe impl Sync for EpochWords {}
 /// The low half is the depth: how many programs on that CPU have entered and not left. The high half is the generation:
 /// it grows each time that the depth falls to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Epoch(u64);
+pub struct Epoch(u64);
 
 /// One more generation, in a word.
 const GENERATION: u64 = 1 << 32;
@@ -43,21 +47,53 @@ const GENERATION: u64 = 1 << 32;
 impl Epoch {
     /// How many programs are inside.
     #[inline]
-    pub(crate) fn depth(self) -> u32 {
+    pub fn depth(self) -> u32 {
         self.0 as u32
     }
 
     /// Whether all programs that were inside when `before` was read have left: no program is inside now, or none was at
     /// some time in between.
     #[inline]
-    pub(crate) fn has_passed(self, before: Self) -> bool {
+    pub fn has_passed(self, before: Self) -> bool {
         self.depth() == 0 || self.0 / GENERATION != before.0 / GENERATION
     }
 }
 
 impl EpochWords {
+    /// Maps the words of a BPF array. `map` has the array's file descriptor, which the program may close afterwards.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the map is no array with `BPF_F_MMAPABLE` or lacks an element for a CPU,
+    /// [`ErrorKind::System`] if the array cannot be mapped.
+    pub fn open(map: impl AsFd) -> Result<Self, Error> {
+        // Asked for once: what is checked is what is mapped.
+        let map = map.as_fd();
+        let info = bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
+            Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("epochs", &what),
+            _ => Error::system("ask what the map of epochs is", errno),
+        })?;
+        let bpf::MapInfo { map_type, map_flags, value_size, max_entries, .. } = info;
+        if map_type != bpf::BPF_MAP_TYPE_ARRAY || map_flags & bpf::BPF_F_MMAPABLE == 0 || value_size == 0 {
+            let message = format!(
+                "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); \
+                 this map is {}, with flags {map_flags:#x}",
+                bpf::map_type(map_type)
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        // Not only those online: a CPU that comes later needs a word too.
+        let last = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?.last().copied().unwrap_or(0);
+        if max_entries <= last {
+            return Err(too_few(max_entries, last));
+        }
+        // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8
+        // (`array_map_alloc`, `kernel/bpf/arraymap.c`).
+        let stride = value_size.div_ceil(8) as usize;
+        Self::map(map, stride, last + 1).map_err(|errno| Error::system("map the epochs", errno.into()))
+    }
+
     /// Maps a BPF array of `len` elements that are `stride` words long each.
-    pub(crate) fn map(fd: BorrowedFd<'_>, stride: usize, len: u32) -> nix::Result<Self> {
+    fn map(fd: BorrowedFd<'_>, stride: usize, len: u32) -> nix::Result<Self> {
         let bytes = stride.checked_mul(8).and_then(|each| each.checked_mul(len as usize)).and_then(NonZeroUsize::new);
         let bytes = bytes.ok_or(nix::Error::EINVAL)?;
         Ok(Self { memory: EpochMemory::Mapped(Mapping::new(fd, bytes, false, 0)?), stride, len })
@@ -69,14 +105,20 @@ impl EpochWords {
         Self { memory: EpochMemory::Simulated(words), stride: 1, len }
     }
 
-    /// Whether programs write the words, and not the simulator.
-    pub(crate) fn are_mapped(&self) -> bool {
-        matches!(self.memory, EpochMemory::Mapped(_))
+    /// The error for a CPU that has no word.
+    pub fn too_few(&self, cpu: u32) -> Error {
+        too_few(self.len, cpu)
+    }
+
+    /// Whether a program's entering is visible before its clock reading: on x86-64, and in the simulator. Elsewhere
+    /// interrupt every CPU before the words are read ([`CpuInterrupt`](crate::CpuInterrupt)).
+    pub fn are_ordered(&self) -> bool {
+        cfg!(target_arch = "x86_64") || matches!(self.memory, EpochMemory::Simulated(_))
     }
 
     /// Orders all earlier loads and clock readings before later loads.
     #[inline]
-    pub(crate) fn behind_clocks() {
+    pub fn behind_clocks() {
         #[cfg(all(target_arch = "x86_64", not(all(test, loom))))]
         // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
         unsafe {
@@ -85,13 +127,17 @@ impl EpochWords {
     }
 
     /// How many CPUs there are words for.
-    pub(crate) fn len(&self) -> u32 {
+    #[expect(clippy::len_without_is_empty, reason = "a machine has CPUs")]
+    pub fn len(&self) -> u32 {
         self.len
     }
 
     /// Reads a CPU's word.
+    ///
+    /// # Panics
+    /// If the CPU has none.
     #[inline]
-    pub(crate) fn load(&self, cpu: u32) -> Epoch {
+    pub fn load(&self, cpu: u32) -> Epoch {
         Epoch(words::load_epoch(self.word(cpu)))
     }
 
@@ -132,6 +178,11 @@ impl EpochWords {
             }
         }
     }
+}
+
+fn too_few(entries: u32, cpu: u32) -> Error {
+    let message = format!("a map of epochs with {entries} elements has none for CPU {cpu}: it needs {}", cpu + 1);
+    Error::new(ErrorKind::InvalidInput, message)
 }
 
 impl fmt::Debug for EpochWords {

@@ -46,9 +46,9 @@ impl Handle {
     /// before the reader notices this call count as written before it.
     ///
     /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for
-    /// ever ([`Order::latency`](crate::Order::latency)): the item says whether the flush is complete. With [`Epochs`](crate::Epochs) whose
-    /// [`patience`](crate::Epochs::patience) has no end it waits for programs that are inside without a bound: a
-    /// program that never leaves keeps the flush from being reported.
+    /// ever ([`Order::latency`](crate::Order::latency)): the item says whether the flush is
+    /// complete. For a [`Proof`](crate::Proof) that does not end, as that of epochs whose patience has no end while a
+    /// program is inside, it waits without a bound.
     ///
     /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
     /// missing and none twice, if this one is dropped before it yields more. There are three exceptions. A flush that
@@ -141,9 +141,8 @@ impl Handle {
     /// before.
     ///
     /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as
-    /// programs take to commit what they have reserved in BPF ring buffers, which is bounded as for a flush. With
-    /// [`Epochs`](crate::Epochs) whose [`patience`](crate::Epochs::patience) has no end there is no bound: a program
-    /// that never leaves keeps the stream from ending by a deadline. [`Handle::close`] ends it.
+    /// programs take to commit what they have reserved in BPF ring buffers, which is bounded as for a flush. A
+    /// [`Proof`](crate::Proof) that does not end keeps the stream from ending by a deadline. [`Handle::close`] ends it.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors

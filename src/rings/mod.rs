@@ -262,8 +262,9 @@ impl Rings {
         &self.skipped
     }
 
-    /// The first event that is not BPF output. `None` if there is none, or if the writers are not known.
-    pub(crate) fn others(&self) -> Option<&str> {
+    /// The first event that is not BPF output, for a [`Proof`](crate::Proof) of what programs write. `None` if there is
+    /// none, or if the writers are not known.
+    pub fn others(&self) -> Option<&str> {
         self.others.as_deref()
     }
 
@@ -319,7 +320,7 @@ impl Rings {
 
     /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
     /// count up: 8 bytes, one count for each CPU. `perfweave_reserve()` and `perfweave_output()` of
-    /// [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger and losses ([`Lost`](crate::Lost)) then have these
+    /// `perfweave.bpf.h`, a header of the package perfweave-proofs, do that. The ledger and losses ([`Lost`](crate::Lost)) then have these
     /// counts.
     ///
     /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them.
@@ -384,6 +385,13 @@ impl Rings {
     /// Whether there is a ring of a kind with this property.
     pub(crate) fn have(&self, property: impl Fn(&Properties) -> bool) -> bool {
         self.cpu_rings.iter().any(|cpu_ring| property(cpu_ring.ring.properties()))
+    }
+
+    /// The first ring that does not show which programs are inside a reservation, for a [`Proof`](crate::Proof): its CPU,
+    /// and what its kind is called. `None` if all are BPF ring buffers.
+    pub fn without_reservations(&self) -> Option<(u32, &'static str)> {
+        let ring = self.cpu_rings.iter().find(|cpu_ring| !cpu_ring.ring.properties().reserves);
+        ring.map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.properties().name))
     }
 
     /// Sets the clock that stamps the records, if it is not known: simulated rings have none.

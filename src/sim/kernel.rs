@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::order::hold::Hold;
 use crate::order::key::Key;
-use crate::proof::epochs::Epochs;
 use crate::proof::fence::Fence;
 use crate::record::clock::Clock;
 use crate::record::{Layout, Origin};
@@ -208,10 +207,9 @@ impl Kernel {
     }
 
     /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`].
-    /// For [`Fence::Epochs`]. [`Kernel::fence`] replaces the proof for a writer that stays inside.
-    pub fn epochs(&self) -> Epochs {
-        let kernel = self.clone();
-        Epochs::over(Arc::clone(&self.machine.epochs), Some(Arc::new(move || kernel.grace().wait())))
+    /// For `Epochs::over` of the package perfweave-proofs.
+    pub fn epochs(&self) -> Arc<EpochWords> {
+        Arc::clone(&self.machine.epochs)
     }
 
     /// Writes any value into a CPU's epoch word, as a faulty program can.

@@ -2,16 +2,9 @@
 //! call has ended, and its stores are visible.
 
 use super::bpf;
-use super::machine::{Mount, Mounts, OnlineCpus};
-use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, setns, unshare};
-use nix::unistd::{chdir, pivot_root};
-use std::fs::File;
+use super::machine::OnlineCpus;
 use std::io;
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 /// A way to wait for a grace period.
 pub(crate) enum Grace {
@@ -21,7 +14,6 @@ pub(crate) enum Grace {
         map: Option<ArrayOfMaps>,
     },
     Map(ArrayOfMaps),
-    Expedited(Namespace),
 }
 
 impl Grace {
@@ -43,16 +35,10 @@ impl Grace {
         ArrayOfMaps::new().map(Self::Map)
     }
 
-    /// Moves only the calling thread to a new mount namespace. Only that thread can wait.
-    pub(crate) fn expedited() -> io::Result<Self> {
-        Namespace::enter().map(Self::Expedited)
-    }
-
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Membarrier { .. } => "membarrier",
             Self::Map(_) => "map",
-            Self::Expedited(_) => "expedited",
         }
     }
 
@@ -92,7 +78,6 @@ impl Grace {
                 }
             }
             Self::Map(map) => map.wait(),
-            Self::Expedited(namespace) => namespace.wait(),
         }
     }
 }
@@ -122,91 +107,4 @@ impl ArrayOfMaps {
     fn wait(&self) -> io::Result<()> {
         bpf::map_update_fd(self.outer.as_fd(), 0, self.inner.as_fd())
     }
-}
-
-/// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own, which is its
-/// working directory. Not `Send`: on another thread it would unmount in that one's namespace.
-pub(crate) struct Namespace(PhantomData<*const ()>);
-
-/// Where the ramfs is mounted: for a moment, or, if the root cannot be left, for good. No other thread sees it.
-const STEPS: [&str; 4] = ["/tmp", "/run", "/proc", "/sys"];
-
-const NONE: Option<&Path> = None;
-
-/// Names the step that failed.
-fn at<T>(step: &str, answer: nix::Result<T>) -> io::Result<T> {
-    answer.map_err(|errno| {
-        let errno = io::Error::from(errno);
-        io::Error::new(errno.kind(), format!("{step}: {errno}"))
-    })
-}
-
-impl Namespace {
-    fn enter() -> io::Result<Self> {
-        at("unshare", unshare(CloneFlags::CLONE_NEWNS))?;
-        // Enters the root of the namespace, out of a chroot(2): there could be mounts outside of it too (mntns_install,
-        // fs/namespace.c). Without /proc this is not possible.
-        if let Ok(own) = File::open("/proc/thread-self/ns/mnt") {
-            let _ = setns(own, CloneFlags::CLONE_NEWNS);
-        }
-        // Mounts here must not spread to the original namespace.
-        match mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE) {
-            Err(Errno::EINVAL) => at("the root is no mount point, as in a chroot without /proc", Err(Errno::EINVAL))?,
-            made => at("make mounts private", made)?,
-        }
-        // Mounts copied from the original namespace must not stay here: otherwise they could never be unmounted there.
-        Self::enter_ramfs()?;
-        match pivot_root(".", "old") {
-            Ok(()) => at("umount the old root", umount2("old", MntFlags::MNT_DETACH))?,
-            // The root is the initial ramfs, which cannot be left; or a filter refuses.
-            Err(_) => {
-                Self::unmount_all()?;
-                Self::enter_ramfs()?;
-            }
-        }
-        let namespace = Self(PhantomData);
-        namespace.wait()?;
-        Ok(namespace)
-    }
-
-    /// Mounts a ramfs with a directory to mount on, and makes it the working directory.
-    fn enter_ramfs() -> io::Result<()> {
-        let step = step()?;
-        at("mount a ramfs", mount(Some("perfweave"), step, Some("ramfs"), MsFlags::MS_NOSUID, NONE))?;
-        at("enter a ramfs", chdir(step))?;
-        std::fs::create_dir("old")
-    }
-
-    /// Unmounts everything except the root and locked mounts, which cannot be unmounted in the original namespace
-    /// either.
-    fn unmount_all() -> io::Result<()> {
-        let mounts = Mounts::open().or_else(|_| {
-            let step = step()?;
-            at("mount proc", mount(Some("perfweave"), step, Some("proc"), MsFlags::MS_NOSUID, NONE))?;
-            Mounts::open_in(step)
-        })?;
-        // Repeats until nothing more can be unmounted, because one mount can hide another.
-        let mut any = true;
-        while any {
-            any = false;
-            for Mount { path, .. } in mounts.read()? {
-                let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
-                any |= path != Path::new("/") && umount2(&path, flags).is_ok();
-            }
-        }
-        Ok(())
-    }
-
-    /// `namespace_unlock()` calls `synchronize_rcu_expedited()` whenever it has unmounted something (fs/namespace.c).
-    fn wait(&self) -> io::Result<()> {
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        at("mount", mount(Some("perfweave"), "old", Some("ramfs"), flags, NONE))?;
-        at("umount", umount2("old", MntFlags::MNT_DETACH))
-    }
-}
-
-/// A directory to mount on.
-fn step() -> io::Result<&'static Path> {
-    let step = STEPS.into_iter().map(Path::new).find(|path| path.is_dir());
-    step.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("none of {STEPS:?} is a directory to mount on")))
 }

@@ -51,13 +51,6 @@ pub(crate) fn tickless_cpus() -> Vec<u32> {
     cpus("/sys/devices/system/cpu/nohz_full").unwrap_or_default()
 }
 
-/// The CPUs that are kept free of other work (`isolcpus`, `nohz_full`).
-pub(crate) fn isolated_cpus() -> Vec<u32> {
-    let mut isolated = cpus("/sys/devices/system/cpu/isolated").unwrap_or_default();
-    isolated.extend(tickless_cpus());
-    isolated
-}
-
 fn cpus(path: &str) -> io::Result<Vec<u32>> {
     let list = fs::read_to_string(path)?;
     let mut cpus = Vec::new();

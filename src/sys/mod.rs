@@ -6,6 +6,7 @@ pub(crate) mod epoll;
 pub(crate) mod file;
 pub(crate) mod fork;
 pub(crate) mod grace;
+pub(crate) mod interrupt;
 pub(crate) mod machine;
 pub(crate) mod memory;
 pub(crate) mod perf;

@@ -2,13 +2,12 @@
 
 use crate::caught::{QUICK, SLOW, caught_inside};
 use crate::reading;
-use perfweave::{
-    Certainty, Clock, Epochs, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Recorder, Ring, Rings,
-};
+use perfweave::{Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Recorder, Ring, Rings};
 use perfweave_events::EventOptions;
+use perfweave_proofs::Epochs;
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::sleeper::Sleeper;
-use perfweave_support::{assert_error, kernel, load, number_behind, ring_buffer, threads};
+use perfweave_support::{assert_error, kernel, load, ring_buffer, threads, times};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 const GETPGID: (libc::c_long, fn()) = (libc::SYS_getpgid, load::getpgid);
 
 fn epochs(words: &Map) -> Hold {
-    Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
+    Hold::Fence(Epochs::open(words).unwrap().patience(FOR_EVER).fence())
 }
 
 /// The rings' map, the machine's counter, and more words than there can be CPUs. In the last word, which belongs to no
@@ -67,7 +66,7 @@ fn every_mistake_with_epochs_is_seen() {
 fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
     let Some((forgetful, rings, words)) = program(Keeping::Forget) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
-    let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(Epochs::open(&words).unwrap().fence()))).unwrap();
     let mut told = 0;
     for &cpu in cpus.iter().cycle().take(10) {
         assert_eq!(forgetful.run_on(cpu).unwrap(), 0);
@@ -75,7 +74,7 @@ fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
             match reader.next_timeout(reading::LONG) {
                 Ok(event) => break assert_eq!(event.expect("it comes").certainty(), Certainty::Proven),
                 Err(error) if error.to_string().contains("without perfweave_leave()") => {
-                    told += number_behind(&error.to_string(), "stood in ");
+                    told += times(&error.to_string());
                 }
                 Err(other) => panic!("{other}"),
             }
@@ -100,7 +99,7 @@ fn a_program_that_sleeps_inside_is_waited_for_without_end() {
     let cpus = load::online();
     let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
     for (patience, is_waited_for) in [(Duration::MAX, true), (Duration::ZERO, false)] {
-        let hold = Hold::Fence(Fence::Epochs(Epochs::open(&words).unwrap().patience(patience)));
+        let hold = Hold::Fence(Epochs::open(&words).unwrap().patience(patience).fence());
         // SAFETY: nobody else reads the map.
         let buffers = unsafe { Ring::adopt_ring_buffers(map.as_fd()) }.unwrap();
         let mut rings = Rings::empty(Clock::Monotonic);
@@ -148,7 +147,7 @@ fn a_program_that_sleeps_inside_is_waited_for_without_end() {
 fn what_cannot_be_proven_is_refused() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
     let words = Map::epochs(load::slots()).unwrap();
-    let hold = || Hold::epochs(&words).unwrap();
+    let hold = || Hold::Fence(Epochs::open(&words).unwrap().fence());
 
     // Maps of the wrong type.
     let plain = Map::array(64, load::slots()).unwrap();
@@ -173,7 +172,7 @@ fn what_cannot_be_proven_is_refused() {
     }
 
     // A recorder's bytes must not change while they are read, and programs cannot guarantee that.
-    let epochs = Fence::Epochs(Epochs::open(&words).unwrap());
+    let epochs = Epochs::open(&words).unwrap().fence();
     let refused = Recorder::open(Rings::options().bpf_output(&events), Key::Time, &epochs);
     assert_error!(refused.unwrap_err(), Unsupported, "no fence: ");
 }
@@ -184,7 +183,7 @@ fn what_cannot_be_proven_is_refused() {
 fn a_proof_needs_no_thread() {
     let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
-    let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(Epochs::open(&words).unwrap().fence()))).unwrap();
     for &cpu in cpus.iter().cycle().take(100) {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event =
@@ -201,7 +200,7 @@ fn a_proof_needs_no_thread() {
 fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpu = rings.cpus().last().unwrap();
-    let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(Epochs::open(&words).unwrap()) };
+    let hold = Hold::Dense { first: Some(0), fence: Epochs::open(&words).unwrap().fence() };
     let mut reader = Reader::new(rings, Order::new().key(Key::Payload(8)).hold(hold)).unwrap();
     let write = || assert_eq!(program.run_on(cpu).unwrap(), 0);
     write();
@@ -225,7 +224,7 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
 fn a_merge_of_ones_own_asks_after_its_proofs() {
     for by_epochs in [true, false] {
         let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
-        let fence = if by_epochs { Fence::Epochs(Epochs::open(&words).unwrap()) } else { Fence::Map };
+        let fence = if by_epochs { Epochs::open(&words).unwrap().fence() } else { Fence::Map };
         let cpus: Vec<u32> = rings.cpus().collect();
         let mut proof = fence.open().unwrap();
         let mut merge = Merge::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
@@ -243,7 +242,7 @@ fn a_merge_of_ones_own_asks_after_its_proofs() {
 #[test]
 fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
     let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
-    let order = Order::new().hold(Hold::epochs(&words).unwrap()).spin(Duration::MAX);
+    let order = Order::new().hold(Hold::Fence(Epochs::open(&words).unwrap().fence())).spin(Duration::MAX);
     let mut reader = Reader::new(rings, order).unwrap();
     let cpu = load::online()[0];
     std::thread::scope(|scope| {

@@ -4,6 +4,7 @@ use crate::caught::{QUICK, SLOW, caught_inside};
 use crate::reading;
 use crate::reading::LONG;
 use perfweave::{Certainty, ErrorKind, Event, Fence, Hold, Item, Key, Order, Reader, Rings, sim};
+use perfweave_proofs::{Epochs, expedited};
 use perfweave_support::bpf::Map;
 use perfweave_support::{assert_error, bpf, echo, kernel, load, membarrier, needs, privilege, threads};
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ fn fences() -> [(Fence, &'static str); 4] {
         (Fence::Auto, if membarrier() { "membarrier" } else { "map" }),
         (Fence::Membarrier, "membarrier"),
         (Fence::Map, "map"),
-        (Fence::EXPEDITED, "expedited"),
+        (expedited(Duration::from_millis(1)), "expedited"),
     ]
 }
 
@@ -136,7 +137,7 @@ fn adversary(
 
 #[test]
 fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
-    for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+    for fence in [Fence::Membarrier, Fence::Map, expedited(Duration::from_millis(1))] {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
         }
@@ -153,7 +154,7 @@ fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
 #[test]
 fn under_epochs_nothing_is_late_and_nothing_is_missing() {
     let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
-    let hold = |words: &Map| Hold::epochs(words).unwrap();
+    let hold = |words: &Map| Hold::Fence(Epochs::open(words).unwrap().fence());
     let Some(outcome) = adversary(hold, true, 8 << 20, enough) else { return };
     assert_eq!(outcome.late, 0);
     assert_eq!(outcome.yielded + outcome.lost, outcome.written);
@@ -174,7 +175,7 @@ fn under_a_fence_full_rings_lose_only_what_is_counted() {
 /// The fence itself does not end before all writers are done that were inside when it began.
 #[test]
 fn a_fence_waits_for_whoever_is_inside() {
-    for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+    for fence in [Fence::Membarrier, Fence::Map, expedited(Duration::from_millis(1))] {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
         }
@@ -257,8 +258,9 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
 fn a_fence_that_is_not_possible_is_an_error_that_says_why() {
     let kernel = sim::Kernel::new(&[0]);
     let rings = kernel.rings();
-    let error =
-        privilege::without(move || Reader::new(rings, Order::new().hold(Hold::Fence(Fence::EXPEDITED))).unwrap_err());
+    let error = privilege::without(move || {
+        Reader::new(rings, Order::new().hold(Hold::Fence(expedited(Duration::from_millis(1))))).unwrap_err()
+    });
     assert_error!(error, Unsupported, "no fence: ");
     let said = error.to_string();
     assert!(said.contains("CAP_SYS_ADMIN") && said.contains("proves nothing") && !said.contains("seccomp"), "{said}");

@@ -26,7 +26,7 @@ fn numbers(frozen: &Frozen<'_>) -> Vec<(u32, i64)> {
 #[test]
 fn empty_rings_are_empty_however_often_they_are_frozen() {
     let Some((map, program)) = echo() else { return };
-    for fence in [Fence::Auto, Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+    for fence in [Fence::Auto, Fence::Membarrier, Fence::Map] {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
         }
@@ -43,7 +43,7 @@ fn empty_rings_are_empty_however_often_they_are_frozen() {
 #[test]
 fn all_cpus_are_read_back_oldest_first() {
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 64 << 10, Key::Time, &Fence::EXPEDITED) else { return };
+    let Some(mut recorder) = recorder(&map, 64 << 10, Key::Time, &Fence::Auto) else { return };
     let cpus = load::online();
     let mut expected = Vec::new();
     for round in 0..4u64 {
@@ -72,7 +72,7 @@ fn all_cpus_are_read_back_oldest_first() {
 #[test]
 fn a_ring_of_one_page_keeps_the_newest() {
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 1, Key::Time, &Fence::EXPEDITED) else { return };
+    let Some(mut recorder) = recorder(&map, 1, Key::Time, &Fence::Auto) else { return };
     let fit = foreign::page_size() as i64 / 32;
     let mut written = 0;
     for more in [fit - 1, 1, 1, 1, 7, fit, 3 * fit + 5] {
@@ -93,7 +93,7 @@ fn a_ring_of_one_page_keeps_the_newest() {
 fn records_of_any_length_are_cut_cleanly() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
     let array = Map::array(1024, 1).unwrap();
-    let Some(mut recorder) = recorder(&map, 1, Key::Time, &Fence::EXPEDITED) else { return };
+    let Some(mut recorder) = recorder(&map, 1, Key::Time, &Fence::Auto) else { return };
     let sizes = [8, 40, 77, 130, 256, 900];
     let programs = sizes.map(|size| bpf::emitter(&map, &array, size).unwrap());
     let (mut written, mut cut) = (Vec::new(), 0);
@@ -129,7 +129,7 @@ fn records_of_any_length_are_cut_cleanly() {
 #[test]
 fn what_is_written_while_frozen_is_refused_and_counted() {
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &Fence::EXPEDITED) else { return };
+    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &Fence::Auto) else { return };
     let last = *load::online().last().unwrap();
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     let before = recorder.freeze().unwrap();
@@ -165,7 +165,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         // With pages of 4096 bytes this is sure to overlap itself.
         let size = size.max(if pages == 1 { page as u32 + 900 } else { 0 });
         let big = bpf::emitter(&map, &array, size).unwrap();
-        let Some(mut recorder) = recorder(&map, pages * page, Key::Time, &Fence::EXPEDITED) else { return };
+        let Some(mut recorder) = recorder(&map, pages * page, Key::Time, &Fence::Auto) else { return };
         let last = *load::online().last().unwrap();
         (0..10).for_each(|number| assert_eq!(program.run_with(0, &[number]).unwrap(), 0));
         if last != 0 {
@@ -204,7 +204,7 @@ fn what_was_recorded_by_a_clock_that_proves_nothing_is_assumed() {
         let mut attr = foreign::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES, 1);
         attr.set_precise_ip(1);
         let options = Rings::options().event(&attr).pages(1).clock(clock);
-        let Some(mut recorder) = kernel("open rings", Recorder::open(options, Key::Time, &Fence::EXPEDITED)) else {
+        let Some(mut recorder) = kernel("open rings", Recorder::open(options, Key::Time, &Fence::Auto)) else {
             return;
         };
         threads::until("threads were switched", || {
@@ -221,7 +221,7 @@ fn what_was_recorded_by_a_clock_that_proves_nothing_is_assumed() {
 fn a_forked_child_resumes_nothing() {
     apart!();
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &Fence::EXPEDITED) else { return };
+    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &Fence::Auto) else { return };
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     let frozen = recorder.freeze().unwrap();
     // SAFETY: the child calls nothing but ioctls, if that, and ends.
@@ -338,7 +338,7 @@ fn under_load_every_frozen_set_is_in_order_and_whole() {
     for (bytes, key, rounds, delay) in
         [(1, time, 400, 0), (16 << 10, || Key::Payload(8), 300, 60), (64 << 10, time, 200, 5)]
     {
-        let Some(()) = hammer(bytes, key, &Fence::EXPEDITED, rounds, delay) else { return };
+        let Some(()) = hammer(bytes, key, &Fence::Auto, rounds, delay) else { return };
     }
 }
 
@@ -372,7 +372,7 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
     let program = kernel("load a BPF program", Program::load(bpf::Kind::RawTracepoint, &asm));
     let Some(program) = program else { return };
     let _link = program.attach_raw_tracepoint("sys_enter").unwrap();
-    let Some(mut recorder) = recorder(&events, 256 << 10, Key::Time, &Fence::EXPEDITED) else { return };
+    let Some(mut recorder) = recorder(&events, 256 << 10, Key::Time, &Fence::Auto) else { return };
     let load = load::Load::on(&cpus, |_| load::getppid());
     // Not on this thread's CPU: it has no writer in flight.
     let mut interrupt = Asm::new();

@@ -2,9 +2,8 @@
 
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{
-    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence,
-};
+use perfweave::{Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence};
+use perfweave_proofs::Barrier;
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::sleeper::Sleeper;
@@ -19,11 +18,14 @@ const QUICK: u32 = 2;
 const INTERRUPT: u32 = 3;
 const SLEEPER: u32 = 4;
 
-/// [`Hold::RESERVED`], also where CPUs are kept free of other work.
-const RESERVED: Hold =
-    Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }));
+/// Reservations, also where CPUs are kept free of other work.
+fn reserved() -> Hold {
+    Hold::Fence(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }.fence())
+}
 
-const PROGRAMS: Hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+fn programs() -> Hold {
+    Hold::Fence(Barrier::Programs.fence())
+}
 
 /// Which rings the programs write into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,13 +220,13 @@ fn sleep_until(over: &AtomicBool, memory: Option<&Sleeper>, program: &Program) {
 #[test]
 fn nothing_is_late_and_nothing_is_missing() {
     let cases = [
-        (Into::OneForEachCpu, Way::Inside, RESERVED),
-        (Into::OneForEachCpu, Way::Barrier, PROGRAMS),
+        (Into::OneForEachCpu, Way::Inside, reserved()),
+        (Into::OneForEachCpu, Way::Barrier, programs()),
         (Into::OneForEachCpu, Way::Inside, Hold::FENCE),
         (Into::OneForEachCpu, Way::KeyFirst, Hold::FENCE),
         (Into::OneForEachCpu, Way::Output, Hold::FENCE),
-        (Into::One, Way::Inside, RESERVED),
-        (Into::One, Way::Barrier, PROGRAMS),
+        (Into::One, Way::Inside, reserved()),
+        (Into::One, Way::Barrier, programs()),
         (Into::One, Way::Inside, Hold::FENCE),
         (Into::Mixed, Way::Inside, Hold::FENCE),
         (Into::Mixed, Way::KeyFirst, Hold::FENCE),
@@ -234,7 +236,7 @@ fn nothing_is_late_and_nothing_is_missing() {
             continue;
         }
         // A key of a sleepable program is proven by its reservation alone.
-        let sleeps = matches!(hold, Hold::Fence(Fence::Reserved(_)));
+        let sleeps = matches!(hold, Hold::Fence(Fence::Proof(_)));
         let said = format!("{into:?}, {way:?}, {hold}");
         let counts = if way == Way::Inside { Counts::MachineDiscarding(64) } else { Counts::Machine };
         let Some(adversary) = Adversary::new(into, way, 8 << 20, counts) else { return };
@@ -256,7 +258,7 @@ fn full_rings_lose_only_what_is_counted() {
             return;
         };
         let enough = |outcome: &Outcome| outcome.yielded >= 1_000 && outcome.lost >= 1_000;
-        let Some(outcome) = run(&adversary, RESERVED, false, enough) else { return };
+        let Some(outcome) = run(&adversary, reserved(), false, enough) else { return };
         println!("{into:?}: {outcome}");
         assert_eq!((outcome.late, outcome.lost), (0, adversary.failures.counted().unwrap()));
     }
@@ -267,10 +269,10 @@ fn full_rings_lose_only_what_is_counted() {
 #[test]
 fn numbers_of_each_cpu_name_what_was_refused() {
     let cases = [
-        (Into::One, Way::Inside, RESERVED),
+        (Into::One, Way::Inside, reserved()),
         (Into::One, Way::Inside, Hold::FENCE),
         (Into::One, Way::KeyFirst, Hold::FENCE),
-        (Into::OneForEachCpu, Way::Inside, RESERVED),
+        (Into::OneForEachCpu, Way::Inside, reserved()),
     ];
     for (into, way, hold) in cases {
         let said = format!("{into:?}, {way:?}, {hold}");
@@ -342,8 +344,12 @@ fn caught_inside(
 
 #[test]
 fn a_proof_waits_for_the_program_that_is_inside() {
-    let cases =
-        [(Way::Inside, RESERVED), (Way::Barrier, PROGRAMS), (Way::Inside, Hold::FENCE), (Way::KeyFirst, Hold::FENCE)];
+    let cases = [
+        (Way::Inside, reserved()),
+        (Way::Barrier, programs()),
+        (Way::Inside, Hold::FENCE),
+        (Way::KeyFirst, Hold::FENCE),
+    ];
     for (way, hold) in cases {
         let said = format!("{way:?}, {hold}");
         let enough = |caught: &[_]| caught.len() == 20;
@@ -358,8 +364,8 @@ fn a_proof_waits_for_the_program_that_is_inside() {
 #[test]
 fn keys_drawn_before_the_reservation_are_late_and_so_are_all_without_a_proof() {
     let cases = [
-        (Way::KeyFirst, RESERVED, Certainty::Proven),
-        (Way::Output, RESERVED, Certainty::Proven),
+        (Way::KeyFirst, reserved(), Certainty::Proven),
+        (Way::Output, reserved(), Certainty::Proven),
         (Way::Inside, Hold::None, Certainty::Assumed),
     ];
     for (way, hold, certainty) in cases {
@@ -389,8 +395,10 @@ fn getresgid() {
 /// yield each record once, in order. Readers that are dropped anywhere lose nothing either, and yield few again.
 #[test]
 fn readers_that_come_and_go_yield_each_record() {
-    let cases = [(Into::OneForEachCpu, RESERVED, true), (Into::OneForEachCpu, Hold::FENCE, true)];
-    for (into, hold, flushes) in cases.into_iter().chain([(Into::One, RESERVED, true), (Into::One, RESERVED, false)]) {
+    let cases = [(Into::OneForEachCpu, reserved(), true), (Into::OneForEachCpu, Hold::FENCE, true)];
+    for (into, hold, flushes) in
+        cases.into_iter().chain([(Into::One, reserved(), true), (Into::One, reserved(), false)])
+    {
         let Some(adversary) = Adversary::new(into, Way::Inside, 8 << 20, Counts::MachineDiscarding(64)) else { return };
         let _alone = crate::alone();
         let (cpus, slow, quick) = (load::online(), &adversary.slow, &adversary.quick);

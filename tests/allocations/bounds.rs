@@ -2,7 +2,8 @@
 //! each held record.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Barrier, Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence, sim};
+use perfweave::{Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence, sim};
+use perfweave_proofs::Barrier;
 use perfweave_support::counting::{most, now};
 
 /// Which time or number the n-th record has.
@@ -159,7 +160,7 @@ fn hold_up_reservations(
         buffer
     });
     let before = now();
-    let hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    let hold = Hold::Fence(Barrier::Programs.fence());
     let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(bound);
     let mut merge = Merge::new(rings, order).unwrap();
     let fixed = now() - before;

@@ -2,14 +2,17 @@
 
 use crate::reading;
 use perf_event_open_sys::bindings;
-use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Merge, Order, Reader, Ring, Rings, sim};
+use perfweave::{Clock, Hold, Key, Layout, Merge, Order, Reader, Ring, Rings, sim};
+use perfweave_proofs::Barrier;
 use perfweave_support::bpf::Map;
 use perfweave_support::counting::allocations;
 use perfweave_support::{echo, kernel, load, ring_buffer};
 use std::time::{Duration, Instant};
 
 /// The rule for BPF ring buffers whose programs order their stores themselves.
-const RESERVED: Hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+fn reserved() -> Hold {
+    Hold::Fence(Barrier::Programs.fence())
+}
 
 #[test]
 fn the_counter_counts() {
@@ -81,7 +84,7 @@ fn a_merge_in_steady_state_allocates_nothing() {
 /// BPF ring buffers: records of any length, discarded ones, and programs that interrupt each other inside.
 #[test]
 fn a_merge_of_ring_buffers_in_steady_state_allocates_nothing() {
-    for (bytes, hold) in [(1 << 20, Hold::None), (1 << 20, RESERVED), (4 << 10, RESERVED)] {
+    for (bytes, hold) in [(1 << 20, Hold::None), (1 << 20, reserved()), (4 << 10, reserved())] {
         let mut rings = Rings::empty(Clock::Perf);
         let buffers = [0, 1, 5].map(|cpu| {
             let (buffer, ring) = sim::RingBuffer::new(bytes);
@@ -152,7 +155,7 @@ fn a_reader_of_ring_buffers_in_steady_state_allocates_nothing() {
         rings.add(cpu, ring, Layout::RING_BUFFER);
     }
     let barrier = Barrier::Interrupts { every: Duration::from_micros(100), isolated: true };
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)));
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(barrier.fence()));
     let mut reader = Reader::new(rings, order).unwrap();
     let mut round = || {
         for n in 0..100u64 {

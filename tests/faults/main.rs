@@ -12,10 +12,9 @@ mod world;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{
-    Barrier, Certainty, Clock, ErrorKind, EventGuard, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings,
-};
+use perfweave::{Certainty, Clock, ErrorKind, EventGuard, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_events::EventOptions;
+use perfweave_proofs::Barrier;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{apart, kernel, threads};
 use scenarios::*;
@@ -227,7 +226,7 @@ fn a_cpu_that_takes_long_to_go_is_waited_for() {
         let adopted = unsafe { Ring::adopt_ring_buffers(&maps.0) }.unwrap();
         adopted.into_iter().for_each(|(cpu, ring)| rings.add(cpu, ring, Layout::RING_BUFFER));
         let barrier = Barrier::Interrupts { every: Duration::from_micros(100), isolated: true };
-        let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)));
+        let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(barrier.fence()));
         let mut reader = Reader::new(rings, order).unwrap();
         goes.store(true, Ordering::Relaxed);
         assert!(world.write(world.cpus[0], 1));

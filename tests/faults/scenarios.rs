@@ -1,12 +1,13 @@
 //! The code that runs while calls fail.
 
-use crate::world::{EXPEDITED, Heard, World};
+use crate::world::{Heard, World, soon};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Barrier, Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Record,
-    Recorder, Ring, Rings,
+    Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Record, Recorder, Ring,
+    Rings,
 };
 use perfweave_events::EventOptions;
+use perfweave_proofs::Barrier;
 use perfweave_support::threads;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -138,7 +139,7 @@ impl Reading<'_> {
 /// Rings are opened, read, paused in both ways, opened anew for a CPU that was away, flushed and closed.
 pub(crate) fn reading(world: &World, heard: &mut Heard) {
     let Some(rings) = heard.hear(world.options().open()) else { return };
-    let order = Order::new().hold(Hold::Fence(EXPEDITED));
+    let order = Order::new().hold(Hold::Fence(soon()));
     let Some(reader) = heard.hear(Reader::new(rings, order)) else { return };
     let handle = reader.handle();
     let mut reading = Reading { world, reader, written: Vec::new(), lost: 0, seen: Vec::new(), untraced: 0 };
@@ -204,7 +205,7 @@ pub(crate) fn reading_ring_buffers(world: &World, heard: &mut Heard) {
     adopted.into_iter().for_each(|(cpu, ring)| rings.add(cpu, ring, Layout::RING_BUFFER));
     let counts = heard.hear(rings.count_failures(failures)).is_some();
     let barrier = Barrier::Interrupts { every: Duration::from_micros(100), isolated: true };
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)));
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(barrier.fence()));
     let Some(mut reader) = heard.hear(Reader::new(rings, order)) else { return };
     let (mut written, mut seen, mut tries) = (0, 0, 0);
     let wait = if world.forever { Duration::from_millis(2) } else { threads::GUARD };
@@ -242,7 +243,7 @@ pub(crate) fn reading_ring_buffers(world: &World, heard: &mut Heard) {
 
 /// The recorder is stopped and read three times, and resumed in both ways.
 pub(crate) fn recording(world: &World, heard: &mut Heard) {
-    let Some(mut recorder) = heard.hear(Recorder::open(world.options(), Key::Time, &EXPEDITED)) else { return };
+    let Some(mut recorder) = heard.hear(Recorder::open(world.options(), Key::Time, &Fence::Auto)) else { return };
     let mut written = 0;
     let mut emit = |refused: &[i32]| {
         let answers: Vec<_> = world.cpus.iter().map(|cpu| -world.emit(*cpu, 1)).collect();
@@ -313,7 +314,7 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
     world.stage.begun.store(true, Ordering::Relaxed);
     runtime.block_on(async {
         let Some(rings) = heard.hear(world.options().open()) else { return };
-        let order = Order::new().latency(Duration::from_millis(2)).hold(Hold::Fence(EXPEDITED));
+        let order = Order::new().latency(Duration::from_millis(2)).hold(Hold::Fence(soon()));
         let Some(mut reader) = heard.hear(AsyncReader::new(rings, order)) else { return };
         let handle = reader.handle();
         let (mut written, mut seen, mut untraced) = (0, 0, 0);

@@ -2,6 +2,7 @@
 //! the process.
 
 use perfweave::{Clock, Error, Fence, Hold, Key, Layout, Merge, Order, Ring, RingOptions, Rings};
+use perfweave_proofs::expedited;
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel, ring_buffer, threads};
@@ -227,7 +228,9 @@ impl Heard {
 }
 
 /// The fastest fence of this machine.
-pub(crate) const EXPEDITED: Fence = Fence::Expedited { every: Duration::from_millis(1) };
+pub(crate) fn soon() -> Fence {
+    expedited(Duration::from_millis(1))
+}
 
 /// The state that a scenario runs with.
 pub(crate) struct World {
@@ -249,7 +252,7 @@ impl World {
     pub(crate) fn new() -> Option<Self> {
         let (events, echo) = echo()?;
         kernel("supervise system calls", supervised(|_| Answer::Make, || ()))?;
-        kernel("wait for expedited grace periods", EXPEDITED.open())?;
+        kernel("wait for expedited grace periods", soon().open())?;
         kernel("find tracefs", perfweave_events::tracefs())?;
         let cpus = cpus::online();
         let made = Map::ring_buffers(buffer() as u32, &cpus).and_then(|(map, _)| {

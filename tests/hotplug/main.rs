@@ -7,10 +7,11 @@ mod reading;
 
 use perf_event_open_sys::bindings;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Order, Pause, Reader,
-    Recorder, Ring, Rings, Untraced, Wakeup,
+    ANY_CPU, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Recorder,
+    Ring, Rings, Untraced, Wakeup,
 };
 use perfweave_events::EventOptions;
+use perfweave_proofs::Barrier;
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
 use perfweave_support::supervised::{Answer, Call, supervised};
@@ -550,7 +551,7 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
         // SAFETY: one reader at a time.
         rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
         let barrier = Barrier::Interrupts { every: Duration::ZERO, isolated: true };
-        Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)))).unwrap()
+        Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::Fence(barrier.fence()))).unwrap()
     };
     let number = AtomicU64::new(0);
     let prove = |reader: &mut Reader, on: u32| {

@@ -2,10 +2,10 @@
 
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{AsyncReader, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
+use perfweave::{AsyncReader, Certainty, Ended, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::futures_util::{FutureExt, StreamExt};
-use perfweave_support::{bpf, echo, kernel, load, number_behind, threads};
+use perfweave_support::{bpf, echo, kernel, load, threads, times};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -271,8 +271,8 @@ async fn what_hangs_up_does_not_keep_the_task_busy() {
 #[tokio::test]
 async fn a_task_waits_for_whoever_is_inside() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let epochs = kernel.epochs().patience(Duration::MAX);
-    let order = Order::new().hold(Hold::Fence(Fence::Epochs(epochs)));
+    let epochs = reading::simulated(&kernel).patience(Duration::MAX);
+    let order = Order::new().hold(Hold::Fence(epochs.fence()));
     let mut reader = AsyncReader::new(kernel.rings(), order).unwrap();
     assert_eq!(reader.fence(), Some("epochs"));
     let runtime = threads::own();
@@ -307,8 +307,8 @@ async fn a_task_waits_for_whoever_is_inside() {
 #[tokio::test]
 async fn a_task_is_told_of_a_program_that_does_not_leave() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let epochs = kernel.epochs().patience(Duration::ZERO);
-    let order = Order::new().hold(Hold::Fence(Fence::Epochs(epochs)));
+    let epochs = reading::simulated(&kernel).patience(Duration::ZERO);
+    let order = Order::new().hold(Hold::Fence(epochs.fence()));
     let mut reader = AsyncReader::new(kernel.rings(), order).unwrap();
     kernel.set_epoch(1, 1);
     let mut told = 0;
@@ -320,7 +320,7 @@ async fn a_task_is_told_of_a_program_that_does_not_leave() {
                 Err(error)
                     if error.to_string().contains("a program on CPU 1 has returned without perfweave_leave()") =>
                 {
-                    told += number_behind(&error.to_string(), "stood in ");
+                    told += times(&error.to_string());
                 }
                 other => panic!("{other:?}"),
             }

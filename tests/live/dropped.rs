@@ -5,6 +5,7 @@
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
 use perfweave_events::{EventOptions, Format, WithoutSelf};
+use perfweave_proofs::expedited;
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads};
 use std::io;
@@ -96,7 +97,7 @@ fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_
 #[test]
 fn fences_go_on_but_for_the_expedited() {
     apart!();
-    let all = [Fence::Membarrier, Fence::Auto, Fence::Map, Fence::EXPEDITED];
+    let all = [Fence::Membarrier, Fence::Auto, Fence::Map, expedited(std::time::Duration::from_millis(1))];
     let all = all.map(|fence| (fence.clone(), kernel("open a fence", fence.open())));
     drop_privileges();
     for (fence, periods) in all {
@@ -104,7 +105,7 @@ fn fences_go_on_but_for_the_expedited() {
         let takes_nothing = matches!(fence, Fence::Membarrier | Fence::Auto);
         let waited = periods.wait();
         let is_as_said = match &fence {
-            Fence::Expedited { .. } => waited.is_err(),
+            Fence::Proof(_) => waited.is_err(),
             // Before Linux 5.19 bpf(2) needs CAP_BPF if kernel.unprivileged_bpf_disabled says so.
             Fence::Map => {
                 waited.is_ok() || waited.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))

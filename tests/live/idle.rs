@@ -1,7 +1,8 @@
 //! What an idle reader does. This test counts system calls of the whole process, so the process runs nothing else.
 
 use crate::reading;
-use perfweave::{Fence, Hold, Order, Reader, Rings};
+use perfweave::{Hold, Order, Reader, Rings};
+use perfweave_proofs::expedited;
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{apart, echo, kernel};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
     let Some(counter) = kernel("load a BPF program", bpf::count_syscalls(&count, None, None)) else { return };
     let Some(_counting) = kernel("attach to sys_enter", counter.attach_raw_tracepoint("sys_enter")) else { return };
     let calls = || count.lookup_u64(0, 0).unwrap();
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
+    for hold in [Hold::FENCE, Hold::Fence(expedited(Duration::from_millis(1))), Hold::None] {
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         // Once after some events, so that the fence thread has run.

@@ -3,6 +3,7 @@
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Status, sim};
 use perfweave_events::EventOptions;
+use perfweave_proofs::expedited;
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel};
 use std::io;
@@ -180,7 +181,7 @@ fn scheduler() -> Option<Rings> {
 
 fn rules() -> [Hold; 6] {
     let lag = |micros| Hold::Lag(Duration::from_micros(micros));
-    let expedited = Hold::Fence(Fence::EXPEDITED);
+    let expedited = Hold::Fence(expedited(Duration::from_millis(1)));
     [Hold::FENCE, expedited, lag(10_000), lag(1000), lag(50), Hold::None]
 }
 

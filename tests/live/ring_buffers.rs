@@ -5,9 +5,9 @@ use crate::reading;
 use crate::reading::{Given, number};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, Fault, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings,
-    Sequence,
+    ANY_CPU, Certainty, Clock, Ended, Fault, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence,
 };
+use perfweave_proofs::{Barrier, Epochs};
 use perfweave_support::bpf::{Map, Program, Query};
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
 use perfweave_support::sleeper::Sleeper;
@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 
 const BYTES: u32 = 1 << 20;
 
-/// [`Hold::RESERVED`], also where CPUs are kept free of other work.
-const RESERVED: Hold =
-    Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }));
+/// Reservations, also where CPUs are kept free of other work.
+fn reserved() -> Hold {
+    Hold::Fence(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }.fence())
+}
 
 fn adopt(map: &Map) -> Rings {
     let mut rings = Rings::empty(Clock::Monotonic);
@@ -66,7 +67,7 @@ fn records_of_all_kinds_of_maps_come_in_the_order_in_which_they_were_written() {
     let hash = Map::hash_of_ring_buffers(BYTES, &cpus).unwrap().0;
     for (map, apart) in [(&one, false), (&array, true), (&hash, true)] {
         let program = ring_buffer::echo(map, 24, 0).unwrap();
-        for hold in [RESERVED, Hold::FENCE] {
+        for hold in [reserved(), Hold::FENCE] {
             let mut reader = reader(map, hold);
             let expected: Vec<_> = if apart { cpus.clone() } else { vec![ANY_CPU] };
             assert_eq!(reader.rings().cpus().collect::<Vec<_>>(), expected);
@@ -99,7 +100,7 @@ fn the_payload_names_the_cpu() {
     let mut rings = Rings::empty(Clock::Monotonic);
     // SAFETY: it has no other reader.
     rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER.cpu_at(20));
-    let mut reader = Reader::new(rings, order(RESERVED)).unwrap();
+    let mut reader = Reader::new(rings, order(reserved())).unwrap();
     for cpu in load::online() {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event = reading::next(&mut reader);
@@ -117,7 +118,7 @@ fn payloads_are_what_was_reserved_and_never_wrap() {
     for (bytes, sizes, rounds) in rings {
         let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(bytes)) else { return };
         let programs = sizes.map(|size| (size as usize, ring_buffer::echo(&map, size, 0).unwrap()));
-        for hold in [Hold::None, RESERVED] {
+        for hold in [Hold::None, reserved()] {
             let mut reader = reader(&map, hold);
             for round in 1..=rounds {
                 let (size, program) = &programs[round as usize % programs.len()];
@@ -140,7 +141,7 @@ fn payloads_are_what_was_reserved_and_never_wrap() {
 fn the_consumer_position_passes_what_was_yielded_and_nothing_else() {
     let Some((map, program)) = echo() else { return };
     let discard = ring_buffer::discarding(&map, 8, 0).unwrap();
-    for hold in [Hold::None, RESERVED] {
+    for hold in [Hold::None, reserved()] {
         let mut reader = reader(&map, hold);
         for n in 1..=3 {
             assert_eq!(discard.run_on(0).unwrap(), 0);
@@ -168,7 +169,7 @@ fn the_consumer_position_passes_what_was_yielded_and_nothing_else() {
 fn what_a_reader_left_is_there_for_the_next() {
     let Some((map, program)) = echo() else { return };
     for round in 0..3 {
-        let mut reader = reader(&map, RESERVED);
+        let mut reader = reader(&map, reserved());
         for n in 0..3 {
             write(&program, 0, 10 * round + n);
         }
@@ -190,7 +191,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
     let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
     let (sleeping, program) = (ring_buffer::sleeping(&map).unwrap(), ring_buffer::echo(&map, 8, 0).unwrap());
     let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
-    for (hold, waits) in [(RESERVED, true), (Hold::FENCE, true), (Hold::None, false)] {
+    for (hold, waits) in [(reserved(), true), (Hold::FENCE, true), (Hold::None, false)] {
         let mut reader = reader(&map, hold.clone());
         memory.again();
         std::thread::scope(|scope| {
@@ -235,7 +236,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
     let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
     let (sleeping, failures) = (ring_buffer::sleeping(&map).unwrap(), Map::counts().unwrap());
     for is_flush in [true, false] {
-        let order = order(RESERVED).latency(Duration::from_millis(1));
+        let order = order(reserved()).latency(Duration::from_millis(1));
         let mut rings = adopt(&map);
         rings.count_failures(&failures).unwrap();
         let mut reader = Reader::new(rings, order).unwrap();
@@ -310,7 +311,7 @@ fn failed_reservations_are_losses_where_programs_count_them() {
             if counted {
                 rings.count_failures(&failures).unwrap();
             }
-            let mut reader = Reader::new(rings, order(RESERVED)).unwrap();
+            let mut reader = Reader::new(rings, order(reserved())).unwrap();
             let (before, had) = (counter.lookup_u64(0, 0).unwrap(), failures.counted().unwrap());
             let (mut yielded, mut lost) = (0, 0);
             for round in 1..=3 {
@@ -369,16 +370,16 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
         Err(_) => perfweave_support::lacks("BPF_F_RB_OVERWRITE, so that nothing was refused"),
     }
 
-    let error = Reader::new(adopt(&map), Order::new().hold(RESERVED)).unwrap_err();
+    let error = Reader::new(adopt(&map), Order::new().hold(reserved())).unwrap_err();
     assert_error!(error, InvalidInput, "name the field of the payload");
-    let error = Reader::new(adopt(&map), order(RESERVED).numbers(Sequence::u64(8))).unwrap_err();
+    let error = Reader::new(adopt(&map), order(reserved()).numbers(Sequence::u64(8))).unwrap_err();
     assert_error!(error, InvalidInput, "must name their CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
     assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
     // SAFETY: it has no other reader.
     mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
-    let error = Reader::new(mixed, order(RESERVED)).unwrap_err();
+    let error = Reader::new(mixed, order(reserved())).unwrap_err();
     assert_error!(error, Unsupported, "perf ring", "choose the default fence");
 
     let mut rings = adopt(&map);
@@ -408,15 +409,15 @@ fn cpus_that_are_kept_free_are_interrupted_with_permission_only() {
     let lists =
         ["isolated", "nohz_full"].map(|list| std::fs::read_to_string(format!("/sys/devices/system/cpu/{list}")));
     let is_list = |list: &str| list.starts_with(|first: char| first.is_ascii_digit());
-    let refused = Reader::new(adopt(&map), order(Hold::RESERVED));
+    let refused = Reader::new(adopt(&map), order(Hold::Fence(Barrier::INTERRUPTS.fence())));
     if !lists.iter().flatten().any(|list| is_list(list)) {
         refused.unwrap();
         return lacks("CPUs that are kept free of other work");
     }
     assert_error!(refused.unwrap_err(), Unsupported, "kept free of other work", "isolated: true");
-    let mut holds = vec![RESERVED];
+    let mut holds = vec![reserved()];
     if cfg!(target_arch = "x86_64") {
-        holds.push(Hold::Fence(Fence::Reserved(Barrier::Programs)));
+        holds.push(Hold::Fence(Barrier::Programs.fence()));
     }
     for hold in holds {
         let mut reader = reader(&map, hold);
@@ -452,7 +453,7 @@ fn ring_buffers_and_perf_rings_are_merged() {
 fn flush_deadline_and_close() {
     let Some((map, _)) = echo() else { return };
     let quiet = ring_buffer::echo(&map, 8, NO_WAKEUP).unwrap();
-    for hold in [RESERVED, Hold::FENCE, Hold::None] {
+    for hold in [reserved(), Hold::FENCE, Hold::None] {
         let mut reader = reader(&map, hold);
         (0..3).for_each(|n| write(&quiet, 0, n));
         assert_eq!(reading::numbers(&mut reader), [0, 1, 2]);
@@ -474,7 +475,7 @@ fn a_record_wakes_a_reader_that_sleeps() {
     let Some((map, _)) = echo() else { return };
     for (flags, expected) in [(0, true), (FORCE_WAKEUP, true), (NO_WAKEUP, false)] {
         let program = ring_buffer::echo(&map, 8, flags).unwrap();
-        for hold in [Hold::None, RESERVED] {
+        for hold in [Hold::None, reserved()] {
             let woken = reading::wakes(|| {
                 let mut reader = reader(&map, hold.clone());
                 let (woken, given) = reading::woken_by(&mut reader, || write(&program, 0, 7));
@@ -542,7 +543,7 @@ fn batches_functions_and_drains() {
     let write_some = || (0..100).for_each(|n| write(&program, cpus[n as usize % cpus.len()], n));
     let expected: Vec<u64> = (0..100).collect();
 
-    let mut reader = reader(&map, RESERVED);
+    let mut reader = reader(&map, reserved());
     write_some();
     let mut numbers = Vec::new();
     while numbers.len() < 100 {
@@ -584,7 +585,7 @@ fn batches_functions_and_drains() {
 #[test]
 fn dense_numbers() {
     let Some((map, program)) = echo() else { return };
-    let Hold::Fence(fence) = RESERVED else { unreachable!() };
+    let Hold::Fence(fence) = reserved() else { unreachable!() };
     let mut reader = reader(&map, Hold::Dense { first: Some(0), fence });
     for n in [0, 1, 2, 5, 6] {
         write(&program, 0, n);
@@ -626,8 +627,7 @@ fn a_descriptor_is_asked_for_once() {
         taken.unwrap();
     };
     once(&counts, &|fd| adopt(&map).count_failures(fd));
-    once(&words, &|fd| perfweave::Epochs::open(fd).map(drop));
-    once(&words, &|fd| Hold::epochs(fd).map(drop));
+    once(&words, &|fd| Epochs::open(fd).map(drop));
     once(&events, &|fd| Rings::options().bpf_output(fd).pages(1).open().map(drop));
     // SAFETY: it has no other reader.
     once(&map, &|fd| unsafe { Ring::adopt_ring_buffer(fd) }.map(drop));
@@ -735,7 +735,7 @@ async fn an_async_reader() {
     let cpus = load::online();
     let Some((map, _)) = kernel("make BPF ring buffers", Map::ring_buffers(BYTES, &cpus)) else { return };
     let program = ring_buffer::echo(&map, 8, 0).unwrap();
-    let mut reader = perfweave::AsyncReader::new(adopt(&map), order(RESERVED)).unwrap();
+    let mut reader = perfweave::AsyncReader::new(adopt(&map), order(reserved())).unwrap();
     for n in 0..200 {
         let cpu = cpus[n as usize % cpus.len()];
         // Half of them while the task sleeps.

@@ -6,6 +6,7 @@ use perfweave::{
     Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup, sim,
 };
 use perfweave_events::EventOptions;
+use perfweave_proofs::expedited;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel};
 use std::ffi::CStr;
@@ -314,8 +315,8 @@ fn everything_shows_itself() {
         (Fence::Auto, "Auto"),
         (Fence::Membarrier, "Membarrier"),
         (Fence::Map, "Map"),
-        (Fence::Expedited { every }, "Expedited"),
-        (Fence::custom(|| Ok(())), "Custom"),
+        (expedited(every), "Proof"),
+        (Fence::custom(|| Ok(())), "Proof"),
     ] {
         shows(shown, format!("{fence:?}"));
     }

@@ -2,7 +2,8 @@
 
 use crate::reading;
 use crate::reading::{LONG, next, number};
-use perfweave::{Certainty, Fence, Hold, Order, Reader, Rings};
+use perfweave::{Certainty, Hold, Order, Reader, Rings};
+use perfweave_proofs::expedited;
 use perfweave_support::bpf::Program;
 use perfweave_support::{echo, foreign, kernel, load, threads};
 use std::ops::ControlFlow;
@@ -16,7 +17,9 @@ fn open(hold: Hold) -> Option<(Reader, Program)> {
 
 #[test]
 fn a_blocked_reader_finds_an_event() {
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Lag(Duration::from_millis(1))] {
+    for hold in
+        [Hold::FENCE, Hold::Fence(expedited(Duration::from_millis(1))), Hold::None, Hold::Lag(Duration::from_millis(1))]
+    {
         let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         let sleeper = threads::own();
         let writer = std::thread::spawn(move || {
@@ -84,7 +87,7 @@ fn a_filling_ring_wakes_the_reader() {
 /// One CPU writes and the others do not: no event waits for them, and no event stays held when all are silent.
 #[test]
 fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Lag(Duration::from_millis(5))] {
+    for hold in [Hold::FENCE, Hold::Fence(expedited(Duration::from_millis(1))), Hold::Lag(Duration::from_millis(5))] {
         let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         for cpu in load::online() {
             for n in 0..5 {

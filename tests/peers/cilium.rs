@@ -9,6 +9,7 @@ use crate::reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, numbe
 use perf_event_open_sys::bindings;
 use perfweave::{Ended, Error, Fence, Handle, Hold, Item, Key, Order, Pause, Reader, Recorder, Rings, Wakeup, sim};
 use perfweave_events::EventOptions;
+use perfweave_proofs::expedited;
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{assert_error, echo, foreign, kernel, load, threads, tracefs};
 use std::sync::mpsc;
@@ -24,7 +25,7 @@ fn next(reader: &mut Reader) -> u64 {
 
 /// An order with each hold rule, for assertions that must hold under all of them.
 fn holds() -> [Hold; 4] {
-    [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Lag(millis(1)), Hold::None]
+    [Hold::FENCE, Hold::Fence(expedited(Duration::from_millis(1))), Hold::Lag(millis(1)), Hold::None]
 }
 
 /// A reader on its own thread, until it is closed, and its events.

@@ -11,6 +11,7 @@ use perfweave::{
     ANY_CPU, Clock, Error, ErrorKind, Fence, Handle, Hold, Key, Layout, Merge, Order, Pause, Reader, Recorder, Ring,
     Rings, Wakeup,
 };
+use perfweave_proofs::{Barrier, expedited};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{apart, echo, kernel, load, needs, ring_buffer};
 use std::ops::ControlFlow;
@@ -83,7 +84,7 @@ fn handle_is_forked(handle: &Handle) -> bool {
 fn a_forked_child_is_told_and_harms_nothing() {
     apart!();
     let Some((map, program)) = echo() else { return };
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
+    for hold in [Hold::FENCE, Hold::Fence(expedited(Duration::from_millis(1))), Hold::None] {
         let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
         let reader = Reader::new(rings, Order::new().hold(hold.clone()));
         let Some(mut reader) = kernel("wait for grace periods", reader) else { continue };
@@ -331,7 +332,7 @@ fn a_forked_child_harms_no_ring_buffer() {
         rings
     };
     let write = |n| assert_eq!(program.run_with(0, &[n]).unwrap(), 0);
-    for hold in [Hold::FENCE, Hold::RESERVED, Hold::None] {
+    for hold in [Hold::FENCE, Hold::Fence(Barrier::INTERRUPTS.fence()), Hold::None] {
         let order = Order::new().key(Key::Payload(0)).hold(hold.clone());
         let Some(mut reader) = kernel("prove the order", Reader::new(adopt(), order)) else { continue };
         let handle = reader.handle();

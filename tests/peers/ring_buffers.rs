@@ -2,7 +2,8 @@
 
 use crate::reading;
 use crate::reading::{Given, LONG, number};
-use perfweave::{ANY_CPU, Barrier, Clock, Ended, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
+use perfweave::{ANY_CPU, Clock, Ended, Event, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
+use perfweave_proofs::Barrier;
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Query, Reg};
 use perfweave_support::pin;
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
@@ -12,9 +13,10 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// [`Hold::RESERVED`], also where CPUs are kept free of other work.
-const RESERVED: Hold =
-    Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }));
+/// Reservations, also where CPUs are kept free of other work.
+fn reserved() -> Hold {
+    Hold::Fence(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }.fence())
+}
 
 fn page() -> u32 {
     foreign::page_size() as u32
@@ -154,7 +156,7 @@ fn nix_epoll(fd: i32) -> i32 {
 #[test]
 fn ringbuf_n_subtest() {
     let Some(samples) = Samples::new(0) else { return };
-    let mut reader = reader(&samples.map, RESERVED);
+    let mut reader = reader(&samples.map, reserved());
     (0..32).for_each(|n| write(&samples.submit, n));
     let mut seen = Vec::new();
     while seen.len() < 32 {
@@ -195,7 +197,7 @@ fn test_ringbuf_multi() {
         for (ring, value) in [(2, 888), (0, 999)] {
             assert_eq!(program.run_with(0, &[ring, value]).unwrap(), 1);
         }
-        let order = Order::new().key(Key::Payload(0)).hold(RESERVED);
+        let order = Order::new().key(Key::Payload(0)).hold(reserved());
         let mut reader = Reader::new(adopt(&inner), order).unwrap();
         assert_eq!(reading::numbers(&mut reader), [888, 999]);
     }
@@ -209,7 +211,7 @@ fn test_ringbuf_reader() {
         let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(page())) else { return };
         let mut reader = Reader::new(
             adopt([&map]),
-            Order::new().key(Key::with(|record| Some(record.payload()?.len() as u64))).hold(RESERVED),
+            Order::new().key(Key::with(|record| Some(record.payload()?.len() as u64))).hold(reserved()),
         )
         .unwrap();
         assert_eq!(reader.rings().raw(ANY_CPU).unwrap().size as u32, page());
@@ -248,7 +250,7 @@ fn test_ringbuf_reader() {
 fn test_reader_blocking() {
     let Some(samples) = Samples::new(0) else { return };
     write(&samples.submit, 1);
-    let mut reader = reader(&samples.map, RESERVED);
+    let mut reader = reader(&samples.map, reserved());
     assert_eq!(number(&reading::next(&mut reader).event()), 1);
     let (handle, sleeper) = (reader.handle(), threads::own());
     std::thread::scope(|scope| {
@@ -267,7 +269,7 @@ fn test_reader_blocking() {
 #[test]
 fn test_reader_no_wakeup() {
     let Some(samples) = Samples::new(NO_WAKEUP) else { return };
-    for hold in [RESERVED, Hold::FENCE, Hold::None] {
+    for hold in [reserved(), Hold::FENCE, Hold::None] {
         let mut reader = reader(&samples.map, hold);
         samples.trigger();
         assert_eq!(ask(&samples.map, Query::Available), 120);
@@ -287,7 +289,7 @@ fn test_reader_no_wakeup() {
 #[test]
 fn test_reader_flush_pending_events() {
     let Some(samples) = Samples::new(NO_WAKEUP) else { return };
-    for hold in [RESERVED, Hold::FENCE, Hold::None] {
+    for hold in [reserved(), Hold::FENCE, Hold::None] {
         let mut reader = reader(&samples.map, hold);
         let (handle, sleeper) = (reader.handle(), threads::own());
         std::thread::scope(|scope| {
@@ -309,7 +311,7 @@ fn test_reader_flush_pending_events() {
 #[test]
 fn test_unsafe_reader_commit_ordering() {
     let Some(samples) = Samples::new(0) else { return };
-    let mut reader = reader(&samples.map, RESERVED);
+    let mut reader = reader(&samples.map, reserved());
     for n in [30, 20, 10] {
         write(&samples.submit, n);
     }
@@ -334,7 +336,7 @@ fn ring_buf() {
         let program = reserving.when_run(1).unwrap();
         let mut rings = adopt([&map]);
         rings.count_failures(&failures).unwrap();
-        let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(RESERVED)).unwrap();
+        let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(reserved())).unwrap();
         // Records of 32 bytes.
         for _ in 0..count {
             assert_eq!(program.run_on(0).unwrap(), 0);
@@ -391,7 +393,7 @@ fn flooding<T>(program: &Program, read: impl FnOnce() -> T) -> T {
 #[test]
 fn ring_buf_epoll_wakeup() {
     let Some(samples) = Samples::new(0) else { return };
-    for hold in [Hold::None, RESERVED] {
+    for hold in [Hold::None, reserved()] {
         let mut reader = reader(&samples.map, hold);
         flooding(&samples.submit, || {
             let mut seen = 0;
@@ -414,7 +416,7 @@ async fn ring_buf_asyncfd_events() {
     let program = reserving.when_run(1).unwrap();
     let mut rings = adopt([&map]);
     rings.count_failures(&failures).unwrap();
-    let mut reader = perfweave::AsyncReader::new(rings, Order::new().key(Key::Payload(0)).hold(RESERVED)).unwrap();
+    let mut reader = perfweave::AsyncReader::new(rings, Order::new().key(Key::Payload(0)).hold(reserved())).unwrap();
     let over = std::sync::Arc::new(AtomicBool::new(false));
     let writer = tokio::task::spawn_blocking({
         let over = std::sync::Arc::clone(&over);
@@ -464,7 +466,7 @@ fn ring_buf_pinned() {
         for (cpu, ring) in unsafe { Ring::adopt_pinned_ring_buffers(&path) }.unwrap() {
             rings.add(cpu, ring, Layout::RING_BUFFER);
         }
-        Reader::new(rings, Order::new().key(Key::Payload(0)).hold(RESERVED)).unwrap()
+        Reader::new(rings, Order::new().key(Key::Payload(0)).hold(reserved())).unwrap()
     };
     [2, 4, 6, 8].into_iter().for_each(|n| write(&samples.submit, n));
     let mut first = reader();
@@ -483,7 +485,7 @@ fn ring_buf_pinned() {
 fn test_object_ringbuf() {
     let (Some(one), Some(two)) = (Samples::new(0), Samples::new(0)) else { return };
     assert!(Reader::new(Rings::empty(Clock::Monotonic), Order::new()).is_err(), "at least one ring");
-    let order = || Order::new().key(Key::Payload(0)).hold(RESERVED);
+    let order = || Order::new().key(Key::Payload(0)).hold(reserved());
     let mut reader = Reader::new(adopt([&one.map, &two.map]), order()).unwrap();
     for _ in 0..2 {
         write(&two.submit, 2);

@@ -1,7 +1,8 @@
 //! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of
 //! the machine.
 
-use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader};
+use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader, sim};
+use perfweave_proofs::Epochs;
 use perfweave_support::bpf::Map;
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
@@ -142,10 +143,15 @@ pub(crate) fn wakes(mut tries: impl FnMut() -> bool) -> bool {
 
 /// Writers' epochs with these words. `None` on processors that do not have them.
 pub(crate) fn epochs(words: &Map) -> Option<Hold> {
-    match Hold::epochs(words) {
+    match Epochs::open(words) {
         Err(error) if error.kind() == ErrorKind::Unsupported => None,
-        hold => Some(hold.unwrap()),
+        epochs => Some(Hold::Fence(epochs.unwrap().fence())),
     }
+}
+
+/// The writers' epochs of a simulated machine, whose own grace periods stand in.
+pub(crate) fn simulated(kernel: &sim::Kernel) -> Epochs {
+    Epochs::over(kernel.epochs()).stand_in(kernel.fence())
 }
 
 /// A fence that ends on request.

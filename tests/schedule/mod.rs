@@ -1,7 +1,7 @@
 //! Random schedules of writers and reader, run against the simulator and against a very simple model: a list of all
 //! written records.
 
-use perfweave::{Certainty, Event, Fence, GracePeriods, Hold, Item, Key, Layout, Merge, Order, sim};
+use perfweave::{Certainty, Event, GracePeriods, Hold, Item, Key, Layout, Merge, Order, sim};
 use quickcheck::{Arbitrary, Gen};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -223,7 +223,9 @@ impl Trial {
         let kernel = sim::Kernel::with(&schedule.cpus, schedule.ring, layout);
         let order = Order::new().key(key).hold(hold).most_held(schedule.most_held);
         let merge = Merge::new(kernel.rings(), order).expect("a merge");
-        let epochs = epochs.then(|| Fence::Epochs(kernel.epochs()).open().expect("words"));
+        let epochs = epochs.then(|| {
+            perfweave_proofs::Epochs::over(kernel.epochs()).stand_in(kernel.fence()).fence().open().expect("words")
+        });
         let per_cpu = || schedule.cpus.iter().map(|cpu| (*cpu, 0)).collect::<BTreeMap<_, _>>();
         let mut run = Run {
             schedule,

@@ -3,7 +3,7 @@
 
 use crate::reading;
 use crate::reading::{LONG, assert_nothing, ended, said as next, word};
-use perfweave::{Certainty, Ended, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
+use perfweave::{Certainty, Ended, Event, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::{assert_error, threads};
 use quickcheck::quickcheck;
 use std::ops::ControlFlow;
@@ -195,7 +195,8 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
     for epochs in [false, true] {
         for (at, (instead, expected)) in instead.iter().enumerate() {
             let kernel = sim::Kernel::new(&[0, 1]);
-            let hold = if epochs { Hold::Fence(Fence::Epochs(kernel.epochs().patience(HOUR))) } else { kernel.hold() };
+            let hold =
+                if epochs { Hold::Fence(reading::simulated(&kernel).patience(HOUR).fence()) } else { kernel.hold() };
             let mut reader = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap();
             kernel.begin(0, 10);
             kernel.emit(1, 20, b"waits for 10");

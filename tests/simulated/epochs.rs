@@ -1,13 +1,14 @@
 //! Writers' epochs, on simulated rings.
 
 use crate::reading;
-use perfweave::{Certainty, Ended, Epochs, Fence, Hold, Item, Key, Order, Reader, sim};
-use perfweave_support::{assert_error, number_behind, threads};
+use perfweave::{Certainty, Ended, Hold, Item, Key, Order, Reader, sim};
+use perfweave_proofs::Epochs;
+use perfweave_support::{assert_error, threads, times};
 use quickcheck::{QuickCheck, TestResult};
 use std::time::{Duration, Instant};
 
 fn reader(kernel: &sim::Kernel, epochs: Epochs) -> Reader {
-    Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Epochs(epochs)))).unwrap()
+    Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(epochs.fence()))).unwrap()
 }
 
 /// Patience that never ends, so that no fence stands in.
@@ -16,7 +17,7 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 /// A writer on CPU 0 is inside with key 10, and holds a record of CPU 1 with key 20.
 fn held() -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    let mut reader = reader(&kernel, reading::simulated(&kernel).patience(FOR_EVER));
     kernel.begin(0, 10);
     kernel.emit(1, 20, b"later");
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
@@ -26,8 +27,8 @@ fn held() -> (sim::Kernel, Reader) {
 #[test]
 fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
     let kernel = sim::Kernel::new(&[0, 3]);
-    let mut reader = reader(&kernel, kernel.epochs());
-    assert_eq!((reader.fence(), reader.hold().to_string().as_str()), (Some("epochs"), "epoch"));
+    let mut reader = reader(&kernel, reading::simulated(&kernel));
+    assert_eq!((reader.fence(), reader.hold().to_string().as_str()), (Some("epochs"), "epochs"));
     kernel.emit(3, 20, b"second");
     kernel.emit(0, 10, b"first");
     for key in [10, 20] {
@@ -90,7 +91,7 @@ fn what_ends_inside_another_program_proves_nothing() {
 #[test]
 fn a_fence_stands_in_for_a_program_that_does_not_leave() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+    let mut reader = reader(&kernel, reading::simulated(&kernel).patience(Duration::ZERO));
     kernel.set_epoch(1, 1);
     let mut told = 0;
     for time in 1..=20 {
@@ -105,7 +106,7 @@ fn a_fence_stands_in_for_a_program_that_does_not_leave() {
                 Err(error)
                     if error.to_string().contains("a program on CPU 1 has returned without perfweave_leave()") =>
                 {
-                    told += number_behind(&error.to_string(), "stood in ");
+                    told += times(&error.to_string());
                 }
                 Err(other) => panic!("{other}"),
             }
@@ -126,7 +127,7 @@ fn a_fence_stands_in_for_a_program_that_does_not_leave() {
 #[test]
 fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(kernel.epochs().patience(FOR_EVER)) };
+    let hold = Hold::Dense { first: Some(0), fence: reading::simulated(&kernel).patience(FOR_EVER).fence() };
     let mut reader = Reader::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
     let emit = |cpu, number: u64| kernel.emit(cpu, number, &number.to_ne_bytes());
     kernel.begin(0, 1);
@@ -145,7 +146,7 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
 #[test]
 fn a_flush_brings_all_that_was_written() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs());
+    let mut reader = reader(&kernel, reading::simulated(&kernel));
     for time in 0..100 {
         kernel.emit((time % 2) as u32, time, b"record");
     }
@@ -157,7 +158,7 @@ fn a_flush_brings_all_that_was_written() {
 #[test]
 fn a_grace_period_of_ones_own_begins_and_is_asked_after() {
     let kernel = sim::Kernel::new(&[0]);
-    let mut grace = Fence::Epochs(kernel.epochs()).open().unwrap();
+    let mut grace = reading::simulated(&kernel).fence().open().unwrap();
     assert_eq!(grace.name(), "epochs");
     assert!(grace.poll().is_none());
     kernel.begin(0, 1);
@@ -173,7 +174,7 @@ fn a_grace_period_of_ones_own_begins_and_is_asked_after() {
 #[test]
 fn what_is_due_is_done_although_there_is_always_something_to_yield() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    let mut reader = reader(&kernel, reading::simulated(&kernel).patience(FOR_EVER));
     let mut time = 20;
     let mut busy = |reader: &mut Reader| {
         time += 1;
@@ -200,7 +201,7 @@ fn what_is_due_is_done_although_there_is_always_something_to_yield() {
 #[test]
 fn a_fence_stands_in_for_those_who_ask_as_well() {
     let kernel = sim::Kernel::new(&[0]);
-    let mut grace = Fence::Epochs(kernel.epochs().patience(Duration::ZERO)).open().unwrap();
+    let mut grace = reading::simulated(&kernel).patience(Duration::ZERO).fence().open().unwrap();
     kernel.set_epoch(0, 1);
     assert!(grace.begin());
     threads::until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
@@ -211,7 +212,7 @@ fn a_fence_stands_in_for_those_who_ask_as_well() {
 #[test]
 fn what_is_stuck_now_and_then_is_told_ever_less_often() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+    let mut reader = reader(&kernel, reading::simulated(&kernel).patience(Duration::ZERO));
     let (mut time, mut errors) = (0, 0);
     for round in 0..50 {
         for nth in 0..17 {
@@ -235,7 +236,7 @@ fn what_is_stuck_now_and_then_is_told_ever_less_often() {
 #[test]
 fn cpus_without_a_word_are_refused() {
     let kernel = sim::Kernel::new(&[0, 5000]);
-    let hold = Hold::Fence(Fence::Epochs(kernel.epochs()));
+    let hold = Hold::Fence(reading::simulated(&kernel).fence());
     let error = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap_err();
     assert_error!(error, InvalidInput, "a map of epochs with 1024 elements has none for CPU 5000");
 }
@@ -246,7 +247,7 @@ fn cpus_without_a_word_are_refused() {
 fn any_words_hold_up_nothing_for_ever() {
     fn property(steps: Vec<(u8, u64)>) -> TestResult {
         let kernel = sim::Kernel::new(&[0, 1]);
-        let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+        let mut reader = reader(&kernel, reading::simulated(&kernel).patience(Duration::ZERO));
         let (mut time, mut written, mut read) = (1, 0, 0);
         for (what, word) in steps {
             let cpu = u32::from(what & 1);

@@ -3,7 +3,8 @@
 use crate::reading;
 use crate::reading::{Gate, LONG};
 use crate::small;
-use perfweave::{Certainty, Event, Fence, Hold, Item, Key, Merge, Order, Reader, Sequence, sim};
+use perfweave::{Certainty, Event, Hold, Item, Key, Merge, Order, Reader, Sequence, sim};
+use perfweave_proofs::expedited;
 use perfweave_support::threads;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ fn fences_run_beside_the_consumer() {
 fn expedited_fences_are_paced() {
     let kernel = sim::Kernel::new(&[0]);
     let every = Duration::from_millis(20);
-    let reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Expedited { every })));
+    let reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(expedited(every))));
     let Some(mut reader) = perfweave_support::kernel("make expedited fences", reader) else { return };
     let (begin, mut time) = (Instant::now(), 0);
     while reader.status().fences < 10 {

@@ -5,9 +5,10 @@ use crate::reading::{self, LONG};
 use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause,
-    Reader, Rings, Sequence, sim,
+    ANY_CPU, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader,
+    Rings, Sequence, sim,
 };
+use perfweave_proofs::Barrier;
 use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
 use std::collections::VecDeque;
@@ -89,7 +90,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     assert_eq!(merge.status().reserved, None);
     // A flush waits for what was reserved before it.
     let (buffers, rings) = machine(&[0], 4096);
-    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)))).unwrap();
+    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Barrier::Programs.fence()))).unwrap();
     let inside = buffers[0].reserve(8).unwrap();
     assert!(buffers[0].output(&2u64.to_ne_bytes()));
     reader.handle().flush().unwrap();
@@ -143,7 +144,7 @@ fn ask(reader: &mut Reader, is_flush: bool) {
 
 /// The rules, each for both reports. Whether the rule proves.
 fn rules_and_reports() -> impl Iterator<Item = (Hold, bool, bool)> {
-    let holds = [Fence::Reserved(Barrier::Programs), Fence::custom(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
+    let holds = [Barrier::Programs.fence(), Fence::custom(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
     let assumes = [Hold::None, Hold::Lag(Duration::from_nanos(1))].map(|hold| (hold, false));
     let all = holds.into_iter().chain(assumes);
     all.flat_map(|(hold, proves)| [(hold.clone(), proves, true), (hold, proves, false)])
@@ -458,8 +459,8 @@ fn a_proof_does_not_wait_for_what_another_reader_took() {
 /// What reservations do not prove is refused, with what to do instead.
 #[test]
 fn what_proves_nothing_is_refused() {
-    let reserved = || order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)));
-    let kind = |rings, order| Merge::new(rings, order).map(drop).map_err(|error| error.kind());
+    let reserved = || order().hold(Hold::Fence(Barrier::Programs.fence()));
+    let kind = |rings, order| Reader::new(rings, order).map(drop).map_err(|error| error.kind());
     let (_buffers, rings) = machine(&[0], 4096);
     assert_eq!(kind(rings, reserved()), Ok(()));
     assert_eq!(kind(sim::Kernel::new(&[0]).rings(), reserved()), Err(ErrorKind::Unsupported));
@@ -499,15 +500,15 @@ fn bytes_of_a_long_record_are_no_lengths() {
 #[test]
 fn epochs_are_taken_for_a_shared_ring_buffer() {
     let (_buffers, rings) = machine(&[ANY_CPU], 4096);
-    let hold = Hold::Fence(Fence::Epochs(sim::Kernel::new(&[0]).epochs()));
-    assert!(Merge::new(rings, order().hold(hold)).is_ok());
+    let hold = Hold::Fence(reading::simulated(&sim::Kernel::new(&[0])).fence());
+    assert!(Reader::new(rings, order().hold(hold)).is_ok());
 }
 
 /// Reservations that are skipped with a lost head are not waited for, by a proof or by a flush.
 #[test]
 fn a_lost_head_holds_nothing_up() {
     let (buffers, rings) = machine(&[0, 1], 4096);
-    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)))).unwrap();
+    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Barrier::Programs.fence()))).unwrap();
     let next = |reader: &mut Reader| {
         let event = reader.next_timeout(std::time::Duration::ZERO).unwrap()?;
         Some((event.key(), event.item().damage().map(|damage| damage.fault)))
@@ -640,7 +641,7 @@ fn reading_without_order_stops_at_what_is_busy() {
 #[test]
 fn a_reader_that_waits_for_a_program_inside_sleeps() {
     let (buffers, rings) = machine(&[3, 4], 4096);
-    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)))).unwrap();
+    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Barrier::Programs.fence()))).unwrap();
     let inside = buffers[1].reserve(8).unwrap();
     assert!(buffers[0].output(&1u64.to_ne_bytes()));
     // Until it has slept some times: a reader that spins never does.
@@ -685,7 +686,7 @@ fn until_flushed(reader: &mut Reader) -> Vec<u64> {
 fn held_records_of_a_reader_that_is_dropped_are_there_for_the_next() {
     for most in [None, Some(0), Some(1 << 20)] {
         let (buffers, rings) = machine(&[0, 1], 4096);
-        let order = order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)));
+        let order = order().hold(Hold::Fence(Barrier::Programs.fence()));
         let order = if let Some(most) = most { order.most_held(most) } else { order };
         let mut reader = Reader::new(rings, order).unwrap();
         let handle = reader.handle();
@@ -854,7 +855,7 @@ fn readers_that_come_and_go_yield_each_record() {
 #[test]
 fn a_lost_head_keeps_no_reader_awake_after_a_flush_that_gave_up() {
     let (buffers, rings) = machine(&[0, 1], 4096);
-    let hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    let hold = Hold::Fence(Barrier::Programs.fence());
     let mut reader = Reader::new(rings, order().hold(hold).latency(Duration::from_millis(1))).unwrap();
     assert!(buffers[0].output(&1u64.to_ne_bytes()));
     let inside = buffers[0].reserve(8).unwrap();

@@ -42,7 +42,7 @@ fn no_error_names_a_path_of_the_library() {
     for room in ["error", "order", "proof", "reader", "record", "recorder", "ring", "rings", "sequence", "sys"] {
         sources(&root.join("src").join(room), &mut all);
     }
-    for package in ["events", "perf-data", "symbols"] {
+    for package in ["events", "perf-data", "proofs", "symbols"] {
         sources(&root.join("crates").join(package).join("src"), &mut all);
     }
     assert!(all.len() > 1000, "the texts are found");

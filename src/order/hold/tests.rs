@@ -3,18 +3,15 @@
 use super::*;
 use crate::merge::certainty::Certainty;
 use crate::merge::frontier::Frontier;
-use crate::proof::barrier::Barrier;
 use crate::proof::fence::Fence;
 use crate::sim::Kernel;
 use crate::{Merge, Order};
 
 const LAG: Duration = Duration::from_nanos(50);
 
-/// All rules, and all kinds of proofs.
-fn all(kernel: &Kernel) -> Vec<Hold> {
-    let proofs = [Fence::Auto, Fence::Epochs(kernel.epochs()), Fence::Reserved(Barrier::Programs)];
-    let others = [Hold::Dense { first: None, fence: Fence::Auto }, Hold::Lag(LAG), Hold::None];
-    let all: Vec<_> = proofs.map(Hold::Fence).into_iter().chain(others).collect();
+/// All rules.
+fn all() -> Vec<Hold> {
+    let all = vec![Hold::FENCE, Hold::Dense { first: None, fence: Fence::Auto }, Hold::Lag(LAG), Hold::None];
     for hold in &all {
         match hold {
             Hold::Fence(_) | Hold::Dense { .. } | Hold::Lag(_) | Hold::None => {}
@@ -28,7 +25,7 @@ fn the_guide_has_a_row_for_each() {
     let guide = include_str!("../../../docs/guide/hold_rules.md");
     let mut rows: Vec<_> =
         guide.lines().filter(|line| line.ends_with(" proven |") || line.ends_with(" assumed |")).collect();
-    for hold in all(&Kernel::new(&[0])) {
+    for hold in all() {
         let name = hold.to_string();
         let begin = format!("| `{}", name.split('=').next().unwrap_or_default());
         let at = rows.iter().position(|row| row.to_lowercase().starts_with(&begin));
@@ -46,7 +43,7 @@ fn the_guide_has_a_row_for_each() {
 /// Refreshes, also in part, and proofs, in a random order.
 #[test]
 fn none_moves_back_or_past_what_was_seen_or_calls_proven_what_was_not() {
-    for hold in all(&Kernel::new(&[0])) {
+    for hold in all() {
         let (mut frontier, mut random) = (Frontier::new(hold.rule()), 1_u64);
         let (mut now, mut before) = (0, None);
         // What a proof under way, and one that has ended, may prove.
@@ -78,8 +75,7 @@ fn none_moves_back_or_past_what_was_seen_or_calls_proven_what_was_not() {
 /// What a rule awaits is enough.
 #[test]
 fn each_releases_everything_once_what_it_awaits_has_come() {
-    let kernel = Kernel::new(&[0]);
-    for hold in all(&kernel) {
+    for hold in all() {
         let mut frontier = Frontier::new(hold.rule());
         frontier.refreshed(Some(100), 100);
         assert_eq!(frontier.admits(100), hold.rule() == Rule::Nothing, "{hold}");
@@ -94,11 +90,7 @@ fn each_releases_everything_once_what_it_awaits_has_come() {
 /// Nothing is in flight, so each rule yields all, in order.
 #[test]
 fn each_yields_everything_once_and_in_order() {
-    for hold in all(&Kernel::new(&[0, 1])) {
-        if let Some(Fence::Reserved(_)) = hold.fence() {
-            // For BPF ring buffers alone.
-            continue;
-        }
+    for hold in all() {
         let kernel = Kernel::new(&[0, 1]);
         (1..=20).for_each(|key| assert!(kernel.emit(u32::from(key % 3 == 0), key, b"all")));
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold.clone())).unwrap();

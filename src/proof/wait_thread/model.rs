@@ -28,6 +28,13 @@ fn prover(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Prover,
     (Prover::new(Box::new(waits), false, &done), control, thread)
 }
 
+/// Every interleaving with at most three preemptions.
+fn bounded(run: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(run);
+}
+
 /// The first grace period fails and the second does not. Relaxed words stand for what the kernel orders: a load finds
 /// what was stored only where the hand-over orders it.
 ///
@@ -35,7 +42,7 @@ fn prover(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Prover,
 /// without the notification of an order. The bit alone may be Relaxed: the lock orders the same.
 #[test]
 fn a_fence_comes_after_its_look_and_its_end_after_both() {
-    loom::model(|| {
+    bounded(|| {
         let (looked, passed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (mut prover, control, thread) = {
             let (looked, passed) = (Arc::clone(&looked), Arc::clone(&passed));
@@ -68,7 +75,7 @@ fn a_fence_comes_after_its_look_and_its_end_after_both() {
 /// Dies (seen once each) when the bit is taken back after the proof was asked, and when a flush overwrites the word.
 #[test]
 fn an_end_beside_a_flush_is_seen() {
-    loom::model(|| {
+    bounded(|| {
         let (mut prover, control, thread) = prover(|| Ok(()));
         prover.begin();
         let flush = {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::order::event::{Event, Item};
 use crate::order::tracers::Filter;
-use crate::proof::fence::Fence;
+use crate::proof::contract::Proof;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
 use crate::rings::CpuRing;
@@ -307,14 +307,42 @@ fn rings_fill_slowly_or_fast() {
     }
 }
 
+/// A proof that is asked for its end, and waits for a program that is inside.
+struct Asked {
+    inside: bool,
+    is_asked: bool,
+}
+
+impl Proof for Asked {
+    fn name(&self) -> &'static str {
+        "asked"
+    }
+
+    fn open(&mut self, _: Option<&Rings>, _: &Done) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        self.is_asked = false;
+    }
+
+    fn poll(&mut self) -> Option<std::io::Result<()>> {
+        self.is_asked = true;
+        (!self.inside).then_some(Ok(()))
+    }
+
+    fn nap(&self) -> Option<Duration> {
+        Some(if self.inside && self.is_asked { HOUR } else { Duration::ZERO })
+    }
+}
+
 /// What a proof that ends at once releases is not copied before, unless it waits for programs.
 #[test]
 fn what_leaves_at_once_is_not_copied() {
     for inside in [false, true] {
         let kernel = sim::Kernel::with(&[0], 1 << 16, crate::record::Layout::new(4 | 1024, true, 0));
-        let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs().patience(HOUR))));
+        let order = Order::new().hold(Hold::Fence(Fence::proof(move || Asked { inside, is_asked: false })));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
-        kernel.set_epoch(0, u64::from(inside));
         for turns in 0..2 {
             // A quarter of the ring within no time: the rest would be full soon.
             (0..256).for_each(|n| assert!(kernel.emit(0, 256 * turns + n, &[0; 40])));

@@ -192,7 +192,7 @@ impl Ring {
     ///     for (cpu, ring) in buffers {
     ///         rings.add(cpu, ring, Layout::RING_BUFFER);
     ///     }
-    ///     Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::RESERVED))
+    ///     Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::FENCE))
     /// }
     /// ```
     ///

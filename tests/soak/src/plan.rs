@@ -1,7 +1,8 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Barrier, Clock, Epochs, Error, Fence, Hold, Key, Order, Sequence, Wakeup};
+use perfweave::{Clock, Error, Fence, Hold, Key, Order, Sequence, Wakeup};
+use perfweave_proofs::{Barrier, Epochs, expedited};
 use perfweave_support::bpf;
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ pub enum End {
 impl Plan {
     pub fn of(seed: u64, round: u64) -> Self {
         let mut random = Random::new(seed, round + 1);
-        let expedited = |random: &mut Random| Fence::Expedited { every: random.millis(1, 5) };
+        let expedited = |random: &mut Random| expedited(random.millis(1, 5));
         let fence = match random.below(5) {
             0 => Fence::Membarrier,
             1 => Fence::Map,
@@ -139,9 +140,7 @@ impl Plan {
         let barrier = random.one(&[interrupts, interrupts, Barrier::Programs]);
         let reserved = random.once_in(2) && (barrier != Barrier::Programs || cfg!(target_arch = "x86_64"));
         self.hold = match self.hold {
-            Hold::Fence(_) | Hold::Dense { .. } if rings == Which::Buffers && reserved => {
-                Hold::Fence(Fence::Reserved(barrier))
-            }
+            Hold::Fence(_) | Hold::Dense { .. } if rings == Which::Buffers && reserved => Hold::Fence(barrier.fence()),
             Hold::Dense { fence, .. } => Hold::Fence(fence),
             Hold::Lag(_) => Hold::None,
             other => other,
@@ -162,8 +161,9 @@ impl Plan {
 
     /// What the reader is given. The map has the writers' epochs.
     pub fn order(&self, epochs: &bpf::Map) -> Result<Order, Error> {
-        let fence =
-            |fence: &Fence| if self.epochs { Epochs::open(epochs).map(Fence::Epochs) } else { Ok(fence.clone()) };
+        let fence = |fence: &Fence| {
+            if self.epochs { Epochs::open(epochs).map(|epochs| epochs.fence()) } else { Ok(fence.clone()) }
+        };
         let hold = match &self.hold {
             Hold::Fence(own) => Hold::Fence(fence(own)?),
             Hold::Dense { first, fence: own } => Hold::Dense { first: *first, fence: fence(own)? },

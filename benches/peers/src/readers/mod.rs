@@ -9,7 +9,8 @@ mod ring_buffers;
 use crate::Result;
 use crate::producer::Load;
 use crate::tally::{Seen, Tally};
-use ::perfweave::{Barrier, Fence, Hold};
+use ::perfweave::{Fence, Hold};
+use perfweave_proofs::{Barrier, Epochs, expedited};
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -93,10 +94,16 @@ const fn buffers(output: Output, name: &'static str, read: fn(OwnedFd, &Start) -
     Reader { name, paced: false, enters: false, output, read }
 }
 
-const EXPEDITED: Hold = Hold::Fence(Fence::EXPEDITED);
+fn expedited_hold() -> Hold {
+    Hold::Fence(expedited(Duration::from_millis(1)))
+}
 const DENSE: Hold = Hold::Dense { first: Some(0), fence: Fence::Membarrier };
-const PROGRAMS: Hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
-const SELDOM: Hold = Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: SOON, isolated: false }));
+fn programs_hold() -> Hold {
+    Hold::Fence(Barrier::Programs.fence())
+}
+fn seldom_hold() -> Hold {
+    Hold::Fence(Barrier::Interrupts { every: SOON, isolated: false }.fence())
+}
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
@@ -104,7 +111,7 @@ pub const READERS: [Reader; 45] = [
     always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
-    always(EXPEDITED_NAME, |map, start| perfweave::next(map, start, EXPEDITED, None)),
+    always(EXPEDITED_NAME, |map, start| perfweave::next(map, start, expedited_hold(), None)),
     always(NONE, |map, start| perfweave::next(map, start, Hold::None, None)),
     entered(always(EPOCH, |map, start| perfweave::next(map, start, start.epochs()?, None))),
     always("perfweave `fence` (membarrier), key in the payload, callback in C", |map, start| {
@@ -120,7 +127,7 @@ pub const READERS: [Reader; 45] = [
     always("aya 0.14, its default", aya::default),
     paced("perfweave `dense`", |map, start| perfweave::dense(map, start, DENSE, None)),
     paced(MEMBARRIER_SOON, |map, start| perfweave::next(map, start, Hold::FENCE, Some(SOON))),
-    paced(EXPEDITED_SOON, |map, start| perfweave::next(map, start, EXPEDITED, Some(SOON))),
+    paced(EXPEDITED_SOON, |map, start| perfweave::next(map, start, expedited_hold(), Some(SOON))),
     paced(DENSE_SOON, |map, start| perfweave::dense(map, start, DENSE, Some(SOON))),
     paced("perfweave `none`, `latency(1 ms)`", |map, start| perfweave::next(map, start, Hold::None, Some(SOON))),
     entered(paced("perfweave `epoch`, `latency(1 ms)`", |map, start| {
@@ -134,19 +141,21 @@ pub const READERS: [Reader; 45] = [
     buffers(Output::ByCpu, BUFFERS_DRAIN_OFTEN, |map, start| ring_buffers::drain(map, start, SOON)),
     buffers(Output::ByCpu, BUFFERS_NONE, |map, start| ring_buffers::next(map, start, Hold::None)),
     buffers(Output::ByCpu, BUFFERS_FENCE, |map, start| ring_buffers::next(map, start, Hold::FENCE)),
-    buffers(Output::ByCpu, BUFFERS_RESERVED, |map, start| ring_buffers::next(map, start, Hold::RESERVED)),
-    buffers(Output::Barrier, BUFFERS_PROGRAMS, |map, start| ring_buffers::next(map, start, PROGRAMS)),
+    buffers(Output::ByCpu, BUFFERS_RESERVED, |map, start| {
+        ring_buffers::next(map, start, Hold::Fence(Barrier::INTERRUPTS.fence()))
+    }),
+    buffers(Output::Barrier, BUFFERS_PROGRAMS, |map, start| ring_buffers::next(map, start, programs_hold())),
     buffers(Output::ByCpu, "ring buffers: perfweave `none`, spinning", |map, start| {
         ring_buffers::spinning(map, start, Hold::None)
     }),
     buffers(Output::ByCpu, "ring buffers: perfweave `reserved`, spinning", |map, start| {
-        ring_buffers::spinning(map, start, Hold::RESERVED)
+        ring_buffers::spinning(map, start, Hold::Fence(Barrier::INTERRUPTS.fence()))
     }),
     buffers(Output::ByCpu, "ring buffers: perfweave `reserved` each millisecond, spinning", |map, start| {
-        ring_buffers::spinning(map, start, SELDOM)
+        ring_buffers::spinning(map, start, seldom_hold())
     }),
     buffers(Output::Barrier, "ring buffers: perfweave `reserved`, programs with a barrier, spinning", |map, start| {
-        ring_buffers::spinning(map, start, PROGRAMS)
+        ring_buffers::spinning(map, start, programs_hold())
     }),
     buffers(Output::ByCpu, BUFFERS_LIBBPF, |_, start| ring_buffers::libbpf(start, start.sleep())),
     buffers(Output::ByCpu, BUFFERS_LIBBPF_OFTEN, |_, start| ring_buffers::libbpf(start, SOON)),
@@ -162,7 +171,7 @@ pub const READERS: [Reader; 45] = [
         ring_buffers::next(map, start, Hold::None)
     }),
     buffers(Output::Shared, "one ring buffer: perfweave `reserved`", |map, start| {
-        ring_buffers::next(map, start, Hold::RESERVED)
+        ring_buffers::next(map, start, Hold::Fence(Barrier::INTERRUPTS.fence()))
     }),
     buffers(Output::Shared, "one ring buffer: libbpf `ring_buffer__consume`", |_, start| {
         ring_buffers::libbpf(start, start.sleep())
@@ -217,7 +226,7 @@ impl Start {
 
     /// The rule for a program that enters and leaves.
     fn epochs(&self) -> Result<Hold> {
-        Ok(Hold::epochs(&self.words)?)
+        Ok(Hold::Fence(Epochs::open(&self.words)?.fence()))
     }
 
     /// Whether the load has ended.

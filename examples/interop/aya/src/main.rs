@@ -7,6 +7,7 @@ use aya::maps::Map;
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf};
 use perfweave::{Hold, Order, Rings};
+use perfweave_proofs::Epochs;
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -30,7 +31,7 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     let rings = Rings::options().bpf_output(events.fd()).bytes(4 << 20).open()?;
     // And the map in which the program says when it is inside.
     let Some(Map::Array(epochs)) = ebpf.map("EPOCHS") else { return Err("no array EPOCHS".into()) };
-    let hold = Hold::epochs(epochs.fd())?;
+    let hold = Hold::Fence(Epochs::open(epochs.fd())?.fence());
 
     // aya attaches the program, now that there is where to write.
     attach(&mut ebpf, "on_switch")?;

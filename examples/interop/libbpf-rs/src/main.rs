@@ -5,6 +5,7 @@ mod common;
 
 use libbpf_rs::{MapCore, ObjectBuilder};
 use perfweave::{Hold, Order, Rings};
+use perfweave_proofs::Epochs;
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     let rings = Rings::options().bpf_output(&events).bytes(4 << 20).open()?;
     // And the map in which the program says when it is inside.
     let epochs = map("EPOCHS")?;
-    let hold = Hold::epochs(&epochs)?;
+    let hold = Hold::Fence(Epochs::open(&epochs)?.fence());
 
     // libbpf attaches the program, now that there is where to write. Dropping the link would detach it.
     let _link = program("on_switch")?.attach()?;

@@ -14,13 +14,13 @@
  * Which hold rule proves the order depends on whether the program can sleep, and on where it draws its key:
  *
  *     program                                             inside epochs       in a reservation    neither
- *     raw_tp, tp, tp_btf, kprobe, perf_event, XDP, tc,    epochs              Hold::RESERVED      Hold::FENCE
+ *     raw_tp, tp, tp_btf, kprobe, perf_event, XDP, tc,    epochs              Barrier             Hold::FENCE
  *     cgroup, sockets, timers (bpf_timer), and fentry,
  *     fexit, fmod_ret, lsm, uprobe, usdt, iter,
  *     struct_ops without ".s"
- *     those with ".s", syscall, workqueues (bpf_wq),      epochs, patience    Hold::RESERVED      none
+ *     those with ".s", syscall, workqueues (bpf_wq),      epochs, patience    Barrier             none
  *     task work (bpf_task_work)                           Duration::MAX
- *     the same, between bpf_rcu_read_lock() and           epochs              Hold::RESERVED      Hold::FENCE
+ *     the same, between bpf_rcu_read_lock() and           epochs              Barrier             Hold::FENCE
  *     bpf_rcu_read_unlock() from key to output
  *
  * With the kernel's time as the key (perf event arrays) Hold::FENCE proves the order of them all.
@@ -129,7 +129,7 @@ static __always_inline void *perfweave_reserve(void *ring, __u64 size, void *fai
     return record;
 }
 
-/* bpf_ringbuf_output, with a failure counted. The key is drawn before the reservation here, so Hold::RESERVED does not cover it: use a
+/* bpf_ringbuf_output, with a failure counted. The key is drawn before the reservation here, so a Barrier does not cover it: use a
  * fence. */
 static __always_inline long perfweave_output(void *ring, void *data, __u64 size, __u64 flags, void *failures)
 {

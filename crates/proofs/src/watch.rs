@@ -1,15 +1,8 @@
 //! Proofs by writers' epochs: the words of programs, read by the consumer.
 
-use crate::error::{Error, ErrorKind};
-use crate::instrument::step;
-use crate::proof::barrier::{Barrier, Reserved};
-use crate::proof::contract::{Done, Proof};
-use crate::proof::epochs::Epochs;
-use crate::proof::kernel::{SHORTEST, Wanted};
-use crate::proof::prover::Prover;
-use crate::proof::wait_thread::WaitThread;
-use crate::ring::{Epoch, EpochWords};
-use crate::rings::Rings;
+use crate::barrier::{Barrier, Reserved};
+use crate::epochs::Epochs;
+use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, GracePeriods, Proof, Rings};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -30,7 +23,7 @@ pub(crate) struct Watch {
     /// Whether the words were read repeatedly for this proof.
     spun: bool,
     /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
-    stand_in: Option<Prover>,
+    stand_in: Option<GracePeriods>,
     /// Since when the grace period under way replaces this proof. A grace period may be left from an earlier proof.
     standing_in: Option<Instant>,
     /// How often it replaced a proof.
@@ -53,7 +46,7 @@ impl Watch {
         // One entry a CPU at most, so that no proof allocates.
         let inside = Vec::with_capacity(epochs.words.len() as usize);
         // Elsewhere a program's clock may be read before others see that it has entered (PROOF, arm64).
-        let needs_interrupts = cfg!(not(target_arch = "x86_64")) && epochs.words.are_mapped();
+        let needs_interrupts = !epochs.words.are_ordered();
         Self {
             epochs,
             barrier: needs_interrupts.then(|| Box::new(Reserved::new(Barrier::INTERRUPTS))),
@@ -103,7 +96,8 @@ impl Watch {
     fn spin(&mut self) -> bool {
         let times = if std::mem::replace(&mut self.spun, true) { 1 } else { SPINS };
         (0..times).any(|_| {
-            step();
+            #[cfg(test)]
+            tests::step();
             std::hint::spin_loop();
             self.are_outside()
         })
@@ -131,14 +125,8 @@ impl Watch {
         let stand_in = match &mut self.stand_in {
             Some(stand_in) => stand_in,
             none => {
-                let proof = match self.epochs.stand_in.clone() {
-                    Some(wait) => WaitThread::new("custom", SHORTEST, move || Ok(move || wait())),
-                    None => Wanted::Any.proof(SHORTEST),
-                };
-                let Some(done) = self.done.clone() else { return Ok(false) };
-                let mut prover = Prover::new(Box::new(proof), false, &done);
-                prover.open(None).map_err(io::Error::other)?;
-                none.insert(prover)
+                let Some(done) = &self.done else { return Ok(false) };
+                none.insert(self.epochs.stand_in.open_beside(done).map_err(io::Error::other)?)
             }
         };
         // The end of a grace period for an earlier proof, which ended by itself.
@@ -240,14 +228,28 @@ fn stuck(cpu: u32, waited: Duration) -> Error {
     Error::new(ErrorKind::Degraded, message).hinting(hint)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instrument::count;
-    use crate::rings::control::Control;
-    use crate::sim::Kernel;
-    use std::sync::mpsc;
-    use std::sync::{Arc, Mutex};
+    use perfweave::Fence;
+    use perfweave::sim::Kernel;
+    use std::sync::{Mutex, mpsc};
+
+    thread_local! {
+        static STEPS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    /// A turn of a loop that could be one too many.
+    pub(super) fn step() {
+        STEPS.with(|steps| steps.set(steps.get() + 1));
+    }
+
+    /// How many steps something takes.
+    fn count<T>(run: impl FnOnce() -> T) -> (u32, T) {
+        let before = STEPS.with(std::cell::Cell::get);
+        let value = run();
+        (STEPS.with(std::cell::Cell::get) - before, value)
+    }
 
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
@@ -258,9 +260,14 @@ mod tests {
         }
     }
 
+    /// Epochs of a machine, whose own grace periods stand in.
+    fn epochs(kernel: &Kernel, patience: Duration) -> Epochs {
+        Epochs::over(kernel.epochs()).patience(patience).stand_in(kernel.fence())
+    }
+
     fn watch(epochs: Epochs) -> Watch {
         let mut watch = Watch::new(epochs);
-        watch.open(None, &Done::new(&Control::new())).unwrap();
+        watch.open(None, &Done::default()).unwrap();
         watch
     }
 
@@ -274,10 +281,10 @@ mod tests {
     fn a_word_that_is_known_to_be_stuck_is_not_waited_for_again() {
         let kernel = Kernel::new(&[0, 1]);
         kernel.set_epoch(0, 1);
-        let mut watch = watch(kernel.epochs().patience(Duration::ZERO));
+        let mut watch = watch(epochs(&kernel, Duration::ZERO));
         prove(&mut watch);
         assert!(watch.returned.take().is_some_and(|(cpu, _)| cpu == 0) && watch.returned.take().is_none());
-        watch.epochs = kernel.epochs().patience(FOR_EVER);
+        watch.epochs = epochs(&kernel, FOR_EVER);
         let mut stands_in_at_once = |cpu, word| {
             kernel.set_epoch(cpu, word);
             watch.begin();
@@ -296,15 +303,12 @@ mod tests {
     #[test]
     fn words_are_read_in_a_loop_once_for_each_proof() {
         let kernel = Kernel::new(&[0]);
-        let mut watch = watch(kernel.epochs().patience(FOR_EVER));
+        let mut watch = watch(epochs(&kernel, FOR_EVER));
         kernel.begin(0, 1);
         for _ in 0..2 {
             watch.begin();
             assert!(watch.nap().is_some_and(|nap| nap.is_zero()), "first it reads them in a loop");
-            assert_eq!(
-                [(); 3].map(|()| count(|| watch.poll().is_some())),
-                [(SPINS.into(), false), (1, false), (1, false)]
-            );
+            assert_eq!([(); 3].map(|()| count(|| watch.poll().is_some())), [(SPINS, false), (1, false), (1, false)]);
             assert!(watch.nap().is_some_and(|nap| nap >= NAP), "then it sleeps");
         }
         kernel.end(0);
@@ -317,8 +321,8 @@ mod tests {
         let kernel = Kernel::new(&[0]);
         let (open, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
-        let mut epochs = kernel.epochs().patience(Duration::ZERO);
-        epochs.stand_in = Some(Arc::new(move || gate.lock().unwrap().recv().map_err(io::Error::other)));
+        let stand_in = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
+        let epochs = epochs(&kernel, Duration::ZERO).stand_in(stand_in);
         let mut watch = watch(epochs);
 
         kernel.begin(0, 1);

@@ -1,11 +1,8 @@
 //! Writers' epochs: words in which a tool's own BPF programs say that they are inside.
 
-use crate::error::{Error, ErrorKind};
-use crate::ring::{ANY_CPU, EpochWords};
-use crate::rings::Rings;
-use crate::sys::{bpf, machine};
+use crate::watch::Watch;
+use perfweave::{ANY_CPU, EpochWords, Error, ErrorKind, Fence, Rings};
 use std::fmt;
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +51,7 @@ use std::time::Duration;
 /// - A program that sleeps inside, unless the patience has no end.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
 ///   although they are marked proven.
-/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)). The crate does not check who writes there. Only such
+/// - Rings that are adopted ([`Rings::add`](perfweave::Rings::add)). The crate does not check who writes there. Only such
 ///   programs may write.
 /// - A program that leaves twice, or that leaves after a tail call, which does not return: leave before the call.
 /// - A program that returns without leaving. Its CPU looks occupied for ever. A grace period of the kernel then
@@ -69,10 +66,10 @@ use std::time::Duration;
 #[derive(Clone)]
 #[doc(alias = "quiescent state")]
 pub struct Epochs {
-    pub(super) words: Arc<EpochWords>,
-    pub(super) patience: Duration,
-    /// The wait of a custom fence that replaces the proof, if it is not the kernel's.
-    pub(super) stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
+    pub(crate) words: Arc<EpochWords>,
+    pub(crate) patience: Duration,
+    /// What replaces the proof for a program that stays inside.
+    pub(crate) stand_in: Fence,
 }
 
 /// The default time that a program may be inside before a grace period of the kernel replaces the proof: longer than
@@ -89,40 +86,24 @@ impl Epochs {
     /// [`ErrorKind::InvalidInput`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if
     /// the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
-        // Asked for once: what is checked is what is mapped.
-        let map = map.as_fd();
-        let info = bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
-            Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("epochs", &what),
-            _ => Error::system("ask what the map of epochs is", errno),
-        })?;
-        let bpf::MapInfo { map_type, map_flags, value_size, max_entries, .. } = info;
-        if map_type != bpf::BPF_MAP_TYPE_ARRAY || map_flags & bpf::BPF_F_MMAPABLE == 0 || value_size == 0 {
-            let message = format!(
-                "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); \
-                 this map is {}, with flags {map_flags:#x}",
-                bpf::map_type(map_type)
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        // Not only those online: a CPU that comes later needs a word too.
-        let last = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?.last().copied().unwrap_or(0);
-        if max_entries <= last {
-            return Err(too_few(max_entries, last));
-        }
-        // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8
-        // (`array_map_alloc`, `kernel/bpf/arraymap.c`).
-        let stride = value_size.div_ceil(8) as usize;
-        let words = EpochWords::map(map, stride, last + 1);
-        let words = words.map_err(|errno| Error::system("map the epochs", errno.into()))?;
-        Ok(Self::over(Arc::new(words), None))
+        EpochWords::open(map).map(|words| Self::over(Arc::new(words)))
     }
 
-    /// Epochs over existing words. `stand_in` replaces the proof for a program that stays inside.
-    pub(crate) fn over(
-        words: Arc<EpochWords>,
-        stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
-    ) -> Self {
-        Self { words, patience: PATIENCE, stand_in }
+    /// Epochs over words that are there: a simulated machine's, or those of a map that several readers share.
+    pub fn over(words: Arc<EpochWords>) -> Self {
+        Self { words, patience: PATIENCE, stand_in: Fence::Auto }
+    }
+
+    /// The fence, for [`Hold::Fence`](perfweave::Hold::Fence).
+    pub fn fence(&self) -> Fence {
+        let epochs = self.clone();
+        Fence::proof(move || Watch::new(epochs.clone()))
+    }
+
+    /// Sets what replaces the proof for a program that stays inside: [`Fence::Auto`] unless set.
+    pub fn stand_in(mut self, fence: Fence) -> Self {
+        self.stand_in = fence;
+        self
     }
 
     /// Sets how long a program may be inside before a grace period of the kernel replaces the proof: 20 ms unless set.
@@ -148,15 +129,10 @@ impl Epochs {
         }
         // All CPUs write into a ring of no single CPU. There is a word for each of them.
         match rings.cpus().find(|cpu| *cpu != ANY_CPU && *cpu >= self.words.len()) {
-            Some(cpu) => Err(too_few(self.words.len(), cpu)),
+            Some(cpu) => Err(self.words.too_few(cpu)),
             None => Ok(()),
         }
     }
-}
-
-fn too_few(entries: u32, cpu: u32) -> Error {
-    let message = format!("a map of epochs with {entries} elements has none for CPU {cpu}: it needs {}", cpu + 1);
-    Error::new(ErrorKind::InvalidInput, message)
 }
 
 impl fmt::Debug for Epochs {

@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod barrier;
+mod epochs;
+mod expedited;
+mod interrupts;
+mod watch;
+
+pub use barrier::Barrier;
+pub use epochs::Epochs;
+pub use expedited::expedited;
