@@ -1,7 +1,7 @@
 //! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of
 //! the machine.
 
-use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader};
+use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Merge, Order, Reader, Rings};
 use perfweave_support::bpf::Map;
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
@@ -18,6 +18,13 @@ pub(crate) fn number(event: &Event<'_>) -> u64 {
 #[track_caller]
 pub(crate) fn next(reader: &mut Reader) -> EventGuard<'_> {
     reader.next_timeout(LONG).unwrap().expect("it comes")
+}
+
+/// A merge by time of all that these rings have now.
+pub(crate) fn merged(rings: Rings) -> Merge {
+    let mut merge = Merge::new(rings, Order::new()).unwrap();
+    merge.refresh(0);
+    merge
 }
 
 /// Flushes, and gives all events up to the end of the flush.
