@@ -307,11 +307,6 @@ impl Stream {
         self.indexes[ring_index].records_taken() - self.in_array(ring_index).count() as u64
     }
 
-    /// Bytes of a ring that were seen and not yielded.
-    pub(crate) fn unread(&self, ring_index: usize) -> u64 {
-        self.indexes[ring_index].unread() + self.in_array(ring_index).map(Place::size).sum::<u64>()
-    }
-
     // Items other than plain records, and notices before a record: the cold half.
 
     /// Picks a notice about no record, if there is one. It belongs to no ring.
@@ -470,12 +465,6 @@ impl Stream {
     pub(crate) fn picked_key(&self) -> Option<u64> {
         let Pick { place, notice, .. } = self.picked;
         (notice.is_none() && self.keyed(place) == Keyed::Own).then_some(place.key)
-    }
-
-    /// Bytes of the picked event in its ring.
-    pub(crate) fn picked_len(&self) -> u64 {
-        let Pick { place, notice, .. } = self.picked;
-        if notice.is_some() { 0 } else { self.indexes[place.ring_index()].len_of(place) }
     }
 
     /// The picked event.

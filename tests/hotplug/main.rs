@@ -425,7 +425,7 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
 
 /// Lets the reader notice which CPUs are online, at its tick.
 fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
-    while let Some(event) = reader.next_timeout(2 * Reader::TICK).unwrap() {
+    while let Some(event) = reader.next_timeout(2 * reading::TICK).unwrap() {
         each(event.event());
     }
 }

@@ -1,7 +1,7 @@
 //! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of
 //! the machine.
 
-use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Merge, Order, Reader, Rings};
+use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fault, Fence, Hold, Item, Merge, Order, Reader, Rings};
 use perfweave_support::bpf::Map;
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
@@ -12,6 +12,14 @@ use std::time::Duration;
 /// The first eight bytes of a record's payload.
 pub(crate) fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
+}
+
+/// The default of `Order::latency`.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// What is wrong with bytes that cannot be a record.
+pub(crate) fn fault(event: &Event<'_>) -> Option<Fault> {
+    if let Item::Damage(damage) = event.item() { Some(damage.fault) } else { None }
 }
 
 /// Waits for the next event.

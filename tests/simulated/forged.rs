@@ -206,7 +206,7 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
             merge.refresh(clock());
         }
         for event in merge.batch() {
-            if event.item().damage().is_some() {
+            if reading::fault(&event).is_some() {
                 damaged += 1;
                 continue;
             }
@@ -306,8 +306,7 @@ fn live_forged_times_harm_no_other_ring() {
                 (0..50).for_each(|n| assert_eq!(forger.echo.run_with(other, &[1000 + round * 50 + n]).unwrap(), 0));
                 reading::all(&mut reader, |event| {
                     let Some(record) = event.record() else {
-                        let damage = event.item().damage();
-                        future += u32::from(damage.is_some_and(|it| matches!(it.fault, Fault::Time { .. })));
+                        future += u32::from(matches!(reading::fault(&event), Some(Fault::Time { .. })));
                         return;
                     };
                     let key = event.key().unwrap();

@@ -1,6 +1,6 @@
 //! The flight recorder on simulated rings, which are written backwards over the oldest records.
 
-use crate::text;
+use crate::{reading, text};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perf_event_open_sys::bindings;
 use perfweave::{
@@ -470,7 +470,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         kernel.emit(0, 20, &vec![fill; size]);
         let mut merge = copied(&mut recorder, Key::Time);
         let events: Vec<_> = merge.batch().collect();
-        assert!(events.iter().any(|event| event.item().damage().is_some()), "{size} bytes in {ring}: {events:?}");
+        assert!(events.iter().any(|event| reading::fault(event).is_some()), "{size} bytes in {ring}: {events:?}");
         assert_eq!(events.iter().filter(|event| event.cpu() == Some(1)).count(), 1);
         (30..30 + ring as u64 / 16).for_each(|time| assert!(kernel.emit(0, time, b"new")));
         let (texts, expected) = (texts(&mut recorder), ring / 24);
