@@ -1,6 +1,6 @@
 //! A flight recorder: the scheduler's last moments on all CPUs, kept until something happens, then printed in order.
 //! The kernel overwrites the rings, and no program reads them. When a signal comes, or a thread that sleeps a
-//! millisecond at a time is woken too late, the example stops them and reads the last events back, merged across CPUs.
+//! millisecond at a time is woken too late, the example copies them and reads the last events, merged across CPUs.
 //!
 //! ```text
 //! cargo run --release --example flight_recorder -- --threshold-us 500 --last-ms 5
@@ -10,7 +10,7 @@
 
 use nix::sys::signal::{SigSet, Signal};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, sim};
+use perfweave::{Certainty, Clock, Event, Fence, Item, Layout, Order, Reader, Record, Recorder, Rings, sim};
 use perfweave_events::{EventOptions, Field, Format};
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -81,7 +81,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             Err(_) => recorder.follow_cpus()?,
         }
     };
-    let frozen = recorder.freeze()?;
+    let rings = recorder.freeze()?;
     // From now on a signal ends the program.
     signals.thread_unblock()?;
 
@@ -90,17 +90,27 @@ fn run() -> Result<bool, Box<dyn Error>> {
         writeln!(out, "{SIMULATION}")?;
     }
     let mut tally = Tally::default();
-    for event in frozen.since(trigger.time.saturating_sub(last.as_nanos() as u64)) {
-        tally.event(&event);
+    let from = trigger.time.saturating_sub(last.as_nanos() as u64);
+    let mut time = 0;
+    let mut reader = Reader::new(rings, Order::new())?;
+    while let Some(event) = reader.next()? {
+        tally.recorded += 1;
+        // An event without a time has the place of the one before it.
+        time = event.key().unwrap_or(time);
+        if time < from {
+            continue;
+        }
+        tally.event(&event.event());
         if !json {
-            let after = event.key().map(|key| trigger.after(key)).unwrap_or_default();
-            writeln!(out, "{after:>9.3} ms [{:03}] {}", event.cpu().unwrap_or(0), tasks.line(&event))?;
+            let after = trigger.after(time);
+            writeln!(out, "{after:>9.3} ms [{:03}] {}", event.cpu().unwrap_or(0), tasks.line(&event.event()))?;
         }
     }
+    let complete_from = recorder.complete_from();
     if json {
-        writeln!(out, "{}", tally.json(&trigger, &frozen, simulate))?;
+        writeln!(out, "{}", tally.json(&trigger, complete_from, simulate))?;
     } else {
-        tally.text(&mut out, &trigger, &frozen)?;
+        tally.text(&mut out, &trigger, complete_from)?;
     }
     Ok(tally.out_of_order == 0 && tally.damaged == 0)
 }
@@ -112,7 +122,7 @@ const WAKING: &str = "sched:sched_waking";
 fn live() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let tasks = Tasks::of(&Format::read(SWITCH)?, &Format::read(WAKING)?)?;
     let options = Rings::options().tracepoint(SWITCH).tracepoint(WAKING).bytes(1 << 20);
-    Ok((Recorder::open(options, Key::Time, &Fence::Auto)?, tasks))
+    Ok((Recorder::open(options, &Fence::Auto)?, tasks))
 }
 
 /// The reason why the recording was stopped, and the time.
@@ -209,6 +219,9 @@ impl Tasks {
 /// The counts of the recording.
 #[derive(Default)]
 struct Tally {
+    /// All that were in the rings.
+    recorded: u64,
+    /// Those that were asked for.
     events: u64,
     cpus: BTreeSet<u32>,
     first: Option<u64>,
@@ -241,11 +254,11 @@ impl Tally {
         (self.largest - self.first.unwrap_or(self.largest)) as f64 / 1e6
     }
 
-    fn json(&self, trigger: &Trigger, frozen: &Frozen<'_>, is_simulated: bool) -> String {
-        let Self { events, out_of_order, unproven, lost, damaged, first, .. } = self;
-        let (what, cpus, span, recorded) = (&trigger.what, self.cpus.len(), self.span_ms(), frozen.events().len());
-        let complete = frozen.complete_from() <= *first;
-        let from = frozen.complete_from().map_or("null".into(), |from| trigger.after(from).to_string());
+    fn json(&self, trigger: &Trigger, complete_from: Option<u64>, is_simulated: bool) -> String {
+        let Self { recorded, events, out_of_order, unproven, lost, damaged, first, .. } = self;
+        let (what, cpus, span) = (&trigger.what, self.cpus.len(), self.span_ms());
+        let complete = complete_from <= *first;
+        let from = complete_from.map_or("null".into(), |from| trigger.after(from).to_string());
         format!(r#"{{"triggered_by":"{what}","events":{events},"cpus":{cpus},"out_of_order":{out_of_order},"#)
             + &format!(
                 r#""unproven":{unproven},"lost":{lost},"damaged":{damaged},"span_ms":{span},"complete":{complete},"#
@@ -253,17 +266,12 @@ impl Tally {
             + &format!(r#""complete_from_ms":{from},"recorded":{recorded},"simulated":{is_simulated}}}"#)
     }
 
-    fn text(&self, out: &mut impl Write, trigger: &Trigger, frozen: &Frozen<'_>) -> std::io::Result<()> {
-        let (events, cpus) = (self.events, self.cpus.len());
+    fn text(&self, out: &mut impl Write, trigger: &Trigger, complete_from: Option<u64>) -> std::io::Result<()> {
+        let (recorded, events, cpus) = (self.recorded, self.events, self.cpus.len());
         writeln!(out)?;
         writeln!(out, "triggered by {}, which is 0 ms above", trigger.what)?;
-        writeln!(
-            out,
-            "{events} events of {:.3} ms, {cpus} CPUs, of {} recorded",
-            self.span_ms(),
-            frozen.events().len()
-        )?;
-        match frozen.complete_from() {
+        writeln!(out, "{events} events of {:.3} ms, {cpus} CPUs, of {recorded} recorded", self.span_ms())?;
+        match complete_from {
             None => writeln!(out, "complete since the begin")?,
             Some(from) => writeln!(out, "complete from {:.3} ms on", trigger.after(from))?,
         }
@@ -297,8 +305,8 @@ fn simulated() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let cpus = [0u32, 1, 2, 3];
     let layout = Layout::new(u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME), true, 0);
     let kernel = sim::Kernel::backward(&cpus, 64 << 10, layout);
-    let recorder = kernel.recorder(Key::Time)?;
-    let tasks = || -> Result<_, perfweave::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let recorder = kernel.recorder()?;
+    let tasks = || -> Result<_, perfweave_events::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (ours, Tasks { switch, waker, prev, next, woken, .. }) = (tasks()?, tasks()?);
     let emit = move |cpu: u32, kind: u64, writer: u32, parts: &[(&Task, u32)]| {
         let mut data = [0; 64];

@@ -50,7 +50,7 @@
 //! The [`guide`] has a page each on ordering, loss, sizing, hold rules and migrating.
 //!
 //! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] lets the kernel overwrite the
-//! rings. When something has happened, it gives the last moments of all CPUs.
+//! rings. When something has happened, it copies the last moments of all CPUs.
 //!
 //! # Features
 //!
@@ -82,7 +82,7 @@
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
 //! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Status::reserved`]) | `bpf_ringbuf_reserve()` |
-//! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
+//! | flight recorder | rings that the kernel overwrites until they are copied ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings
 //!
@@ -157,7 +157,7 @@ pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};
 pub use record::clock::{Clock, ClockOffset};
 pub use record::{Layout, Record};
-pub use recorder::{Frozen, Recorded, Recorder};
+pub use recorder::Recorder;
 pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Fault, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;

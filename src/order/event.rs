@@ -121,20 +121,10 @@ pub struct Damage<'a> {
     pub bytes: Bytes<'a>,
 }
 
-impl<'a> Item<'a> {
+impl Item<'_> {
     /// The loss, if the item is one.
     pub fn lost(&self) -> Option<Lost> {
         if let Self::Lost(lost) = self { Some(*lost) } else { None }
-    }
-
-    /// The gap, if the item is one.
-    pub fn gap(&self) -> Option<Gap> {
-        if let Self::Gap(gap) = self { Some(*gap) } else { None }
-    }
-
-    /// The damage, if the item is one.
-    pub fn damage(&self) -> Option<Damage<'a>> {
-        if let Self::Damage(damage) = self { Some(*damage) } else { None }
     }
 }
 

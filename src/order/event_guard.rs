@@ -73,17 +73,6 @@ impl<'a> EventGuard<'a> {
         }
     }
 
-    /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's
-    /// `Record.Remaining`.
-    pub fn remaining(&self) -> u64 {
-        let (place, len) = match self.place {
-            Some(place) => (place, place.size()),
-            None => (self.stream.picked.place, self.stream.picked_len()),
-        };
-        // No underflow: what is lent is not yet yielded, so it is unread.
-        self.stream.unread(place.ring_index()) - len
-    }
-
     /// See [`Event::to_owned`].
     pub fn to_owned(&self) -> OwnedEvent {
         self.event().to_owned()

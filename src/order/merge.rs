@@ -118,11 +118,11 @@ impl Merge {
         // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.cpu_rings.sort_by_key(|cpu_ring| cpu_ring.origin.cpu);
         let rule = order.hold.rule();
-        // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another
-        // machine.
-        let times = !complete && (matches!(order.key, Key::Time) || matches!(rule, Rule::Time(_)));
+        // Keys that are times of the rings' clock cannot be from the future, unless they come from another machine.
+        let is_here = !rings.are_from_elsewhere();
+        let times = is_here && (matches!(order.key, Key::Time) || matches!(rule, Rule::Time(_)));
         let dense = if let Rule::Number { first } = rule { Some(first) } else { None };
-        let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
+        let in_doubt = is_here && matches!(order.key, Key::Time) && !rings.have_one_clock();
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense.flatten());
         if in_doubt {
             keys.distrust();
@@ -139,7 +139,7 @@ impl Merge {
         let mut stream = Stream::new(keys, cursors, frontier, sequence);
         stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
-        stream.leaving = order.leave_out.filter(|_| !complete).map(|filter| Leaving(filter(&rings)));
+        stream.leaving = order.leave_out.filter(|_| is_here).map(|filter| Leaving(filter(&rings)));
         let full = Full::new(order.most_held, &rings);
         Ok(Self { rings, stream, full, keep_behind: false, whole: true, sighting: None })
     }
@@ -735,15 +735,15 @@ impl Merge {
 
 /// An error if the clock of live rings can be set back, or if the key is the kernel's time and the records of a ring
 /// have none.
-pub(crate) fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
-    if !rings.are_complete() {
+fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
+    if !rings.are_from_elsewhere() {
         rings.clock().check_is_steady()?;
     }
     if matches!(key, Key::Time)
         && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {
         let cpu = cpu_ring.origin.cpu;
-        let message = if rings.are_complete() {
+        let message = if rings.are_from_elsewhere() {
             // Its records need not say their CPU.
             "its records carry no time to order by (perf record --no-timestamp): name another key".to_owned()
         } else if cpu_ring.origin.layout.has_fields() {

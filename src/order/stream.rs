@@ -367,12 +367,6 @@ impl Stream {
             - self.in_array(ring_index).count() as u64
     }
 
-    /// Bytes of a ring that were seen and not yielded.
-    pub(crate) fn unread(&self, ring_index: usize) -> u64 {
-        self.under.cursors[ring_index].unread(&self.under.queues[ring_index])
-            + self.in_array(ring_index).map(Place::size).sum::<u64>()
-    }
-
     // Items other than plain records, and notices before a record: the cold half.
 
     /// Picks a notice about no record, if there is one. It belongs to no ring.
@@ -533,12 +527,6 @@ impl Stream {
     pub(crate) fn picked_key(&self) -> Option<u64> {
         let Pick { place, notice, .. } = self.picked;
         (notice.is_none() && self.keyed(place) == Keyed::Own).then_some(place.key)
-    }
-
-    /// Bytes of the picked event in its ring.
-    pub(crate) fn picked_len(&self) -> u64 {
-        let Pick { place, notice, .. } = self.picked;
-        if notice.is_some() { 0 } else { self.under.cursors[place.ring_index()].len_of(place) }
     }
 
     /// The picked event.

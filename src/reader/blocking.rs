@@ -112,10 +112,6 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The default of [`Order::latency`]: the longest time that an event lies in its ring unseen while the reader
-    /// waits.
-    pub const TICK: Duration = Engine::TICK;
-
     /// Makes a reader of these rings, with these options.
     ///
     /// # Errors
@@ -315,7 +311,7 @@ impl Reader {
                 Some(times) => Err(Error::wait(errno, times)),
                 None => {
                     // The next refresh finds the cause of a missed wake-up.
-                    std::thread::sleep(time.min(Self::TICK));
+                    std::thread::sleep(time.min(Engine::TICK));
                     Ok(())
                 }
             },

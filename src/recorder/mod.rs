@@ -6,4 +6,4 @@
 
 mod recording;
 
-pub use recording::{Frozen, Recorded, Recorder};
+pub use recording::Recorder;

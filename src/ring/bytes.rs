@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Bytes in a ring: one slice, or two if they wrap.
 ///
 /// All reads are bounds-checked and work across the wrap. A read that does not fit gives `None`. Only
-/// [`Bytes::to_cow`], [`Bytes::to_vec`] and [`Bytes::copy_to`] copy. Integers are read in the machine's own byte order,
+/// [`Bytes::to_cow`] and [`Bytes::to_vec`] copy. Integers are read in the machine's own byte order,
 /// which is the kernel's.
 #[derive(Clone, Copy, Default)]
 pub struct Bytes<'a> {
@@ -58,7 +58,7 @@ impl<'a> Bytes<'a> {
 
     /// Fills `out` from `offset` on. `None` if there are too few bytes; `out` is then unchanged.
     #[inline]
-    pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> Option<()> {
+    fn copy_to(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let part = self.get(offset..offset.checked_add(out.len())?)?;
         let (first, second) = out.split_at_mut(part.head.len());
         first.copy_from_slice(part.head);

@@ -234,7 +234,7 @@ impl Ring {
     #[cold]
     fn discard(&mut self) {
         let (Some(from), Memory::Simulated(pages)) = (self.discarded, &self.memory) else { return };
-        // SAFETY: (I3) it lies before the tail, where no slice reads, and a recording is written once from its begin.
+        // SAFETY: (I3) it lies before the tail, where no slice reads, and a recording is read once it is written.
         unsafe { pages.discard(from, self.tail) };
         // Whole pages are given back: that in which the tail lies is not, and may stay.
         self.discarded = Some(self.tail & !(machine::page_size() as u64 - 1));

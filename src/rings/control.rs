@@ -126,7 +126,7 @@ impl Handle {
     }
 
     /// Lets output into all rings again. Ends both ways of pausing, and pauses of a single ring. Without a pause it
-    /// does nothing, and while a [`Recorder`](crate::Recorder) is frozen it does nothing either.
+    /// does nothing, and while a [`Recorder`](crate::Recorder) copies its rings it does nothing either.
     ///
     /// # Errors
     /// As [`Handle::pause`].
@@ -351,7 +351,7 @@ impl Control {
         self.check()?;
         // Rings that were paused one by one go on too.
         let mut producers = self.producers();
-        // A handle of a flight recorder may call this while the bytes of its rings are lent (I9).
+        // A handle of a flight recorder may call this while its rings are copied (I9).
         if producers.frozen {
             return Ok(());
         }
@@ -445,7 +445,7 @@ pub(crate) struct Producers {
     events: Vec<Producer>,
     output_paused: bool,
     slots_paused: bool,
-    /// A flight recorder lends what is in the rings: output stays paused until it says so (I9).
+    /// A flight recorder copies what is in the rings: output stays paused until it says so (I9).
     frozen: bool,
     /// Everything was stopped for good.
     retired: bool,

@@ -28,6 +28,9 @@ pub(crate) struct Losses {
 pub(crate) enum Counter {
     /// No counter can be read.
     Unknown,
+    /// The ring was copied when the kernel had counted so many. Records of which LOST records told may be overwritten,
+    /// so this is a bound and no count.
+    AtMost(u64),
     /// The events that write into the ring, and what those before them lost.
     Events {
         events: Vec<Arc<OwnedFd>>,
@@ -46,7 +49,7 @@ impl Losses {
     /// How many were dropped since the ring was opened. Asking interrupts the CPU.
     pub(crate) fn read(&self) -> Option<u64> {
         match &self.counter {
-            Counter::Unknown => None,
+            Counter::Unknown | Counter::AtMost(_) => None,
             Counter::Events { events, before } => {
                 // If one cannot be read, no sum: it would be too small.
                 events.iter().try_fold(*before, |sum, event| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?)))
@@ -124,11 +127,18 @@ impl Losses {
     /// The count of dropped records, after asking the kernel, if it can be asked. That interrupts the CPU.
     pub(crate) fn ask(&mut self) -> u64 {
         self.asked = true;
-        match self.read() {
-            Some(total) => (self.counted, self.most) = (total, total),
-            None => self.most = Clock::Boottime.now().unwrap_or(u64::MAX),
+        match (self.read(), &self.counter) {
+            (Some(total), _) => (self.counted, self.most) = (total, total),
+            (None, Counter::AtMost(most)) => self.most = *most,
+            (None, _) => self.most = Clock::Boottime.now().unwrap_or(u64::MAX),
         }
         self.known()
+    }
+
+    /// The most that LOST records can have reported so far. Asking interrupts the CPU.
+    pub(crate) fn most(&mut self) -> u64 {
+        self.ask();
+        self.most
     }
 
     /// Other events write into the ring from now on.
@@ -144,6 +154,7 @@ impl fmt::Debug for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "Unknown",
+            Self::AtMost(_) => "AtMost",
             Self::Events { .. } => "Events",
             Self::Failures(_) => "Failures",
             Self::Simulated(_) => "Simulated",

@@ -69,14 +69,22 @@ pub struct Rings {
     skipped: Vec<Error>,
     /// Whether these are the rings of a recording, and nothing more will be written into them.
     is_complete: bool,
-    /// The wall clock, as the recording says it.
-    recorded_wall_clock: Option<ClockOffset>,
-    /// What the recording says of all its losses together, beside those that its rings tell.
-    recorded_lost: u64,
-    /// What else the recording says, for the package that has read it.
-    facts: Option<Box<dyn Any + Send + Sync>>,
+    /// What a recording says that another machine may have written. `None` for copies of this machine's rings.
+    told: Option<Told>,
+    /// Whether the CPUs need not have agreed on the clock when rings were copied.
+    in_doubt: bool,
     /// The threads that were traced when the rings were opened, if not all were.
     traced_threads: Option<Vec<u32>>,
+}
+
+/// What a format says of a recording beside its rings.
+#[derive(Default)]
+struct Told {
+    wall_clock: Option<ClockOffset>,
+    /// All losses together, beside those that its rings tell.
+    lost: u64,
+    /// What else it says, for the package that has read it.
+    facts: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The ring of one CPU (or one that all CPUs share), with the layout, the copies and the losses of its records.
@@ -195,9 +203,8 @@ impl Rings {
             sources: Vec::new(),
             skipped: Vec::new(),
             is_complete: false,
-            recorded_wall_clock: None,
-            recorded_lost: 0,
-            facts: None,
+            told: None,
+            in_doubt: false,
             traced_threads: None,
         }
     }
@@ -218,7 +225,7 @@ impl Rings {
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
     /// another type, for all other rings, and once [`Rings::add`] has added one.
     pub fn facts<T: Any>(&self) -> Option<&T> {
-        self.facts.as_deref()?.downcast_ref()
+        self.told()?.facts.as_deref()?.downcast_ref()
     }
 
     /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
@@ -243,9 +250,20 @@ impl Rings {
         self.is_complete
     }
 
+    /// What a format says of them, if nothing else is among them.
+    fn told(&self) -> Option<&Told> {
+        self.told.as_ref().filter(|_| self.is_complete)
+    }
+
+    /// Whether another machine may have written the rings: those of a recording, unless a [`Recorder`](crate::Recorder)
+    /// has copied them here.
+    pub fn are_from_elsewhere(&self) -> bool {
+        self.told().is_some()
+    }
+
     /// What the recording says of all its losses together ([`Recording::lost_in_all`]).
     pub(crate) fn recorded_lost(&self) -> u64 {
-        self.recorded_lost
+        self.told.as_ref().map_or(0, |told| told.lost)
     }
 
     /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted
@@ -314,7 +332,6 @@ impl Rings {
         }
         // The other program may still write into its ring.
         self.is_complete = false;
-        self.facts = None;
         self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
     }
 
@@ -409,7 +426,10 @@ impl Rings {
     /// asked now. For the rings of a recording: as the recording says it (in a `perf.data` file, `HEADER_CLOCK_DATA`),
     /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
-        if self.is_complete { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
+        match self.told() {
+            Some(told) => told.wall_clock,
+            None => self.clock.offset_to(Clock::Realtime),
+        }
     }
 
     /// Whether order by the records' times can be proven: the CPUs agree on the perf clock, and no hardware has drawn
@@ -419,7 +439,7 @@ impl Rings {
         let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
         let mut user_times = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
         self.clock != Clock::Perf
-            || !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
+            || !self.in_doubt && !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
     }
 
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a

@@ -3,8 +3,8 @@
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Sources};
-use crate::ring::{KernelHalf, Ring};
-use crate::rings::{Counter, CpuRing, Rings, Source};
+use crate::ring::{Bytes, KernelHalf, Ring};
+use crate::rings::{Counter, CpuRing, Rings, Source, Told};
 use crate::sys::{machine, memory, perf};
 use perf_event_open_sys::bindings;
 use std::any::Any;
@@ -91,7 +91,10 @@ struct Part {
     ids: Sources,
     kernel: KernelHalf,
     ring: Ring,
-    filled: u64,
+    /// Where what was written begins and ends.
+    begin: u64,
+    end: u64,
+    counter: Counter,
 }
 
 /// The longest ring.
@@ -103,8 +106,27 @@ impl Recording {
     pub fn new(clock: Clock, wall: Option<ClockOffset>) -> Self {
         let mut rings = Rings::empty(clock);
         rings.is_complete = true;
-        rings.recorded_wall_clock = wall;
+        rings.told = Some(Told { wall_clock: wall, ..Told::default() });
         Self { rings, parts: Vec::new() }
+    }
+
+    /// A recording of rings of this machine, with a ring as long for each of them, for [`Recording::write_before`].
+    pub(crate) fn of(live: &Rings) -> Result<Self, Error> {
+        let mut rings = Rings::empty(live.clock);
+        (rings.is_complete, rings.in_doubt) = (true, !live.have_one_clock());
+        (rings.started, rings.sources) = (live.started, live.sources.clone());
+        rings.traced_threads.clone_from(&live.traced_threads);
+        let mut copy = Self { rings, parts: Vec::new() };
+        // The allocator may promise what is not there.
+        let bytes = live.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.size()).sum();
+        if Self::available_memory().is_some_and(|available| available < bytes) {
+            return Err(no_memory(bytes));
+        }
+        for CpuRing { ring, origin, .. } in &live.cpu_rings {
+            let part = copy.add(origin.cpu, origin.layout, origin.all().collect(), ring.size())?;
+            (copy.parts[part].begin, copy.parts[part].end) = (ring.size(), ring.size());
+        }
+        Ok(copy)
     }
 
     /// Adds an event, and returns its index in [`Rings::sources`].
@@ -142,13 +164,33 @@ impl Recording {
             let message = format!("a ring of {bytes} bytes is longer than {LONGEST}");
             return Err(Error::new(ErrorKind::InvalidInput, message).hinting("give the CPU several rings"));
         }
+        self.add(cpu, layout, ids.into_iter().collect(), bytes)
+    }
+
+    /// The same, up to [`Ring::MAX`].
+    pub(crate) fn add(&mut self, cpu: u32, layout: Layout, ids: Sources, bytes: u64) -> Result<usize, Error> {
         let size = bytes.next_power_of_two().max(8);
         let Some((kernel, ring)) = Ring::in_memory(machine::page_size(), size as usize, None, false) else {
-            let message = format!("no memory for a ring of {size} bytes");
-            return Err(Error::new(ErrorKind::Limit, message).because(io::ErrorKind::OutOfMemory.into()));
+            return Err(no_memory(size));
         };
-        self.parts.push(Part { cpu, layout, ids: ids.into_iter().collect(), kernel, ring, filled: 0 });
+        self.parts.push(Part { cpu, layout, ids, kernel, ring, begin: 0, end: 0, counter: Counter::Unknown });
         Ok(self.parts.len() - 1)
+    }
+
+    /// Writes bytes before all that was written into a ring: of a ring that is read from its newest record back.
+    pub(crate) fn write_before(&mut self, ring: usize, bytes: Bytes<'_>) -> Result<(), Error> {
+        let Part { kernel, begin, .. } = &mut self.parts[ring];
+        let (head, tail) = bytes.as_slices();
+        let Some(at) = begin.checked_sub(bytes.len() as u64) else { return Err(no_room(bytes.len(), *begin)) };
+        kernel.write(at, head);
+        kernel.write(at + head.len() as u64, tail);
+        *begin = at;
+        Ok(())
+    }
+
+    /// LOST records of a ring can have told of so many records at most.
+    pub(crate) fn lost_at_most(&mut self, ring: usize, count: u64) {
+        self.parts[ring].counter = Counter::AtMost(count);
     }
 
     /// Appends bytes to a ring: whole records of `struct perf_event_header`, or what a damaged file has in their place.
@@ -162,13 +204,13 @@ impl Recording {
     pub fn write(&mut self, ring: usize, bytes: &[u8]) -> Result<(), Error> {
         let part = &mut self.parts[ring];
         // No underflow: nothing is written beyond the room.
-        let room = part.ring.size() - part.filled;
+        let room = part.ring.size() - part.end;
         if bytes.len() as u64 > room {
             return Err(no_room(bytes.len(), room));
         }
         // Nobody reads the ring before `build` publishes all of it.
-        part.kernel.write(part.filled, bytes);
-        part.filled += bytes.len() as u64;
+        part.kernel.write(part.end, bytes);
+        part.end += bytes.len() as u64;
         Ok(())
     }
 
@@ -196,13 +238,17 @@ impl Recording {
     /// that [`Recording::lost`] and LOST records tell, and each is counted once: what they do not tell is lost in
     /// [`Status::machine`](crate::Status::machine), and no event, because it has no place.
     pub fn lost_in_all(&mut self, count: u64) {
-        self.rings.recorded_lost = count;
+        self.told().lost = count;
     }
 
     /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it
     /// back. One value is kept: the last.
     pub fn facts(&mut self, facts: impl Any + Send + Sync) {
-        self.rings.facts = Some(Box::new(facts));
+        self.told().facts = Some(Box::new(facts));
+    }
+
+    fn told(&mut self) -> &mut Told {
+        self.rings.told.get_or_insert_default()
     }
 
     /// How many bytes of memory this process can get: the least of `MemAvailable` of `/proc/meminfo` and what
@@ -216,20 +262,32 @@ impl Recording {
     pub fn build(self) -> Rings {
         let Self { mut rings, parts } = self;
         let events = rings.sources.len();
-        for Part { cpu, layout, mut ids, mut kernel, mut ring, filled } in parts {
-            kernel.publish(filled);
+        let is_here = rings.told.is_none();
+        for Part { cpu, layout, mut ids, mut kernel, mut ring, begin, end, counter } in parts {
+            kernel.publish(end);
+            // What lies before `begin` was never written.
+            let seen = ring.refresh();
+            debug_assert!(seen.is_ok(), "our own head");
+            ring.release(begin);
             ring.discards();
             // Only now are all events known.
-            ids.retain(|(_, source)| *source < events);
+            ids.retain(|(_, source)| is_here || *source < events);
             let origin = match events {
+                _ if is_here => Origin::new(cpu, layout, ids),
                 // All records are of the one event, also those without an id.
                 1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
                 _ => Origin::new(cpu, layout, ids).asked(),
             };
-            rings.cpu_rings.push(CpuRing::new(ring, origin, Counter::Unknown));
+            rings.cpu_rings.push(CpuRing::new(ring, origin, counter));
         }
         rings
     }
+}
+
+#[cold]
+fn no_memory(bytes: u64) -> Error {
+    let message = format!("no memory for {bytes} bytes of rings");
+    Error::new(ErrorKind::Limit, message).because(io::ErrorKind::OutOfMemory.into())
 }
 
 #[cold]

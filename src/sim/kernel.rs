@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::order::hold::Hold;
-use crate::order::key::Key;
 use crate::proof::fence::Fence;
 use crate::record::clock::Clock;
 use crate::record::{Layout, Origin};
@@ -169,8 +168,8 @@ impl Kernel {
     ///
     /// # Panics
     /// If the rings were taken before, or are not written backwards.
-    pub fn recorder(&self, key: Key) -> Result<Recorder, Error> {
-        self.recorder_with(key, &self.fence())
+    pub fn recorder(&self) -> Result<Recorder, Error> {
+        self.recorder_with(&self.fence())
     }
 
     /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no writer writes into these rings while they
@@ -182,9 +181,9 @@ impl Kernel {
     ///
     /// # Panics
     /// As [`Kernel::recorder`].
-    pub fn recorder_with(&self, key: Key, fence: &Fence) -> Result<Recorder, Error> {
+    pub fn recorder_with(&self, fence: &Fence) -> Result<Recorder, Error> {
         assert!(self.machine.backward, "a recorder's rings are written backwards");
-        Recorder::new(self.take_rings(), key, fence)
+        Recorder::new(self.take_rings(), fence)
     }
 
     /// A grace period that begins now.

@@ -173,7 +173,7 @@ fn what_cannot_be_proven_is_refused() {
 
     // A recorder's bytes must not change while they are read, and programs cannot guarantee that.
     let epochs = Epochs::open(&words).unwrap().fence();
-    let refused = Recorder::open(Rings::options().bpf_output(&events), Key::Time, &epochs);
+    let refused = Recorder::open(Rings::options().bpf_output(&events), &epochs);
     assert_error!(refused.unwrap_err(), Unsupported, "no fence: ");
 }
 

@@ -1,26 +1,31 @@
 //! The flight recorder on live kernel rings.
 
-use perfweave::{Certainty, Clock, ErrorKind, Fence, Frozen, Item, Key, Recorder, Rings};
+use crate::reading;
+use perfweave::{Certainty, Clock, ErrorKind, Event, Fence, Item, Merge, Pause, Recorder, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{apart, bpf, echo, foreign, kernel, load, membarrier, threads};
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
 
-fn recorder(map: &Map, bytes: u64, key: Key, fence: &Fence) -> Option<Recorder> {
-    kernel("open rings", Recorder::open(Rings::options().bpf_output(map).bytes(bytes), key, fence))
+fn recorder(map: &Map, bytes: u64, fence: &Fence) -> Option<Recorder> {
+    kernel("open rings", Recorder::open(Rings::options().bpf_output(map).bytes(bytes), fence))
+}
+
+/// What a recorder holds, in order.
+fn copied(recorder: &mut Recorder) -> Merge {
+    reading::merged(recorder.freeze().unwrap())
 }
 
 /// CPU and number of each record, loss as negative counts.
-fn numbers(frozen: &Frozen<'_>) -> Vec<(u32, i64)> {
-    let number = |event: perfweave::Event<'_>| match event.item() {
+fn numbers(events: &[Event<'_>]) -> Vec<(u32, i64)> {
+    let number = |event: &Event<'_>| match event.item() {
         Item::Record(record) => {
             (record.cpu(), record.payload().and_then(|payload| payload.u64(0)).expect("eight bytes") as i64)
         }
         Item::Lost(lost) => (lost.cpu, -(lost.count as i64)),
         other => panic!("{other:?}"),
     };
-    frozen.events().map(number).collect()
+    events.iter().map(number).collect()
 }
 
 #[test]
@@ -30,10 +35,9 @@ fn empty_rings_are_empty_however_often_they_are_frozen() {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
         }
-        let Some(mut recorder) = recorder(&map, 1, Key::Time, &fence) else { return };
+        let Some(mut recorder) = recorder(&map, 1, &fence) else { return };
         for _ in 0..3 {
-            let frozen = recorder.freeze().unwrap();
-            assert_eq!((frozen.events().len(), frozen.complete_from()), (0, None));
+            assert_eq!((copied(&mut recorder).batch().count(), recorder.complete_from()), (0, None));
         }
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0, "not paused any more");
     }
@@ -43,7 +47,7 @@ fn empty_rings_are_empty_however_often_they_are_frozen() {
 #[test]
 fn all_cpus_are_read_back_oldest_first() {
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 64 << 10, Key::Time, &Fence::Auto) else { return };
+    let Some(mut recorder) = recorder(&map, 64 << 10, &Fence::Auto) else { return };
     let cpus = load::online();
     let mut expected = Vec::new();
     for round in 0..4u64 {
@@ -53,18 +57,12 @@ fn all_cpus_are_read_back_oldest_first() {
             assert_eq!(program.run_with(cpu, &[number]).unwrap(), 0);
             expected.push((cpu, number as i64));
         }
-        let frozen = recorder.freeze().unwrap();
-        assert_eq!(numbers(&frozen), expected);
-        assert!(frozen.events().all(|event| event.certainty() == Certainty::Proven && event.record().is_some()));
-        assert_eq!(frozen.complete_from(), None);
-        let mut reversed: Vec<_> = frozen.events().rev().map(|event| event.key()).collect();
-        reversed.reverse();
-        assert!(reversed.is_sorted() && frozen.events().map(|event| event.key()).eq(reversed));
-        // The second half, by its first key.
-        let middle = frozen.events().nth(expected.len() / 2).unwrap().key().unwrap();
-        assert_eq!(frozen.since(middle).len(), expected.len() / 2);
-        assert_eq!(frozen.last(Duration::from_secs(3600)).len(), expected.len());
-        frozen.resume().unwrap();
+        let mut merge = copied(&mut recorder);
+        let events: Vec<_> = merge.batch().collect();
+        assert_eq!(numbers(&events), expected);
+        assert!(events.iter().all(|event| event.certainty() == Certainty::Proven && event.record().is_some()));
+        assert!(events.is_sorted_by_key(Event::key));
+        assert_eq!(recorder.complete_from(), None);
     }
 }
 
@@ -72,7 +70,7 @@ fn all_cpus_are_read_back_oldest_first() {
 #[test]
 fn a_ring_of_one_page_keeps_the_newest() {
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 1, Key::Time, &Fence::Auto) else { return };
+    let Some(mut recorder) = recorder(&map, 1, &Fence::Auto) else { return };
     let fit = foreign::page_size() as i64 / 32;
     let mut written = 0;
     for more in [fit - 1, 1, 1, 1, 7, fit, 3 * fit + 5] {
@@ -80,11 +78,12 @@ fn a_ring_of_one_page_keeps_the_newest() {
             written += 1;
             assert_eq!(program.run_with(0, &[written as u64]).unwrap(), 0);
         }
-        let frozen = recorder.freeze().unwrap();
+        let mut merge = copied(&mut recorder);
+        let events: Vec<_> = merge.batch().collect();
         let kept = written.min(fit);
-        assert_eq!(numbers(&frozen), (written - kept + 1..=written).map(|number| (0, number)).collect::<Vec<_>>());
-        let fourth = frozen.events().nth(3).and_then(|event| event.key());
-        assert_eq!(frozen.complete_from(), fourth.filter(|_| written > fit));
+        assert_eq!(numbers(&events), (written - kept + 1..=written).map(|number| (0, number)).collect::<Vec<_>>());
+        let fourth = events.get(3).and_then(Event::key);
+        assert_eq!(recorder.complete_from(), fourth.filter(|_| written > fit));
     }
 }
 
@@ -93,7 +92,7 @@ fn a_ring_of_one_page_keeps_the_newest() {
 fn records_of_any_length_are_cut_cleanly() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
     let array = Map::array(1024, 1).unwrap();
-    let Some(mut recorder) = recorder(&map, 1, Key::Time, &Fence::Auto) else { return };
+    let Some(mut recorder) = recorder(&map, 1, &Fence::Auto) else { return };
     let sizes = [8, 40, 77, 130, 256, 900];
     let programs = sizes.map(|size| bpf::emitter(&map, &array, size).unwrap());
     let (mut written, mut cut) = (Vec::new(), 0);
@@ -114,44 +113,64 @@ fn records_of_any_length_are_cut_cleanly() {
         });
         let expected = &written[written.len() - fit.count()..];
         cut += u32::from(room > 0 && expected.len() < written.len());
-        let frozen = recorder.freeze().unwrap();
-        assert_eq!(frozen.events().len(), expected.len());
-        for (event, (len, payload)) in frozen.events().zip(expected) {
+        let mut merge = copied(&mut recorder);
+        let events: Vec<_> = merge.batch().collect();
+        assert_eq!(events.len(), expected.len());
+        for (event, (len, payload)) in events.iter().zip(expected) {
             let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
             assert_eq!(record.as_bytes().len(), *len);
             assert_eq!(record.payload().unwrap().get(0..payload.len()).unwrap().to_vec(), *payload);
         }
-        assert_eq!(frozen.complete_from().is_some(), expected.len() < written.len());
+        assert_eq!(recorder.complete_from().is_some(), expected.len() < written.len());
     }
     assert!(cut > 200, "{cut} records that were cut");
 }
 
 #[test]
-fn what_is_written_while_frozen_is_refused_and_counted() {
+fn what_is_written_while_rings_stand_still_is_refused_and_counted() {
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &Fence::Auto) else { return };
+    let Some(mut recorder) = recorder(&map, 4096, &Fence::Auto) else { return };
     let last = *load::online().last().unwrap();
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-    let before = recorder.freeze().unwrap();
+    recorder.handle().pause(Pause::Output).unwrap();
     for _ in 0..5 {
         assert_eq!(program.run_with(0, &[2]).unwrap(), -libc::ENOSPC);
     }
     assert_eq!(program.run_with(last, &[2]).unwrap(), -libc::ENOSPC);
-    assert_eq!(numbers(&before), [(0, 1)], "and is not there");
-    drop(before);
-    let again = recorder.freeze().unwrap();
-    assert_eq!(numbers(&again), [(0, 1)], "nothing was written yet that could tell");
-    let key = again.events().next().unwrap().key();
-    again.resume().unwrap();
+    let mut merge = copied(&mut recorder);
+    let before: Vec<_> = merge.batch().collect();
+    assert_eq!(numbers(&before), [(0, 1)], "nothing was written yet that could tell");
     assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
     assert_eq!(program.run_with(0, &[4]).unwrap(), 0);
-    let frozen = recorder.freeze().unwrap();
+    let mut merge = copied(&mut recorder);
+    let events: Vec<_> = merge.batch().collect();
     let lost = if last == 0 { 6 } else { 5 };
-    assert_eq!(numbers(&frozen), [(0, 1), (0, -lost), (0, 3), (0, 4)]);
-    let (loss, record) = (frozen.events().nth(1).unwrap(), frozen.events().nth(2).unwrap());
+    assert_eq!(numbers(&events), [(0, 1), (0, -lost), (0, 3), (0, 4)]);
+    let (loss, record) = (events[1], events[2]);
     let Item::Lost(said) = loss.item() else { panic!() };
-    assert_eq!((said.after, said.until, said.source), (key, record.key(), Some(0)));
+    assert_eq!((said.after, said.until, said.source), (before[0].key(), record.key(), Some(0)));
     assert_eq!((loss.key(), loss.certainty()), (record.key(), Certainty::Proven));
+}
+
+/// Rings stand still for a copy, and no longer: what is written once `freeze` has returned is in the next copy, and in
+/// the first nothing of it, however late that is read.
+#[test]
+fn recording_goes_on_when_a_copy_is_made() {
+    let Some((map, program)) = echo() else { return };
+    let Some(mut recorder) = recorder(&map, 4096, &Fence::Auto) else { return };
+    let mut written = Vec::new();
+    let mut copies = Vec::new();
+    for number in 0..20 {
+        let cpu = load::online()[number as usize % load::online().len()];
+        assert_eq!(program.run_with(cpu, &[number]).unwrap(), 0, "the rings stand still");
+        written.push((cpu, number as i64));
+        copies.push((recorder.freeze().unwrap(), written.clone()));
+    }
+    drop(recorder);
+    for (rings, written) in copies {
+        let mut merge = reading::merged(rings);
+        assert_eq!(numbers(&merge.batch().collect::<Vec<_>>()), written);
+    }
 }
 
 /// Output that is longer than the ring, and output that is longer than a header can say.
@@ -165,35 +184,26 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         // With pages of 4096 bytes this is sure to overlap itself.
         let size = size.max(if pages == 1 { page as u32 + 900 } else { 0 });
         let big = bpf::emitter(&map, &array, size).unwrap();
-        let Some(mut recorder) = recorder(&map, pages * page, Key::Time, &Fence::Auto) else { return };
+        let Some(mut recorder) = recorder(&map, pages * page, &Fence::Auto) else { return };
         let last = *load::online().last().unwrap();
         (0..10).for_each(|number| assert_eq!(program.run_with(0, &[number]).unwrap(), 0));
         if last != 0 {
             assert_eq!(program.run_with(last, &[77]).unwrap(), 0);
         }
         assert_eq!(big.run_on(0).unwrap(), 0);
-        let frozen = recorder.freeze().unwrap();
-        let damaged = frozen.events().filter(|event| matches!(event.item(), Item::Damage(_))).count();
-        assert!(damaged > 0, "{size} bytes of {fill:#x} in {pages} pages");
-        assert_eq!(
-            frozen.events().filter(|event| last != 0 && event.cpu() == Some(last)).count(),
-            last.min(1) as usize
-        );
-        drop(frozen);
+        let mut merge = copied(&mut recorder);
+        let events: Vec<_> = merge.batch().collect();
+        let damaged = events.iter().any(|event| matches!(event.item(), Item::Damage(_)));
+        assert!(damaged, "{size} bytes of {fill:#x} in {pages} pages");
+        let of_last = events.iter().filter(|event| last != 0 && event.cpu() == Some(last));
+        assert_eq!(of_last.count(), last.min(1) as usize);
         let fit = pages * page / 32;
         (0..fit + 3).for_each(|number| assert_eq!(program.run_with(0, &[number]).unwrap(), 0));
-        let frozen = recorder.freeze().unwrap();
-        let of_zero: Vec<_> = numbers(&frozen).into_iter().filter(|(cpu, _)| *cpu == 0).collect();
+        let numbers = numbers(&copied(&mut recorder).batch().collect::<Vec<_>>());
+        let of_zero: Vec<_> = numbers.into_iter().filter(|(cpu, _)| *cpu == 0).collect();
         let expected = last == 0 || of_zero.len() as u64 == fit;
         assert!(expected && of_zero.iter().map(|(_, number)| *number as u64).eq(3..fit + 3), "{of_zero:?}");
     }
-}
-
-/// The certainties of what a recorder holds, in order, and the last key.
-fn certainties(recorder: &mut Recorder) -> (Vec<Certainty>, Option<u64>) {
-    let frozen = recorder.freeze().unwrap();
-    let last = frozen.events().next_back().and_then(|event| event.key());
-    (frozen.events().map(|event| event.certainty()).collect(), last)
 }
 
 /// Hardware may have drawn the times of an event with `precise_ip`, if the clock is perf's own.
@@ -204,30 +214,30 @@ fn what_was_recorded_by_a_clock_that_proves_nothing_is_assumed() {
         let mut attr = foreign::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES, 1);
         attr.set_precise_ip(1);
         let options = Rings::options().event(&attr).pages(1).clock(clock);
-        let Some(mut recorder) = kernel("open rings", Recorder::open(options, Key::Time, &Fence::Auto)) else {
+        let Some(mut recorder) = kernel("open rings", Recorder::open(options, &Fence::Auto)) else {
             return;
         };
         threads::until("threads were switched", || {
             std::thread::yield_now();
-            let (all, _) = certainties(&mut recorder);
+            let all: Vec<_> = copied(&mut recorder).batch().map(|event| event.certainty()).collect();
             assert!(all.iter().all(|this| *this == certainty), "{clock:?} {all:?}");
             !all.is_empty()
         });
     }
 }
 
-/// A forked child does not resume the rings that its parent reads.
+/// A forked child stops no rings of its parent's, and reads no copy that was made before it was forked.
 #[test]
-fn a_forked_child_resumes_nothing() {
+fn a_forked_child_stops_nothing() {
     apart!();
     let Some((map, program)) = echo() else { return };
-    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &Fence::Auto) else { return };
+    let Some(mut recorder) = recorder(&map, 4096, &Fence::Auto) else { return };
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-    let frozen = recorder.freeze().unwrap();
+    let mut merge = copied(&mut recorder);
     // SAFETY: the child calls nothing but ioctls, if that, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let told = matches!(frozen.resume(), Err(ref error) if error.kind() == ErrorKind::Forked);
+        let told = matches!(recorder.freeze(), Err(ref error) if error.kind() == ErrorKind::Forked);
         // SAFETY: ends the child without running what is the parent's to run.
         unsafe { libc::_exit(if told { 0 } else { 1 }) };
     }
@@ -235,10 +245,9 @@ fn a_forked_child_resumes_nothing() {
     // SAFETY: our child, and a place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child was told");
-    assert_eq!(program.run_with(0, &[2]).unwrap(), -libc::ENOSPC, "still frozen");
-    assert_eq!(numbers(&frozen), [(0, 1)]);
-    drop(frozen);
-    assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+    assert_eq!(program.run_with(0, &[2]).unwrap(), 0, "recording goes on");
+    assert_eq!(numbers(&merge.batch().collect::<Vec<_>>()), [(0, 1)]);
+    assert_eq!(numbers(&copied(&mut recorder).batch().collect::<Vec<_>>()), [(0, 1), (0, 2)]);
 }
 
 /// A program for `sys_enter` that, when this process calls getppid(2) on this CPU, draws the CPU's next number and the
@@ -256,8 +265,8 @@ fn numbered(events: &Map, counters: &Map, cpu: u32, delay: u32) -> io::Result<Pr
     Program::load(bpf::Kind::RawTracepoint, &asm)
 }
 
-/// Under load, every frozen set is in order and undamaged, and each CPU's numbers have holes only at reported losses.
-fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) -> Option<()> {
+/// Under load, every copy is in order and undamaged, and each CPU's numbers have holes only at reported losses.
+fn hammer(bytes: u64, fence: &Fence, rounds: u32, delay: u32) -> Option<()> {
     let _alone = crate::alone();
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
     let counters = Map::array(8 * load::slots(), 1).unwrap();
@@ -267,7 +276,7 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
         .map(|&cpu| kernel("load a BPF program", numbered(&events, &counters, cpu, delay)))
         .collect::<Option<_>>()?;
     let _links: Vec<_> = programs.iter().map(|program| program.attach_raw_tracepoint("sys_enter").unwrap()).collect();
-    let mut recorder = recorder(&events, bytes, key(), fence)?;
+    let mut recorder = recorder(&events, bytes, fence)?;
     let load = load::Load::on(&cpus, |_| load::getppid());
     let until_drawn = |many: u64| {
         let drawn = || cpus.iter().map(|&cpu| counters.lookup_u64(0, 8 * cpu as usize).unwrap());
@@ -279,12 +288,12 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
     // With one CPU, its later records may have overwritten the LOST record before the freeze.
     let lossy = cpus.len() > 1;
     while round < rounds || (lossy && losses == 0 && round < 100 * rounds) {
-        let frozen = recorder.freeze().unwrap();
+        let mut merge = copied(&mut recorder);
         // The last number of each CPU, and what was lost since.
         let mut last: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
         let mut largest = 0;
-        for event in frozen.events() {
+        for event in merge.batch() {
             match event.item() {
                 Item::Record(record) => {
                     let (cpu, payload) = (record.cpu(), record.payload().unwrap());
@@ -312,12 +321,11 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
         }
         // Not more than were drawn; and all of them, except one that is not output yet and losses since the pause.
         sets_of_all += u32::from(last.len() == cpus.len());
-        // Numbers that are drawn while it is frozen are lost; the next record reports that.
+        // Numbers that are drawn while the rings stand still are lost; the next record reports that.
         if round % 8 == 0 {
+            recorder.handle().pause(Pause::Output).unwrap();
             until_drawn(10);
-        }
-        drop(frozen);
-        if round % 8 == 0 {
+            recorder.handle().resume().unwrap();
             until_drawn(10);
         }
         round += 1;
@@ -332,13 +340,10 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
 }
 
 #[test]
-fn under_load_every_frozen_set_is_in_order_and_whole() {
+fn under_load_every_copy_is_in_order_and_whole() {
     // Small rings, which wrap between two stops, and larger ones, which keep the losses of many.
-    let time: fn() -> Key = || Key::Time;
-    for (bytes, key, rounds, delay) in
-        [(1, time, 400, 0), (16 << 10, || Key::Payload(8), 300, 60), (64 << 10, time, 200, 5)]
-    {
-        let Some(()) = hammer(bytes, key, &Fence::Auto, rounds, delay) else { return };
+    for (bytes, rounds, delay) in [(1, 400, 0), (16 << 10, 300, 60), (64 << 10, 200, 5)] {
+        let Some(()) = hammer(bytes, &Fence::Auto, rounds, delay) else { return };
     }
 }
 
@@ -348,21 +353,21 @@ fn under_load_other_fences_do_as_well() {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
         }
-        let Some(()) = hammer(16 << 10, || Key::Payload(8), &fence, 40, 60) else { return };
+        let Some(()) = hammer(16 << 10, &fence, 40, 60) else { return };
     }
 }
 
-/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. A frozen recording does not
-/// change, and a second freeze without writers in between finds the same. Without the fence, writers in flight still
-/// write and publish.
+/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. Each record of a copy is whole.
+/// Without the fence, writers in flight still write over the oldest records while those are copied.
 #[test]
-fn nothing_changes_and_nothing_appears_once_frozen() {
+fn nothing_is_written_while_a_copy_is_made() {
     const SIZE: u32 = 60_000;
     let _alone = crate::alone();
     let Some(events) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
     let cpus = load::online();
     let array = Map::array(SIZE, 1).unwrap();
-    array.update(0, &(0..SIZE).map(|at| (at / 8 * 37) as u8).collect::<Vec<_>>()).unwrap();
+    let pattern: Vec<u8> = (0..SIZE).map(|at| (at / 8 * 37) as u8).collect();
+    array.update(0, &pattern).unwrap();
     // A number, machine-wide, at the begin of all these bytes.
     let mut asm = Asm::new();
     asm.mov(Reg::R6, Reg::R1).load(Reg::R1, Reg::R6, 8).only_if(Reg::R1, libc::SYS_getppid as i32);
@@ -372,7 +377,7 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
     let program = kernel("load a BPF program", Program::load(bpf::Kind::RawTracepoint, &asm));
     let Some(program) = program else { return };
     let _link = program.attach_raw_tracepoint("sys_enter").unwrap();
-    let Some(mut recorder) = recorder(&events, 256 << 10, Key::Time, &Fence::Auto) else { return };
+    let Some(mut recorder) = recorder(&events, 256 << 10, &Fence::Auto) else { return };
     let load = load::Load::on(&cpus, |_| load::getppid());
     // Not on this thread's CPU: it has no writer in flight.
     let mut interrupt = Asm::new();
@@ -382,32 +387,20 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
     interrupt.mov_i(Reg::R0, 0).exit();
     let interrupt = Program::load(bpf::Kind::PerfEvent, &interrupt).unwrap();
     let _clocks: Vec<_> = cpus[1..].iter().map(|&cpu| interrupt.attach_clock(cpu, 1_000_000).unwrap()).collect();
-    // All bytes, and the key and length of each event.
-    let digest = |frozen: &Frozen<'_>| -> Vec<(Option<u64>, usize, u64)> {
-        // All lengths are multiples of 8.
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-        let sum = |bytes: &[u8]| bytes.chunks_exact(8).fold(0u64, |sum, bytes| sum.rotate_left(5) ^ word(bytes));
-        let event = |event: perfweave::Event<'_>| match event.item() {
-            Item::Record(record) => {
-                let (head, tail) = record.as_bytes().as_slices();
-                (event.key(), head.len() + tail.len(), sum(head) ^ sum(tail))
-            }
-            Item::Lost(lost) => (event.key(), 0, lost.count),
-            other => panic!("{other:?}"),
-        };
-        frozen.events().map(event).collect()
-    };
     let mut records = 0;
     load::pinned(cpus[0], || {
         for round in 0..500 {
-            let frozen = recorder.freeze().unwrap();
-            let first = digest(&frozen);
-            records += first.len();
-            // Not resumed.
-            std::mem::forget(frozen);
-            let frozen = recorder.freeze().unwrap();
-            assert_eq!(digest(&frozen), first, "round {round}");
-            drop(frozen);
+            for event in copied(&mut recorder).batch() {
+                match event.item() {
+                    Item::Record(record) => {
+                        let payload = record.payload().unwrap().to_vec();
+                        assert!(payload[8..SIZE as usize] == pattern[8..], "round {round}: written over");
+                        records += 1;
+                    }
+                    Item::Lost(_) => {}
+                    other => panic!("round {round}: {other:?}"),
+                }
+            }
             let before = array.lookup_u64(0, 0).unwrap();
             threads::until("somebody writes", || array.lookup_u64(0, 0).unwrap() >= before + 10);
         }

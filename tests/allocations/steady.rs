@@ -238,7 +238,7 @@ fn a_reader_in_steady_state_allocates_nothing() {
     };
     // Warm-up: its buffers grow, and it lists the CPUs, which it does once a second.
     let (begin, mut rounds) = (Instant::now(), 0);
-    while rounds < 10 || begin.elapsed() < 12 * Reader::TICK {
+    while rounds < 10 || begin.elapsed() < 12 * reading::TICK {
         round();
         rounds += 1;
     }

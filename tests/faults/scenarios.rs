@@ -3,8 +3,8 @@
 use crate::world::{Heard, World, soon};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Layout, Order, Pause, Reader, Record, Recorder, Ring,
-    Rings,
+    Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record, Recorder,
+    Ring, Rings,
 };
 use perfweave_events::EventOptions;
 use perfweave_proofs::Barrier;
@@ -241,14 +241,14 @@ pub(crate) fn reading_ring_buffers(world: &World, heard: &mut Heard) {
     heard.sleeps = status.sleeps.saturating_sub(status.wakes);
 }
 
-/// The recorder is stopped and read three times, and resumed in both ways.
+/// The recorder is stopped and read three times.
 pub(crate) fn recording(world: &World, heard: &mut Heard) {
-    let Some(mut recorder) = heard.hear(Recorder::open(world.options(), Key::Time, &Fence::Auto)) else { return };
+    let Some(mut recorder) = heard.hear(Recorder::open(world.options(), &Fence::Auto)) else { return };
     let mut written = 0;
-    let mut emit = |refused: &[i32]| {
+    let mut emit = || {
         let answers: Vec<_> = world.cpus.iter().map(|cpu| -world.emit(*cpu, 1)).collect();
         written += answers.iter().filter(|answer| **answer == 0).count();
-        assert!(world.forever || answers.iter().all(|answer| *answer == 0 || refused.contains(answer)), "{answers:?}");
+        assert!(world.forever || answers.iter().all(|answer| *answer == 0), "{answers:?}");
         written
     };
     // A CPU was offline, or gets its ring only now. What has failed once is tried again.
@@ -257,24 +257,20 @@ pub(crate) fn recording(world: &World, heard: &mut Heard) {
         let _ = world.announce(world.cpus[0]);
         heard.hear(recorder.follow_cpus());
     }
-    for round in 0..3 {
-        // If dropping could not resume a ring, the next stop does, without an error.
-        let written = emit(if round == 1 { &[libc::ENOSPC] } else { &[] });
+    for _ in 0..3 {
+        let written = emit();
         for _ in 0..2 {
-            let Some(frozen) = heard.hear(recorder.freeze()) else { continue };
-            let records: Vec<_> = frozen.events().filter(|event| event.record().is_some()).collect();
+            // If a ring could not go on, it does after the next stop.
+            let Some(rings) = heard.hear(recorder.freeze()) else { continue };
+            let Some(mut merge) = heard.hear(Merge::new(rings, Order::new())) else { break };
+            merge.refresh(0);
+            let records: Vec<_> = merge.batch().filter(|event| event.record().is_some()).collect();
             assert_eq!(records.len(), written);
             assert!(records.is_sorted_by_key(|event| event.key()));
-            drop(records);
-            if round == 0 {
-                drop(frozen);
-            } else {
-                heard.hear(frozen.resume());
-            }
             break;
         }
     }
-    emit(&[]);
+    emit();
 }
 
 /// One wait for a grace period, tried again once.

@@ -194,9 +194,10 @@ fn a_recorder_is_refused_it_for_a_time(events: &Map, echo: &Program, cpu: u32) {
         _ => Answer::Make,
     };
     let done = supervised(judge, || {
-        let recorder = Recorder::open(Rings::options().bpf_output(events).pages(1), Key::Time, &Fence::Auto);
+        let recorder = Recorder::open(Rings::options().bpf_output(events).pages(1), &Fence::Auto);
         let Some(mut recorder) = kernel("open a recorder", recorder) else { return };
-        assert_eq!(recorder.freeze().unwrap().complete_from(), None);
+        recorder.freeze().unwrap();
+        assert_eq!(recorder.complete_from(), None);
         refused.store(true, Ordering::Relaxed);
         drop(Offline::one(cpu));
         let mut error = None;
@@ -205,16 +206,17 @@ fn a_recorder_is_refused_it_for_a_time(events: &Map, echo: &Program, cpu: u32) {
             error.is_some()
         });
         assert!(is_of_opening(error.as_ref(), cpu), "{error:?}");
-        assert_eq!(recorder.freeze().unwrap().complete_from(), Some(u64::MAX), "nothing is complete");
+        recorder.freeze().unwrap();
+        assert_eq!(recorder.complete_from(), Some(u64::MAX), "nothing is complete");
         refused.store(false, Ordering::Relaxed);
         threads::until("it is traced again", || {
             recorder.follow_cpus().unwrap();
             echo.run_with(cpu, &[1]).unwrap() == 0
         });
-        let frozen = recorder.freeze().unwrap();
-        let written = frozen.events().next_back().unwrap();
-        assert!(written.cpu() == Some(cpu) && frozen.complete_from() < written.key(), "{written:?}");
-        assert!(frozen.complete_from().is_some(), "it was not traced for a time");
+        let mut merge = reading::merged(recorder.freeze().unwrap());
+        let written = merge.batch().last().unwrap();
+        assert!(written.cpu() == Some(cpu) && recorder.complete_from() < written.key(), "{written:?}");
+        assert!(recorder.complete_from().is_some(), "it was not traced for a time");
     });
     kernel("supervise system calls", done);
 }
@@ -426,7 +428,7 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
 
 /// Lets the reader notice which CPUs are online, at its tick.
 fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
-    while let Some(event) = reader.next_timeout(2 * Reader::TICK).unwrap() {
+    while let Some(event) = reader.next_timeout(2 * reading::TICK).unwrap() {
         each(event.event());
     }
 }

@@ -1,7 +1,7 @@
 //! Clocks that stamp records, and those that do not.
 
 use crate::reading;
-use perfweave::{Certainty, Clock, Fence, Key, Order, Reader, Recorder, Rings, sim};
+use perfweave::{Certainty, Clock, Fence, Order, Reader, Recorder, Rings, sim};
 use perfweave_support::{assert_error, echo, kernel, lacks};
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn a_clock_that_can_be_set_back_is_refused() {
         let options = || Rings::options().bpf_output(&map).pages(1).clock(clock);
         let error = options().open().unwrap_err();
         assert_error!(error, InvalidInput, name, "CLOCK_MONOTONIC");
-        assert_error!(Recorder::open(options(), Key::Time, &Fence::Auto).unwrap_err(), InvalidInput, name);
+        assert_error!(Recorder::open(options(), &Fence::Auto).unwrap_err(), InvalidInput, name);
         let adopted = sim::Kernel::new(&[0]).rings().on_clock(clock);
         assert_error!(Reader::new(adopted, Order::new()).unwrap_err(), InvalidInput, name);
     }

@@ -2,7 +2,7 @@
 
 use crate::reading;
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Error, ErrorKind, Fence, Key, Order, Reader, Recorder, RingOptions, Rings};
+use perfweave::{Clock, Error, ErrorKind, Fence, Order, Reader, Recorder, RingOptions, Rings};
 use perfweave_events::{EventOptions, Tracefs};
 use perfweave_support::{apart, assert_error, foreign, kernel, load, threads};
 use std::collections::BTreeMap;
@@ -238,8 +238,8 @@ fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
     });
     assert!(waking > 0);
     assert!(Rings::options().tracepoint("sched:*").open().unwrap().skipped().is_empty());
-    let recorder = Recorder::open(Rings::options().tracepoint("irq_vectors:*"), Key::Time, &Fence::Auto).unwrap();
-    assert_eq!(recorder.skipped().len(), 1);
+    let recorder = Recorder::open(Rings::options().tracepoint("irq_vectors:*"), &Fence::Auto).unwrap();
+    assert_eq!(recorder.rings().skipped().len(), 1);
 }
 
 /// Times that cannot be read in an NMI are refused for events that can come in one.

@@ -1,7 +1,7 @@
 //! Executed programs inherit no file descriptor of the crate. This test runs in its own process, because it lists all
 //! its file descriptors.
 
-use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, Rings, sim};
+use perfweave::{Fence, Hold, Order, Reader, Recorder, Rings, sim};
 use perfweave_events::EventOptions;
 use perfweave_proofs::expedited;
 use perfweave_support::{apart, echo};
@@ -45,7 +45,7 @@ fn nothing_passes_to_other_programs() {
     let mut reader = Reader::new(sim::Kernel::new(&[0]).rings(), Order::new()).unwrap();
     reader.next_timeout(Duration::from_millis(1)).unwrap();
     assert_eq!(passed_on(), before, "simulated");
-    let recorder = Recorder::open(options(), Key::Time, &Fence::Auto).unwrap();
+    let recorder = Recorder::open(options(), &Fence::Auto).unwrap();
     assert_eq!(passed_on(), before, "a recorder");
     drop(recorder);
     let tracepoint = Rings::options().tracepoint("sched:sched_switch").pages(1).open();

@@ -31,7 +31,7 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
         let (looks, sleeps) = (now.refreshes - before.refreshes, now.sleeps - before.sleeps);
         // Independent of the elapsed time: the reader's sleeps grow from a twentieth of a tick to a whole tick. A
         // reader whose sleeps did not grow would sleep six times as often.
-        let most = (begin.elapsed().as_millis() / Reader::TICK.as_millis()) as u64 + 12;
+        let most = (begin.elapsed().as_millis() / reading::TICK.as_millis()) as u64 + 12;
         assert!((1..=most).contains(&sleeps), "{hold}: {sleeps} sleeps, at most {most} are enough");
         assert!(looks <= sleeps + 1, "{hold}: {looks} refreshes for {sleeps} sleeps");
         // A sleep is one call, and a refresh asks which process it is in. A look for new CPUs, at each tick, is two.

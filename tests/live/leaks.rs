@@ -3,7 +3,7 @@
 
 use crate::TIMES;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, sim};
+use perfweave::{Fence, Hold, Order, Reader, Recorder, RingOptions, Rings, sim};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{apart, assert_error, echo, foreign, load, privilege, threads};
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn opening_and_closing(map: &Map, echo: &Program) {
         }
         drop(reader);
         if round.is_multiple_of(100) {
-            drop(Recorder::open(options(map), Key::Time, &Fence::Auto).unwrap());
+            drop(Recorder::open(options(map), &Fence::Auto).unwrap());
         }
     };
     // Warm-up: the allocator and the thread library keep some mappings.

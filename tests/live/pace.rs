@@ -1,5 +1,6 @@
 //! Counts of a reader's refreshes, sleeps and fences. `src/reader/pace.rs` has the same in simulated time.
 
+use crate::reading;
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Status, sim};
 use perfweave_events::EventOptions;
@@ -60,7 +61,7 @@ fn trickling_events_share_their_fences() {
         }
         assert!(reader.status().refreshes >= events, "it refreshed for each");
         let fences = fences.load(Ordering::SeqCst);
-        let allowed = allowed(begin, Reader::TICK, events, WORTH_A_FENCE);
+        let allowed = allowed(begin, reading::TICK, events, WORTH_A_FENCE);
         assert!(fences <= allowed, "{fences} fences for {events} events, allowed are {allowed}");
     }
 }
@@ -211,7 +212,7 @@ fn a_reader_of_the_scheduler_does_not_feed_itself() {
         while begin.elapsed() < Duration::from_secs(1) {
             reader.batch(Duration::from_secs(1)).unwrap().unwrap().for_each(|_| {});
         }
-        is_paced(&hold, &reader.status(), begin, Reader::TICK);
+        is_paced(&hold, &reader.status(), begin, reading::TICK);
     }
 }
 
@@ -220,7 +221,7 @@ fn a_reader_of_the_scheduler_does_not_feed_itself() {
 #[test]
 fn a_task_that_reads_the_scheduler_does_not_feed_itself() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for latency in [Duration::from_millis(20), Reader::TICK] {
+    for latency in [Duration::from_millis(20), reading::TICK] {
         for hold in rules() {
             let Some(rings) = scheduler() else { return };
             runtime.block_on(async {
@@ -281,7 +282,7 @@ fn a_small_ring_does_not_feed_itself() {
         // of them may stay in the ring, and a third fence follows the second at once. Then all of them are beyond the
         // mark and copied out.
         let for_room = if bytes == 4096 { 2 } else { 1 };
-        let allowed = for_room * allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
+        let allowed = for_room * allowed(begin, reading::TICK, 0, WORTH_A_FENCE);
         let fences = fences.load(Ordering::SeqCst);
         assert!(fences <= allowed, "{bytes} bytes: {fences} fences, allowed are {allowed}");
     }

@@ -2,7 +2,7 @@
 //! because that applies to the whole process.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings};
+use perfweave::{Error, ErrorKind, Fence, Hold, Order, Reader, Recorder, RingOptions, Rings};
 use perfweave_events::EventOptions;
 use perfweave_support::bpf::Map;
 use perfweave_support::{apart, assert_error, echo, foreign, kernel, load, needs, number_behind, privilege, threads};
@@ -363,11 +363,7 @@ fn each_kind_of_error_is_given() {
         (ErrorKind::Limit, refused(libc::EBUSY).unwrap(), io::ErrorKind::ResourceBusy),
         (ErrorKind::InvalidInput, of(options().slots(|cpu| cpu + (1 << 20))), io::ErrorKind::InvalidInput),
         (ErrorKind::NotFound, of(options().cpus([100_000])), io::ErrorKind::NotFound),
-        (
-            ErrorKind::Unsupported,
-            Recorder::open(options(), Key::Time, &custom).map(drop).unwrap_err(),
-            io::ErrorKind::Unsupported,
-        ),
+        (ErrorKind::Unsupported, Recorder::open(options(), &custom).map(drop).unwrap_err(), io::ErrorKind::Unsupported),
         (ErrorKind::Degraded, degraded(), io::Error::from_raw_os_error(libc::EIO).kind()),
         (ErrorKind::System, refused(libc::EEXIST).unwrap(), io::ErrorKind::AlreadyExists),
     ];

@@ -277,8 +277,9 @@ fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     let by_number = || Order::new().key(Key::Payload(0));
     let error = Reader::new(open(&by_number()), Order::new()).unwrap_err();
     assert_error!(error, InvalidInput, "carry no time to order by");
-    let recorder = Recorder::open(by_number().ring_options().bpf_output(&events), Key::Time, &Fence::Auto);
-    assert_error!(recorder.map(drop).unwrap_err(), InvalidInput, "carry no time to order by");
+    let mut recorder = Recorder::open(by_number().ring_options().bpf_output(&events), &Fence::Auto).unwrap();
+    let error = Reader::new(recorder.freeze().unwrap(), Order::new()).unwrap_err();
+    assert_error!(error, InvalidInput, "carry no time to order by");
 
     // A function may read the time.
     for order in [Order::new(), Order::new().key(Key::with(|record| record.time()))] {

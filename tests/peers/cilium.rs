@@ -7,7 +7,9 @@
 use crate::reading;
 use crate::reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, number, wakes, woken_by};
 use perf_event_open_sys::bindings;
-use perfweave::{Ended, Error, Fence, Handle, Hold, Item, Key, Order, Pause, Reader, Recorder, Rings, Wakeup, sim};
+use perfweave::{
+    Ended, Error, Fence, Handle, Hold, Item, Key, Lost, Order, Pause, Reader, Recorder, Rings, Wakeup, sim,
+};
 use perfweave_events::EventOptions;
 use perfweave_proofs::expedited;
 use perfweave_support::bpf::{self, Map, Program};
@@ -74,8 +76,7 @@ impl Reading {
 }
 
 /// TestPerfReader: BufferSize is a page for a request of a page; after two samples the first Read leaves Remaining >=
-/// 5, the second 0; the next, with a deadline of 4 ms, is DeadlineExceeded. perfweave says exactly what remains: the
-/// second record.
+/// 5, the second 0; the next, with a deadline of 4 ms, is DeadlineExceeded. perfweave does not say what remains.
 #[test]
 fn test_perf_reader() {
     let Some((map, program)) = echo() else { return };
@@ -88,11 +89,10 @@ fn test_perf_reader() {
             assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
         }
         let first = reader.next().unwrap().unwrap();
-        // Header, time, length and 8 bytes, rounded up to 8.
-        assert_eq!((number(&first.event()), first.cpu(), first.remaining()), (5, Some(0), 32));
+        assert_eq!((number(&first.event()), first.cpu()), (5, Some(0)));
         drop(first);
         let second = reader.next().unwrap().unwrap();
-        assert_eq!((number(&second.event()), second.remaining()), (6, 0));
+        assert_eq!(number(&second.event()), 6);
         drop(second);
         let begin = Instant::now();
         reader.set_deadline(Some(begin + millis(4))).unwrap();
@@ -144,7 +144,7 @@ fn test_reader_set_deadline_pending_events() {
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         reader.set_deadline(Some(Instant::now())).unwrap();
         let pending = reader.next().unwrap().unwrap();
-        assert_eq!((number(&pending.event()), pending.remaining()), (1, 0), "{hold}");
+        assert_eq!(number(&pending.event()), 1, "{hold}");
         drop(pending);
         assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
         assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
@@ -288,20 +288,29 @@ fn test_perf_reader_lost_sample() {
     }
 }
 
-/// The numbers that a stopped recorder gives.
-fn recorded(frozen: &perfweave::Frozen<'_>) -> Vec<u64> {
-    let number = |event: perfweave::Event<'_>| Some(event.record()?.payload()?.u64(0).expect("eight bytes"));
-    frozen.events().filter_map(number).collect()
+/// What a recorder holds: numbers and losses, each with its key.
+fn recorded(recorder: &mut Recorder) -> Vec<(Option<u64>, Result<u64, Lost>)> {
+    let mut merge = reading::merged(recorder.freeze().unwrap());
+    let told = merge.batch().map(|event| {
+        let told = event.item().lost().map_or_else(|| Ok(number(&event)), Err);
+        (event.key(), told)
+    });
+    told.collect()
+}
+
+/// The numbers among that.
+fn of_records(recorded: &[(Option<u64>, Result<u64, Lost>)]) -> Vec<u64> {
+    recorded.iter().filter_map(|(_, told)| told.ok()).collect()
 }
 
 /// TestPerfReaderOverwritable: Read before Pause is errMustBePaused; after Pause, samples come from the newest to the
-/// oldest, Remaining -1. A read before the stop does not compile. Events come oldest first, and backwards on request.
+/// oldest, Remaining -1. There is no read before the stop. Events come oldest first, and recording goes on meanwhile.
 #[test]
 fn test_perf_reader_overwritable() {
     let Some((map, program)) = echo() else { return };
     let page = foreign::page_size() as u64;
     let options = Rings::options().bpf_output(&map).pages(1);
-    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    let mut recorder = Recorder::open(options, &Fence::Auto).unwrap();
     let most = page / 32;
     let mut last = 0;
     for round in 1..4 {
@@ -309,17 +318,14 @@ fn test_perf_reader_overwritable() {
             last += 1;
             assert_eq!(program.run_with(0, &[last]).unwrap(), 0, "never full");
         }
-        let frozen = recorder.freeze().unwrap();
+        recorder.handle().pause(Pause::Output).unwrap();
         assert_eq!(program.run_with(0, &[0]).unwrap(), -libc::ENOSPC, "stopped");
-        let numbers = recorded(&frozen);
+        let recorded = recorded(&mut recorder);
+        let numbers = of_records(&recorded);
         // The first record after a stop has a LOST record before it, which takes the place of a record.
-        let lost = frozen.events().filter(|event| matches!(event.item(), Item::Lost(_))).count() as u64;
-        assert_eq!(numbers.len() as u64 + lost, most);
+        assert_eq!(recorded.len() as u64, most);
         assert_eq!(numbers, (last + 1 - numbers.len() as u64..=last).collect::<Vec<_>>(), "the newest, in order");
-        let newest = frozen.events().next_back().and_then(|event| event.record()?.payload()?.u64(0));
-        assert_eq!(newest, Some(last));
-        assert!(frozen.complete_from().is_some(), "older ones were overwritten");
-        drop(frozen);
+        assert!(recorder.complete_from().is_some(), "older ones were overwritten");
     }
 }
 
@@ -328,14 +334,12 @@ fn test_perf_reader_overwritable() {
 fn test_perf_reader_overwritable_empty() {
     let Some((map, program)) = echo() else { return };
     let options = Rings::options().bpf_output(&map).pages(1);
-    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    let mut recorder = Recorder::open(options, &Fence::Auto).unwrap();
     for _ in 0..2 {
-        let frozen = recorder.freeze().unwrap();
-        assert_eq!((frozen.events().count(), frozen.complete_from()), (0, None));
-        frozen.resume().unwrap();
+        assert_eq!((recorded(&mut recorder).len(), recorder.complete_from()), (0, None));
     }
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-    assert_eq!(recorded(&recorder.freeze().unwrap()), [1]);
+    assert_eq!(of_records(&recorded(&mut recorder)), [1]);
 }
 
 /// `perf/ring_test.go`, TestRingBufferReverseReader: a second read after more writes gives the newest records;
@@ -346,36 +350,32 @@ fn test_ring_buffer_reverse_reader() {
     let Some((map, program)) = echo() else { return };
     let most = foreign::page_size() as u64 / 32;
     let options = Rings::options().bpf_output(&map).pages(1);
-    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    let mut recorder = Recorder::open(options, &Fence::Auto).unwrap();
     let write = |numbers: std::ops::Range<u64>| {
         numbers.for_each(|number| assert_eq!(program.run_with(0, &[number]).unwrap(), 0));
     };
     write(0..2);
-    let frozen = recorder.freeze().unwrap();
-    // Read in part.
-    assert_eq!(frozen.events().next().and_then(|event| event.record()?.payload()?.u64(0)), Some(0));
-    let before = frozen.events().next_back().and_then(|event| event.key());
+    let first = recorded(&mut recorder);
+    assert_eq!(of_records(&first), [0, 1]);
+    recorder.handle().pause(Pause::Output).unwrap();
     for _ in 0..2 {
         assert_eq!(program.run_with(0, &[0]).unwrap(), -libc::ENOSPC);
     }
-    drop(frozen);
+    recorder.handle().resume().unwrap();
     write(2..4);
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(recorded(&frozen), [0, 1, 2, 3]);
+    let second = recorded(&mut recorder);
+    assert_eq!(of_records(&second), [0, 1, 2, 3]);
     // Refused records are reported at their place.
-    let lost = frozen.events().nth(2).unwrap();
-    let Item::Lost(loss) = lost.item() else { panic!("{lost:?}") };
-    assert_eq!((loss.count, loss.after, loss.until), (2, before, frozen.events().nth(3).unwrap().key()));
-    drop(frozen);
+    let loss = second[2].1.unwrap_err();
+    assert_eq!((loss.count, loss.after, loss.until), (2, first[1].0, second[3].0));
     // The LOST record takes the place of a record.
     write(4..most - 1);
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!((recorded(&frozen), frozen.events().len() as u64), ((0..most - 1).collect(), most));
-    drop(frozen);
+    let third = recorded(&mut recorder);
+    assert_eq!((of_records(&third), third.len() as u64), ((0..most - 1).collect(), most));
     write(most - 1..most);
-    assert_eq!(recorded(&recorder.freeze().unwrap()), (1..most).collect::<Vec<_>>(), "over the oldest");
+    assert_eq!(of_records(&recorded(&mut recorder)), (1..most).collect::<Vec<_>>(), "over the oldest");
     write(most..2 * most);
-    assert_eq!(recorded(&recorder.freeze().unwrap()), (most..2 * most).collect::<Vec<_>>(), "once, whole");
+    assert_eq!(of_records(&recorded(&mut recorder)), (most..2 * most).collect::<Vec<_>>(), "once, whole");
 }
 
 /// TestPerfReaderClose: Close unblocks a Read within a second; a second Close does nothing; Read after Close fails.
@@ -650,9 +650,7 @@ fn test_perf_event_ring() {
         Wakeup::Events(most + 1),
     ] {
         let options = || Rings::options().bpf_output(&map).pages(1).wakeup(wakeup);
-        for error in
-            [options().open().unwrap_err(), Recorder::open(options(), Key::Time, &Fence::Auto).map(drop).unwrap_err()]
-        {
+        for error in [options().open().unwrap_err(), Recorder::open(options(), &Fence::Auto).map(drop).unwrap_err()] {
             assert_error!(error, InvalidInput, format!("never has {wakeup} unread"));
         }
     }

@@ -1,7 +1,9 @@
 //! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of
 //! the machine.
 
-use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader, sim};
+use perfweave::{
+    Ended, Error, ErrorKind, Event, EventGuard, Fault, Fence, Hold, Item, Merge, Order, Reader, Rings, sim,
+};
 use perfweave_proofs::Epochs;
 use perfweave_support::bpf::Map;
 pub(crate) use perfweave_support::threads::GUARD as LONG;
@@ -15,10 +17,25 @@ pub(crate) fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
 }
 
+/// The default of `Order::latency`.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// What is wrong with bytes that cannot be a record.
+pub(crate) fn fault(event: &Event<'_>) -> Option<Fault> {
+    if let Item::Damage(damage) = event.item() { Some(damage.fault) } else { None }
+}
+
 /// Waits for the next event.
 #[track_caller]
 pub(crate) fn next(reader: &mut Reader) -> EventGuard<'_> {
     reader.next_timeout(LONG).unwrap().expect("it comes")
+}
+
+/// A merge by time of all that these rings have now.
+pub(crate) fn merged(rings: Rings) -> Merge {
+    let mut merge = Merge::new(rings, Order::new()).unwrap();
+    merge.refresh(0);
+    merge
 }
 
 /// Flushes, and gives all events up to the end of the flush.

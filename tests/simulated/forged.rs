@@ -4,7 +4,7 @@
 use crate::reading;
 use crate::{fence, small};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Event, Fault, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
+use perfweave::{Certainty, Clock, Event, Fault, Hold, Item, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::time::Duration;
@@ -101,17 +101,20 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     assert!(!merge.read_losses());
 
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(4 | 1024, true, 0));
-    let mut recorder = kernel.recorder(Key::Time).unwrap();
+    let mut recorder = kernel.recorder().unwrap();
     kernel.lose(0, 4);
     kernel.emit(0, 20, &[1; 8]);
     let head = kernel.head(0).wrapping_sub(32);
     kernel.scribble(0, head, &lost(1000, 30));
     kernel.force_head(0, head);
-    let frozen = recorder.freeze().unwrap();
-    let faults: Vec<_> = frozen.events().filter_map(|event| event.item().damage().map(|damage| damage.fault)).collect();
-    assert_eq!(faults, [Fault::Lost { count: 1000, most: 4 }]);
-    let told: Vec<_> = frozen.events().filter_map(|event| event.item().lost().map(|lost| lost.count)).collect();
-    assert_eq!(told, [4]);
+    let mut merge = reading::merged(recorder.freeze().unwrap());
+    let (mut faults, mut told) = (Vec::new(), Vec::new());
+    merge.batch().for_each(|event| match event.item() {
+        Item::Damage(damage) => faults.push(damage.fault),
+        Item::Lost(lost) => told.push(lost.count),
+        _ => {}
+    });
+    assert_eq!((faults, told), (vec![Fault::Lost { count: 1000, most: 4 }], vec![4]));
 }
 
 /// A LOST record with the count 0, which a lawful kernel writes if one writer interrupts another. It is no event in any
@@ -160,10 +163,9 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
     });
     assert_eq!(all, [1, 1005, 3, 2]);
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(4 | 1024, true, 0));
-    let mut recorder = kernel.recorder(Key::Time).unwrap();
+    let mut recorder = kernel.recorder().unwrap();
     write(&kernel);
-    let frozen = recorder.freeze().unwrap();
-    let all: Vec<_> = frozen.events().map(|event| told(&event)).collect();
+    let all: Vec<_> = reading::merged(recorder.freeze().unwrap()).batch().map(|event| told(&event)).collect();
     assert_eq!(all, [(Some(10), 1), (Some(20), 2), (Some(30), 1005), (Some(30), 3)]);
 }
 
@@ -204,7 +206,7 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
             merge.refresh(clock());
         }
         for event in merge.batch() {
-            if event.item().damage().is_some() {
+            if reading::fault(&event).is_some() {
                 damaged += 1;
                 continue;
             }
@@ -221,28 +223,6 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
     assert_eq!((damaged, seen), if is_damage { (1, 100) } else { (0, 101) }, "{hold}, {ahead} ns");
     assert!(merge.frontier().is_none_or(|frontier| frontier <= clock()), "{hold}");
     true
-}
-
-/// A forged time does not push the newest events out of `Frozen::last`.
-#[test]
-fn the_last_moments_are_not_those_before_a_forged_time() {
-    let clock = || Clock::Monotonic.now().unwrap();
-    for ahead in [SECOND / 2, 900_000] {
-        let kernel = sim::Kernel::backward(&[0, 1], 4096, Layout::new(4 | 1024, true, 0));
-        kernel.set_clock(Clock::Monotonic);
-        let begin = clock();
-        kernel.emit(0, begin, b"real");
-        kernel.emit(1, begin + ahead, b"forged");
-        let mut recorder = kernel.recorder(Key::Time).unwrap();
-        let frozen = recorder.freeze().unwrap();
-        let real = |event: &Event<'_>| {
-            event.record().and_then(|record| record.payload()?.u32(0)) == Some(u32::from_ne_bytes(*b"real"))
-        };
-        // As long ago as the freeze took, at most.
-        let since = Duration::from_nanos(clock() - begin);
-        assert_eq!(frozen.last(since).filter(real).count(), 1, "{ahead} ns ahead");
-        assert_eq!(frozen.events().len(), 2);
-    }
 }
 
 /// An output so long that it overwrites its ring with forged records. The ring is as long as the output, so that it
@@ -326,8 +306,7 @@ fn live_forged_times_harm_no_other_ring() {
                 (0..50).for_each(|n| assert_eq!(forger.echo.run_with(other, &[1000 + round * 50 + n]).unwrap(), 0));
                 reading::all(&mut reader, |event| {
                     let Some(record) = event.record() else {
-                        let damage = event.item().damage();
-                        future += u32::from(damage.is_some_and(|it| matches!(it.fault, Fault::Time { .. })));
+                        future += u32::from(matches!(reading::fault(&event), Some(Fault::Time { .. })));
                         return;
                     };
                     let key = event.key().unwrap();

@@ -617,12 +617,12 @@ fn samples_that_the_processor_lost_are_a_loss_for_other_readers_too() {
     // The second is damage: more than can be.
     assert_eq!(told, [Some(7), None]);
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(4 | 1024, true, 0));
-    let mut recorder = kernel.recorder(Key::Time).unwrap();
+    let mut recorder = kernel.recorder().unwrap();
     assert!(kernel.emit(0, 10, &[0; 8]));
     lose_samples(&kernel, 0, 15, 7);
     assert!(kernel.emit(0, 20, &[0; 8]));
-    let frozen = recorder.freeze().unwrap();
-    let events: Vec<_> = frozen.events().map(|event| self::told(&event)).collect();
+    let mut merge = reading::merged(recorder.freeze().unwrap());
+    let events: Vec<_> = merge.batch().map(|event| self::told(&event)).collect();
     assert_eq!(events, ["10", "lost 7 on 0 in 10..15", "20"]);
 }
 

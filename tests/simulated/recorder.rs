@@ -1,14 +1,16 @@
 //! The flight recorder on simulated rings, which are written backwards over the oldest records.
 
-use crate::text;
+use crate::{reading, text};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Layout, Pause, Recorder, sim};
+use perfweave::{
+    Certainty, Clock, Event, Fault, Fence, Handle, Item, Key, Layout, Merge, Order, Pause, Recorder, Rings, sim,
+};
 use perfweave_events::EventOptions;
-use perfweave_support::{assert_error, threads};
+use perfweave_support::{apart, assert_error, threads};
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 const TID: u64 = 2;
 const TIME: u64 = 4;
@@ -18,34 +20,47 @@ const IDENTIFIER: u64 = 65536;
 /// Header, time, length, and 4 bytes: 24 each.
 fn machine(cpus: &[u32], bytes: usize) -> (sim::Kernel, Recorder) {
     let kernel = sim::Kernel::backward(cpus, bytes, Layout::new(TIME | RAW, true, 0));
-    let recorder = kernel.recorder(Key::Time).unwrap();
+    let recorder = kernel.recorder().unwrap();
     (kernel, recorder)
 }
 
-fn texts(frozen: &Frozen<'_>) -> Vec<String> {
-    frozen.events().map(|event| text(&event)).collect()
+/// What a recorder holds, by these keys.
+fn copied(recorder: &mut Recorder, key: Key) -> Merge {
+    merged(recorder.freeze().unwrap(), key)
+}
+
+fn merged(rings: Rings, key: Key) -> Merge {
+    let mut merge = Merge::new(rings, Order::new().key(key)).unwrap();
+    merge.refresh(0);
+    merge
+}
+
+fn texts(recorder: &mut Recorder) -> Vec<String> {
+    copied(recorder, Key::Time).batch().map(|event| text(&event)).collect()
 }
 
 #[test]
 fn nothing_is_in_rings_that_nobody_wrote_to() {
     let (_kernel, mut recorder) = machine(&[0, 3], 4096);
     for _ in 0..3 {
-        let frozen = recorder.freeze().unwrap();
-        assert_eq!(frozen.events().len(), 0);
-        assert!(frozen.events().next().is_none() && frozen.events().next_back().is_none());
-        assert_eq!(frozen.last(Duration::MAX).len() + frozen.since(0).len(), 0);
-        assert_eq!(frozen.complete_from(), None);
-        frozen.resume().unwrap();
+        assert_eq!((texts(&mut recorder).len(), recorder.complete_from()), (0, None));
     }
 }
 
+/// A copy is the reader's own: whatever becomes of the recorder and its rings, it has what it had.
 #[test]
-fn what_was_written_is_there_as_often_as_one_looks() {
+fn what_was_written_is_in_every_copy() {
     let (kernel, mut recorder) = machine(&[5], 4096);
     assert!(kernel.emit(5, 10, b"only"));
-    for _ in 0..3 {
-        let frozen = recorder.freeze().unwrap();
-        let event = frozen.events().next().unwrap();
+    let copies: Vec<_> = (0..3).map(|_| recorder.freeze().unwrap()).collect();
+    assert_eq!(recorder.complete_from(), None);
+    (20..300).for_each(|time| assert!(kernel.emit(5, time, b"over")));
+    drop((recorder, kernel));
+    for rings in copies {
+        assert!(!rings.are_live() && rings.cpus().eq([5]) && rings.ids().eq([(1000, 0)]));
+        let mut merge = merged(rings, Key::Time);
+        let events: Vec<_> = merge.batch().collect();
+        let [event] = events[..] else { panic!("{events:?}") };
         assert_eq!(
             (event.key(), event.cpu(), event.certainty(), event.late_by()),
             (Some(10), Some(5), Certainty::Proven, 0)
@@ -53,13 +68,20 @@ fn what_was_written_is_there_as_often_as_one_looks() {
         let record = event.record().unwrap();
         assert_eq!((record.cpu(), record.time(), record.kind()), (5, Some(10), bindings::PERF_RECORD_SAMPLE));
         assert_eq!(record.payload().unwrap().to_vec(), b"only");
-        assert_eq!(frozen.events().len(), 1);
-        assert_eq!(frozen.complete_from(), None);
-        // The copy lives on.
-        let copy = event.to_owned();
-        drop(frozen);
-        assert_eq!(text(&copy.as_event()), "only");
     }
+}
+
+/// Recording goes on as soon as `freeze` has returned: what is written then is in the next copy.
+#[test]
+fn recording_goes_on_when_a_copy_is_made() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    kernel.emit(0, 10, b"before");
+    let first = recorder.freeze().unwrap();
+    assert!(kernel.emit(0, 20, b"after") && kernel.emit(1, 15, b"too"), "the rings stand still");
+    let second = recorder.freeze().unwrap();
+    let texts = |rings| merged(rings, Key::Time).batch().map(|event| text(&event)).collect::<Vec<_>>();
+    assert_eq!(texts(first), ["before"]);
+    assert_eq!(texts(second), ["before", "too", "after"]);
 }
 
 #[test]
@@ -72,20 +94,36 @@ fn cpus_are_merged_by_key_then_by_cpu_then_by_age() {
     kernel.emit(2, 70, b"last");
     kernel.emit(300, 20, b"back");
     kernel.emit(0, 60, b"mid");
-    let frozen = recorder.freeze().unwrap();
     let expected = ["back", "0a", "0b", "2a", "2b", "7a", "7b", "300a", "300b", "mid", "last"];
-    assert_eq!(texts(&frozen), expected);
-    let mut backwards: Vec<String> = frozen.events().rev().map(|event| text(&event)).collect();
-    backwards.reverse();
-    assert_eq!(backwards, expected);
-    // From both ends at once, and in an independent clone of the iterator.
-    let mut events = frozen.events();
-    assert_eq!((text(&events.next().unwrap()), text(&events.next_back().unwrap())), ("back".into(), "last".into()));
-    let mut rest = events.clone();
-    assert_eq!((events.len(), events.size_hint()), (9, (9, Some(9))));
-    assert_eq!(events.by_ref().count(), 9);
-    assert!(events.next().is_none() && events.next_back().is_none());
-    assert_eq!(text(&rest.next_back().unwrap()), "mid");
+    assert_eq!(texts(&mut recorder), expected);
+}
+
+/// Losses have their places, as in a ring that is read while it is written.
+#[test]
+fn what_is_lost_is_said() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    kernel.emit(0, 10, b"before");
+    kernel.lose(0, 3);
+    kernel.lose(1, 1);
+    // No LOST record counts it until the next record is written.
+    assert_eq!(texts(&mut recorder), ["before"]);
+    kernel.emit(1, 20, b"first");
+    kernel.emit(0, 30, b"behind");
+    kernel.emit(0, 31, b"more");
+    let mut merge = copied(&mut recorder, Key::Time);
+    let events: Vec<_> = merge.batch().collect();
+    let texts: Vec<_> = events.iter().map(text).collect();
+    assert_eq!(texts, ["before", "lost 1", "first", "lost 3", "behind", "more"]);
+    let losses = events.iter().filter_map(|event| Some((event, event.item().lost()?)));
+    let losses: Vec<_> = losses
+        .map(|(event, lost)| {
+            let place = (event.key(), event.cpu(), event.certainty());
+            assert_eq!(place, (lost.until, Some(lost.cpu), Certainty::Proven));
+            (lost.cpu, lost.count, lost.source, lost.after, lost.until)
+        })
+        .collect();
+    assert_eq!(losses, [(1, 1, Some(0), None, Some(20)), (0, 3, Some(0), Some(10), Some(30))]);
+    assert_eq!(recorder.complete_from(), None, "nothing was overwritten");
 }
 
 /// A writer that is interrupted between clock and output lies after its interrupts, with a smaller key.
@@ -102,9 +140,11 @@ fn writers_that_were_interrupted_come_before_their_interrupts() {
     kernel.emit(0, 150, b"between");
     kernel.end(0);
     kernel.emit(1, 120, b"elsewhere");
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(texts(&frozen), ["interrupted", "elsewhere", "deeper", "deepest", "between"]);
-    assert!(frozen.events().all(|event| event.certainty() == Certainty::Proven));
+    let mut merge = copied(&mut recorder, Key::Time);
+    let events: Vec<_> = merge.batch().collect();
+    let texts: Vec<_> = events.iter().map(text).collect();
+    assert_eq!(texts, ["interrupted", "elsewhere", "deeper", "deepest", "between"]);
+    assert!(events.iter().all(|event| event.certainty() == Certainty::Proven));
 }
 
 #[test]
@@ -114,12 +154,11 @@ fn the_oldest_is_overwritten_and_what_is_left_of_it_is_no_damage() {
     kernel.emit(1, 5, b"else");
     for time in 10..40 {
         kernel.emit(0, time, format!("{time}").as_bytes());
-        let frozen = recorder.freeze().unwrap();
         let mut expected = vec!["else".to_owned()];
         expected.extend(((time - 1).max(10)..=time).map(|time| time.to_string()));
-        assert_eq!(texts(&frozen), expected);
+        assert_eq!(texts(&mut recorder), expected);
         // Too few are left to say from when on the recording is complete.
-        assert_eq!(frozen.complete_from(), (time > 11).then_some(u64::MAX));
+        assert_eq!(recorder.complete_from(), (time > 11).then_some(u64::MAX));
     }
 }
 
@@ -130,11 +169,10 @@ fn a_ring_that_is_exactly_full_was_not_overwritten() {
     let (kernel, mut recorder) = machine(&[0], 256);
     for time in 1..=20u64 {
         kernel.emit(0, time, b"twelve bytes");
-        let frozen = recorder.freeze().unwrap();
-        let keys: Vec<u64> = frozen.events().map(|event| event.key().unwrap()).collect();
+        let keys: Vec<u64> = copied(&mut recorder, Key::Time).batch().map(|event| event.key().unwrap()).collect();
         assert_eq!(keys, (time.saturating_sub(7).max(1)..=time).collect::<Vec<_>>());
         // The fourth: the writers of three may have been interrupted by overwritten records.
-        assert_eq!(frozen.complete_from(), (time > 8).then(|| time - 4));
+        assert_eq!(recorder.complete_from(), (time > 8).then(|| time - 4));
     }
 }
 
@@ -149,47 +187,9 @@ fn what_is_complete_is_said_with_interrupted_writers_in_mind() {
     for time in 140..147 {
         kernel.emit(0, time, b"twelve bytes");
     }
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(frozen.events().next().unwrap().key(), Some(100));
-    assert_eq!(frozen.events().len(), 8);
-    assert!(frozen.complete_from().is_some_and(|from| from > 130), "130 is gone");
-}
-
-#[test]
-fn what_is_written_while_frozen_is_lost_and_said() {
-    let (kernel, mut recorder) = machine(&[0, 1], 4096);
-    kernel.emit(0, 10, b"before");
-    let frozen = recorder.freeze().unwrap();
-    for time in 11..14 {
-        assert!(!kernel.emit(0, time, b"dropped"));
-    }
-    assert!(!kernel.emit(1, 14, b"dropped"));
-    assert_eq!(texts(&frozen), ["before"]);
-    drop(frozen);
-    // No LOST record counts it until the next record is written.
-    assert_eq!(texts(&recorder.freeze().unwrap()), ["before"]);
-    kernel.emit(1, 20, b"first");
-    kernel.emit(0, 30, b"behind");
-    kernel.emit(0, 31, b"more");
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(texts(&frozen), ["before", "lost 1", "first", "lost 3", "behind", "more"]);
-    let losses: Vec<_> = frozen
-        .events()
-        .filter_map(|event| match event.item() {
-            Item::Lost(lost) => {
-                assert_eq!(
-                    (event.key(), event.cpu(), event.certainty()),
-                    (lost.until, Some(lost.cpu), Certainty::Proven)
-                );
-                Some((lost.cpu, lost.count, lost.source, lost.after, lost.until))
-            }
-            _ => None,
-        })
-        .collect();
-    assert_eq!(losses, [(1, 1, Some(0), None, Some(20)), (0, 3, Some(0), Some(10), Some(30))]);
-    assert_eq!(frozen.complete_from(), None, "nothing was overwritten");
-    // A loss is included if its record is.
-    assert_eq!(frozen.since(30).map(|event| text(&event)).collect::<Vec<_>>(), ["lost 3", "behind", "more"]);
+    let keys: Vec<_> = copied(&mut recorder, Key::Time).batch().map(|event| event.key()).collect();
+    assert_eq!((keys[0], keys.len()), (Some(100), 8));
+    assert!(recorder.complete_from().is_some_and(|from| from > 130), "130 is gone");
 }
 
 /// A loss lies before its record, so its record is overwritten first.
@@ -202,34 +202,12 @@ fn a_loss_outlives_its_record() {
     // 32 and 24 bytes, then 96 in a ring of 128: the record of 24 is overwritten.
     kernel.emit(0, 2, b"cut");
     (3..7).for_each(|time| assert!(kernel.emit(0, time, b"kept")));
-    let frozen = recorder.freeze().unwrap();
-    let events: Vec<_> = frozen.events().collect();
+    let mut merge = copied(&mut recorder, Key::Time);
+    let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["lost 1", "kept", "kept", "kept", "kept"]);
-    let Item::Lost(lost) = events[0].item() else { panic!() };
-    assert_eq!(
-        (lost.after, lost.until, events[0].key(), events[0].certainty()),
-        (None, None, None, Certainty::Assumed)
-    );
-}
-
-#[test]
-fn since_and_last_begin_at_a_key() {
-    let (kernel, mut recorder) = machine(&[0, 1], 4096);
-    for time in 1..=50 {
-        kernel.emit((time % 2) as u32, time * 1000, b"any");
-    }
-    let frozen = recorder.freeze().unwrap();
-    let keys = |events: perfweave::Recorded<'_>| events.map(|event| event.key().unwrap() / 1000).collect::<Vec<_>>();
-    assert_eq!(keys(frozen.since(0)), (1..=50).collect::<Vec<_>>());
-    assert_eq!(keys(frozen.since(48_000)), [48, 49, 50]);
-    assert_eq!(keys(frozen.since(48_001)), [49, 50]);
-    assert_eq!(frozen.since(50_001).len() + frozen.since(u64::MAX).len(), 0);
-    assert_eq!(keys(frozen.last(Duration::ZERO)), [50]);
-    assert_eq!(keys(frozen.last(Duration::from_micros(2))), [48, 49, 50]);
-    assert_eq!(keys(frozen.last(Duration::from_nanos(1999))), [49, 50]);
-    assert_eq!(frozen.last(Duration::from_secs(1)).len(), 50);
-    assert_eq!(frozen.last(Duration::MAX).len(), 50);
-    assert_eq!(frozen.since(49_000).rev().map(|event| event.key().unwrap()).collect::<Vec<_>>(), [50_000, 49_000]);
+    // Its own record was no later than the one that is left.
+    let lost = events[0].item().lost().unwrap();
+    assert_eq!((lost.after, lost.until, events[0].key()), (None, Some(3), Some(3)));
 }
 
 /// Busy rings reach back less far than idle ones, and the busiest one decides from when on the recording is complete.
@@ -243,75 +221,28 @@ fn the_busiest_ring_says_from_when_on_all_is_there() {
         }
     }
     kernel.emit(2, 15, b"once");
-    let frozen = recorder.freeze().unwrap();
+    let keys: Vec<u64> = copied(&mut recorder, Key::Time).batch().map(|event| event.key().unwrap()).collect();
     // CPU 0 has 930 to 1000, CPU 1 has 721 to 1001 and so is complete from 841 on.
-    let from = frozen.complete_from().unwrap();
-    assert_eq!(from, 960);
-    assert_eq!(frozen.events().next().unwrap().key(), Some(15));
-    let keys: Vec<u64> = frozen.since(from).map(|event| event.key().unwrap()).collect();
-    assert_eq!(keys, [960, 961, 970, 980, 990, 1000, 1001]);
-}
-
-#[test]
-fn records_without_a_key_stay_with_their_neighbours() {
-    let kernel = sim::Kernel::backward(&[0, 1], 4096, Layout::RAW);
-    let key = Key::with(|record| {
-        let payload: String = record.payload()?.iter().take(3).map(char::from).collect();
-        payload.trim().parse().ok()
-    });
-    let mut recorder = kernel.recorder(key).unwrap();
-    for (cpu, payload) in [
-        (0, b"x  "),
-        (1, b"15 "),
-        (0, b"20 "),
-        (0, b"y  "),
-        (0, b"z  "),
-        (0, b"10 "),
-        (0, b"w  "),
-        (1, b"25 "),
-        (1, b"v  "),
-    ] {
-        kernel.emit(cpu, 1, payload);
-    }
-    let frozen = recorder.freeze().unwrap();
-    // No record is before x: it belongs to the record after it in its ring.
-    assert_eq!(texts(&frozen), ["10", "w", "15", "x", "20", "y", "z", "25", "v"]);
-    for event in frozen.events() {
-        let expected = if text(&event) == "x" { Certainty::Assumed } else { Certainty::Proven };
-        assert_eq!((event.certainty(), event.key().is_some()), (expected, text(&event).len() > 1), "{event:?}");
-    }
-    assert_eq!(frozen.last(Duration::from_nanos(5)).count(), 6, "x is among them");
+    let from = recorder.complete_from().unwrap();
+    assert_eq!((from, keys[0]), (960, 15));
+    assert!(keys.into_iter().filter(|key| *key >= from).eq([960, 961, 970, 980, 990, 1000, 1001]));
 }
 
 /// Without any key, records come by CPU, then by age, and none is proven.
 #[test]
 fn without_any_key_rings_come_one_after_the_other() {
     let kernel = sim::Kernel::backward(&[4, 1], 64, Layout::RAW);
-    let mut recorder = kernel.recorder(Key::with(|_| None)).unwrap();
+    let mut recorder = kernel.recorder().unwrap();
     for n in 0..10 {
         kernel.emit(4, 1, format!("d{n}").as_bytes());
         kernel.emit(1, 1, format!("a{n}").as_bytes());
     }
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(texts(&frozen), ["a6", "a7", "a8", "a9", "d6", "d7", "d8", "d9"]);
-    assert!(frozen.events().all(|event| event.certainty() == Certainty::Assumed && event.key().is_none()));
-    assert_eq!(frozen.complete_from(), Some(u64::MAX));
-}
-
-/// The key function is called once for each record, and not for losses.
-#[test]
-fn a_key_function_is_not_asked_about_losses() {
-    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
-    let key = Key::with(|record| {
-        assert_ne!(record.kind(), bindings::PERF_RECORD_LOST);
-        record.time()
-    });
-    let mut recorder = kernel.recorder(key).unwrap();
-    kernel.pause(0, true);
-    kernel.emit(0, 1, b"drop");
-    kernel.pause(0, false);
-    kernel.emit(0, 2, b"kept");
-    assert_eq!(texts(&recorder.freeze().unwrap()), ["lost 1", "kept"]);
+    let mut merge = copied(&mut recorder, Key::with(|_| None));
+    let events: Vec<_> = merge.batch().collect();
+    assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["a6", "a7", "a8", "a9", "d6", "d7", "d8", "d9"]);
+    assert!(events.iter().all(|event| event.certainty() == Certainty::Assumed && event.key().is_none()));
+    // Nor do these records have a time.
+    assert_eq!(recorder.complete_from(), Some(u64::MAX));
 }
 
 #[test]
@@ -322,8 +253,7 @@ fn other_kinds_have_their_place() {
     kernel.write_other(1, bindings::PERF_RECORD_COMM, 0x2000, &[1; 16]);
     kernel.end(1);
     kernel.emit(0, 3, b"b");
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(texts(&frozen), ["a", "COMM", "b"]);
+    assert_eq!(texts(&mut recorder), ["a", "COMM", "b"]);
 }
 
 /// A CPU that comes online gets a ring, and a place in the order of CPUs.
@@ -335,28 +265,67 @@ fn cpus_that_come_are_followed() {
     recorder.follow_cpus().unwrap();
     kernel.emit(3, 10, b"three");
     kernel.emit(1, 10, b"one");
-    let frozen = recorder.freeze().unwrap();
-    assert_eq!(texts(&frozen), ["one", "three", "five"]);
+    assert_eq!(texts(&mut recorder), ["one", "three", "five"]);
+    recorder.handle().pause(Pause::Output).unwrap();
     assert!(!kernel.emit(3, 11, b"dropped"), "stopped like the others");
 }
 
-/// A handle may resume at any time. What is lent stays as it is: the kernel would write over it.
+/// A handle may resume at any time. What is copied stays as it is meanwhile: the kernel would write over it.
 #[test]
-fn a_handle_resumes_nothing_that_is_lent() {
-    let (kernel, mut recorder) = machine(&[0], 4096);
-    let handle = recorder.handle();
-    kernel.emit(0, 10, b"lent");
-    let frozen = recorder.freeze().unwrap();
-    handle.resume().unwrap();
-    assert!(!kernel.emit(0, 20, b"over"), "it is written while it is lent");
-    assert_eq!(texts(&frozen), ["lent"]);
-    frozen.resume().unwrap();
+fn a_handle_resumes_nothing_that_is_copied() {
+    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
+    let handle: Arc<OnceLock<Handle>> = Arc::default();
+    let (writer, resumes) = (kernel.clone(), Arc::clone(&handle));
+    // The fence is waited for while the rings stand still.
+    let fence = Fence::custom(move || {
+        resumes.get().unwrap().resume().map_err(std::io::Error::from)?;
+        assert!(!writer.emit(0, 20, b"over"), "it is written while it is copied");
+        Ok(())
+    });
+    let mut recorder = kernel.recorder_with(&fence).unwrap();
+    handle.set(recorder.handle()).unwrap();
+    kernel.emit(0, 10, b"copied");
+    assert_eq!(texts(&mut recorder), ["copied"]);
     assert!(kernel.emit(0, 30, b"on"));
-    // A pause by a handle goes on until somebody resumes.
+    // A pause by a handle goes on until somebody resumes, or a copy is made.
+    let handle = recorder.handle();
     handle.pause(Pause::Output).unwrap();
     assert!(!kernel.emit(0, 40, b"paused"));
     handle.resume().unwrap();
     assert!(kernel.emit(0, 50, b"on"));
+    handle.pause(Pause::Output).unwrap();
+    assert_eq!(texts(&mut recorder), ["copied", "lost 1", "on", "lost 1", "on"]);
+    assert!(kernel.emit(0, 60, b"on"));
+}
+
+/// What is far ahead of this machine's clock is damage in a copy, too: another's machine is that of a file alone.
+#[test]
+fn a_time_from_the_future_is_damage() {
+    let now = Clock::Monotonic.now().unwrap();
+    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
+    kernel.set_clock(Clock::Monotonic);
+    let mut recorder = kernel.recorder().unwrap();
+    kernel.emit(0, now, b"real");
+    kernel.emit(0, now + 3_600_000_000_000, b"forged");
+    assert_eq!(texts(&mut recorder), ["real", "damage 32"]);
+}
+
+/// No memory for a copy is an error, and recording goes on.
+#[test]
+fn a_copy_that_memory_does_not_hold_is_an_error() {
+    apart!();
+    let (kernel, mut recorder) = machine(&[0, 1], 64 << 20);
+    kernel.emit(0, 10, b"kept");
+    recorder.handle().pause(Pause::Output).unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+    let (before, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
+    setrlimit(Resource::RLIMIT_AS, size + (100 << 20), most).unwrap();
+    assert_error!(recorder.freeze().map(drop).unwrap_err(), Limit, "no memory for 134217728 bytes");
+    assert!(kernel.emit(0, 20, b"goes on") && kernel.emit(1, 30, b"too"));
+    setrlimit(Resource::RLIMIT_AS, before, most).unwrap();
+    assert_eq!(texts(&mut recorder), ["kept", "goes", "too"]);
 }
 
 /// The pause alone does not wait for writers. `freeze` waits for a writer that has reserved and not yet published.
@@ -372,7 +341,7 @@ fn a_writer_in_flight_is_waited_for() {
     std::thread::scope(|scope| {
         let freezing = scope.spawn(|| {
             told.send(threads::own()).unwrap();
-            recorder.freeze().map(|frozen| texts(&frozen))
+            recorder.freeze()
         });
         let thread = thread.recv().unwrap();
         threads::until("all is paused before the fence", || !kernel.emit(1, 5, b"spin"));
@@ -386,35 +355,13 @@ fn a_writer_in_flight_is_waited_for() {
         // It does not wait for later writers.
         kernel.begin(1, 40);
         kernel.end(0);
-        let texts = freezing.join().unwrap().unwrap();
+        let mut merge = merged(freezing.join().unwrap().unwrap(), Key::Time);
         kernel.end(1);
-        let zero: Vec<_> = texts.iter().filter(|text| *text != "spin").collect();
+        let zero: Vec<_> = merge.batch().map(|event| text(&event)).filter(|text| text != "spin").collect();
         assert_eq!(zero, ["before", "flying"]);
     });
     kernel.emit(0, 50, b"again");
-    assert!(texts(&recorder.freeze().unwrap()).ends_with(&["lost 1".into(), "again".into()]));
-}
-
-/// If `Frozen` is passed to `mem::forget`, the rings stay frozen until the next freeze.
-#[test]
-fn a_freeze_that_is_forgotten_is_taken_up_by_the_next() {
-    let (kernel, mut recorder) = machine(&[0], 4096);
-    kernel.emit(0, 10, b"kept");
-    std::mem::forget(recorder.freeze().unwrap());
-    assert!(!kernel.emit(0, 11, b"dropped"));
-    assert_eq!(texts(&recorder.freeze().unwrap()), ["kept"]);
-    assert!(kernel.emit(0, 12, b"again"));
-}
-
-#[test]
-fn a_key_function_that_panics_leaves_the_recorder_recording() {
-    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
-    let key = Key::with(|record| record.time().inspect(|time| assert_ne!(*time, 13, "on purpose")));
-    let mut recorder = kernel.recorder(key).unwrap();
-    kernel.emit(0, 13, b"bad");
-    assert!(catch_unwind(AssertUnwindSafe(|| recorder.freeze().map(drop))).is_err());
-    (20..20 + 4096 / 24).for_each(|time| assert!(kernel.emit(0, time, b"good")));
-    assert_eq!(recorder.freeze().unwrap().events().len(), 4096 / 24);
+    assert!(texts(&mut recorder).ends_with(&["lost 1".into(), "again".into()]));
 }
 
 /// Invalid sizes: all older records are given up, all newer ones are there, and other rings are not affected.
@@ -428,20 +375,19 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         (11..15).for_each(|time| assert!(kernel.emit(0, time, b"good")));
         kernel.emit(1, 8, b"else");
         kernel.scribble(0, bad.wrapping_add(6), &size.to_ne_bytes());
-        let frozen = recorder.freeze().unwrap();
-        let events: Vec<_> = frozen.events().collect();
-        let expected = ["else", "damage 48", "good", "good", "good", "good"];
+        let mut merge = copied(&mut recorder, Key::Time);
+        let events: Vec<_> = merge.batch().collect();
+        let expected = ["damage 48", "else", "good", "good", "good", "good"];
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
-        let Item::Damage(damage) = events[1].item() else { panic!() };
+        let Item::Damage(damage) = events[0].item() else { panic!() };
         assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
-        assert_eq!((events[1].key(), events[1].certainty()), (None, Certainty::Assumed));
-        assert_eq!(frozen.complete_from(), Some(14), "the older records are missing");
-        drop(frozen);
+        assert_eq!((events[0].key(), events[0].certainty()), (None, Certainty::Assumed));
+        assert_eq!(recorder.complete_from(), Some(14), "the older records are missing");
         // Later output overwrites the bad bytes, and then all records are valid.
         (20..220).for_each(|time| assert!(kernel.emit(0, time, b"new")));
-        let frozen = recorder.freeze().unwrap();
-        assert_eq!(frozen.events().count(), 1 + 4096 / 24);
-        assert!(frozen.events().all(|event| event.record().is_some()));
+        let mut merge = copied(&mut recorder, Key::Time);
+        let records: Vec<_> = merge.batch().map(|event| event.record()).collect();
+        assert!(records.len() == 1 + 4096 / 24 && records.iter().all(Option::is_some));
     }
 }
 
@@ -455,11 +401,11 @@ fn only_what_can_have_been_whole_is_taken_for_cut() {
         // The second from the back: 24 bytes and the 16 of the cut record after it.
         let bad = kernel.head(0).wrapping_add(24 * 41);
         kernel.scribble(0, bad.wrapping_add(6), &size.to_ne_bytes());
-        let frozen = recorder.freeze().unwrap();
-        let first = frozen.events().next().unwrap();
-        assert_eq!(matches!(first.item(), Item::Damage(_)), damaged, "{size}");
-        assert_eq!(frozen.events().len(), 41 + usize::from(damaged));
-        assert_eq!(frozen.complete_from(), Some(62));
+        let mut merge = copied(&mut recorder, Key::Time);
+        let events: Vec<_> = merge.batch().collect();
+        assert_eq!(matches!(events[0].item(), Item::Damage(_)), damaged, "{size}");
+        assert_eq!(events.len(), 41 + usize::from(damaged));
+        assert_eq!(recorder.complete_from(), Some(62));
     }
 }
 
@@ -472,13 +418,13 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     let bad = kernel.head(0);
     kernel.emit(0, 12, b"newer");
     kernel.scribble(0, bad.wrapping_add(16), &1000u32.to_ne_bytes());
-    let frozen = recorder.freeze().unwrap();
-    let events: Vec<_> = frozen.events().collect();
+    let mut merge = copied(&mut recorder, Key::Time);
+    let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "newer"]);
     let Item::Damage(damage) = events[1].item() else { panic!() };
     assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!((damage.bytes.u64(8), events[1].key()), (Some(11), None));
-    assert_eq!(frozen.complete_from(), None, "nothing else is missing");
+    assert_eq!(recorder.complete_from(), None, "nothing else is missing");
 }
 
 /// With any head there is no panic and no endless stream, and records written from there on are found.
@@ -490,17 +436,12 @@ fn wild_heads_harm_nothing_but_their_ring() {
         (0..300).for_each(|time| assert!(kernel.emit(0, time, b"fill")));
         kernel.emit(1, 8, b"else");
         kernel.force_head(0, wild);
-        let frozen = recorder.freeze().unwrap();
-        assert!(frozen.events().len() <= 1 + 4096 / 8);
-        assert_eq!(frozen.events().filter(|event| event.cpu() == Some(1)).count(), 1);
-        assert_eq!(frozen.events().rev().count(), frozen.events().len());
-        drop(frozen);
+        let cpus: Vec<_> = copied(&mut recorder, Key::Time).batch().map(|event| event.cpu()).collect();
+        assert!(cpus.len() <= 1 + 4096 / 8 && cpus.iter().filter(|cpu| **cpu == Some(1)).count() == 1);
         for time in 1000..1004 {
             kernel.emit(0, time, b"new!");
         }
-        let frozen = recorder.freeze().unwrap();
-        let newest: Vec<_> = frozen.events().rev().take(3).map(|event| text(&event)).collect();
-        assert_eq!(newest, ["new"; 3], "head {wild:x}");
+        assert!(texts(&mut recorder).ends_with(&["new".into(), "new".into(), "new".into()]), "head {wild:x}");
     }
 }
 
@@ -511,11 +452,11 @@ fn what_is_written_behind_hostile_bytes_replaces_them() {
     kernel.emit(0, 1, b"old!");
     kernel.scribble(0, kernel.head(0), &[0xff; 24]);
     (2..10).for_each(|time| assert!(kernel.emit(0, time, b"new!")));
-    assert_eq!(texts(&recorder.freeze().unwrap()), ["new"; 2]);
+    assert_eq!(texts(&mut recorder), ["new"; 2]);
     kernel.force_head(0, 0u64.wrapping_sub(6400));
     kernel.emit(0, 20, b"once");
     kernel.emit(0, 21, b"more");
-    assert_eq!(texts(&recorder.freeze().unwrap()), ["once", "more"]);
+    assert_eq!(texts(&mut recorder), ["once", "more"]);
 }
 
 /// Output that is longer than the ring or than a header can say overwrites itself, as in the kernel.
@@ -528,16 +469,14 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         (0..10).for_each(|time| assert!(kernel.emit(0, time, b"fill")));
         kernel.emit(1, 5, b"else");
         kernel.emit(0, 20, &vec![fill; size]);
-        let frozen = recorder.freeze().unwrap();
-        let damaged = frozen.events().filter(|event| matches!(event.item(), Item::Damage(_))).count();
-        assert!(damaged > 0, "{size} bytes in {ring}: {:?}", texts(&frozen));
-        assert_eq!(frozen.events().filter(|event| event.cpu() == Some(1)).count(), 1);
-        drop(frozen);
+        let mut merge = copied(&mut recorder, Key::Time);
+        let events: Vec<_> = merge.batch().collect();
+        assert!(events.iter().any(|event| reading::fault(event).is_some()), "{size} bytes in {ring}: {events:?}");
+        assert_eq!(events.iter().filter(|event| event.cpu() == Some(1)).count(), 1);
         (30..30 + ring as u64 / 16).for_each(|time| assert!(kernel.emit(0, time, b"new")));
-        let frozen = recorder.freeze().unwrap();
-        let expected = ring / 24;
-        assert_eq!(frozen.events().filter(|event| text(event) == "new").count(), expected);
-        assert_eq!(frozen.events().len(), expected + 1);
+        let (texts, expected) = (texts(&mut recorder), ring / 24);
+        assert_eq!(texts.iter().filter(|text| *text == "new").count(), expected);
+        assert_eq!(texts.len(), expected + 1);
     }
 }
 
@@ -569,10 +508,16 @@ enum Seen {
     Lost { cpu: u32, count: u64, after: Option<u64>, until: Option<u64> },
 }
 
+impl Piece {
+    fn key(&self) -> Option<u64> {
+        if let Self::Record { key, .. } = self { *key } else { None }
+    }
+}
+
 impl Model {
     /// One reservation of a writer.
-    fn write(&mut self, key: Option<u64>, payload: &[u8], fields: u64, frozen: bool) -> bool {
-        if self.paused || frozen {
+    fn write(&mut self, key: Option<u64>, payload: &[u8], fields: u64) -> bool {
+        if self.paused {
             self.lost += 1;
             return false;
         }
@@ -599,16 +544,20 @@ impl Model {
     /// The records that come out of this ring, with their sort keys.
     fn expected(&self, cpu: u32, ring: u64) -> Vec<(u64, u32, Seen)> {
         let (left, _) = self.left(ring);
-        let first = left.iter().find_map(|(_, piece)| if let Piece::Record { key, .. } = piece { *key } else { None });
         let mut before = None;
         let mut out = Vec::new();
         let mut rest = left.iter().map(|(_, piece)| piece).peekable();
-        if let Some(Piece::Lost(count)) = rest.peek() {
-            out.push((first.unwrap_or(0), cpu, Seen::Lost { cpu, count: *count, after: None, until: None }));
-            rest.next();
+        if let Some(Piece::Lost(count)) = rest.next_if(|piece| matches!(piece, Piece::Lost(_))) {
+            // Its record is gone. It goes with the next one, unless that has a loss of its own.
+            let until = match left.get(1..3) {
+                Some([_, (_, Piece::Lost(_))]) => None,
+                _ => left.get(1).and_then(|(_, piece)| piece.key()),
+            };
+            out.push((until.unwrap_or(0), cpu, Seen::Lost { cpu, count: *count, after: None, until }));
         }
         while let Some(Piece::Record { key, payload }) = rest.next() {
-            let order = key.or(before).or(first).unwrap_or(0);
+            // Without a key, nor one before it, it comes at once.
+            let order = key.or(before).unwrap_or(0);
             if let Some(Piece::Lost(count)) = rest.peek() {
                 out.push((order, cpu, Seen::Lost { cpu, count: *count, after: before, until: *key }));
                 rest.next();
@@ -621,8 +570,8 @@ impl Model {
     }
 }
 
-/// A frozen recording is a sort of exactly the newest records of each CPU that still fit.
-fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8, u8, u16)]) {
+/// A copy is a sort of exactly the newest records of each CPU that still fit.
+fn a_copy_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8, u8, u16)]) {
     let cpus = [&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]][usize::from(cpus) % 4];
     let ring = 256u64 << (ring % 6);
     let (sample_type, fields) = [(TIME | RAW, 1), (IDENTIFIER | TID | TIME | RAW, 3)][usize::from(layout) % 2];
@@ -630,14 +579,16 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
     // In some layouts one record in five has no key.
     let keyless = layout & 2 != 0;
     let has_key = move |number: u64| !(keyless && number.is_multiple_of(5));
-    let key = Key::with(move |record| {
-        record.time().filter(|_| record.payload().and_then(|payload| payload.u64(0)).is_some_and(has_key))
-    });
-    let mut recorder = kernel.recorder(key).unwrap();
+    let key = || {
+        Key::with(move |record| {
+            record.time().filter(|_| record.payload().and_then(|payload| payload.u64(0)).is_some_and(has_key))
+        })
+    };
+    let mut recorder = kernel.recorder().unwrap();
     let mut models: BTreeMap<u32, Model> = cpus.iter().map(|cpu| (*cpu, Model::default())).collect();
     let (mut clock, mut number) = (1000u64, 0u64);
 
-    let write = |model: &mut Model, cpu: u32, size: u16, number: &mut u64, frozen: bool| {
+    let write = |model: &mut Model, cpu: u32, size: u16, number: &mut u64| {
         let Some((time, wrote)) = model.writers.last_mut() else { return };
         if *wrote && !twice {
             return;
@@ -650,7 +601,7 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
         // A record that is longer than the ring with a loss before it would overwrite itself.
         payload.truncate(ring as usize - 100);
         let written = kernel.write(cpu, &payload);
-        assert_eq!(written, model.write(key, &payload, fields, frozen));
+        assert_eq!(written, model.write(key, &payload, fields));
     };
     for (step, &(kind, cpu, size)) in steps.iter().chain(&[(255, 0, 0)]).enumerate() {
         let cpu = cpus[usize::from(cpu) % cpus.len()];
@@ -663,7 +614,7 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
                 kernel.begin(cpu, clock);
                 model.writers.push((clock, false));
             }
-            6..13 => write(model, cpu, size, &mut number, false),
+            6..13 => write(model, cpu, size, &mut number),
             13..18 if !model.writers.is_empty() => {
                 kernel.end(cpu);
                 model.writers.pop();
@@ -671,7 +622,7 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
             18..28 if model.writers.len() < 4 => {
                 kernel.begin(cpu, clock);
                 model.writers.push((clock, false));
-                write(model, cpu, size, &mut number, false);
+                write(model, cpu, size, &mut number);
                 kernel.end(cpu);
                 model.writers.pop();
             }
@@ -685,26 +636,15 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
                     (0..model.writers.len()).for_each(|_| kernel.end(*cpu));
                     model.writers.clear();
                 }
-                let frozen = recorder.freeze().unwrap();
-                check(&frozen, &models, ring, !twice);
-                // A writer tries to write meanwhile.
-                for _ in 0..size % 5 {
-                    let model = models.get_mut(&cpu).unwrap();
-                    kernel.begin(cpu, clock);
-                    model.writers.push((clock, false));
-                    write(model, cpu, size, &mut number, true);
-                    kernel.end(cpu);
-                    model.writers.pop();
-                }
-                check(&frozen, &models, ring, !twice);
-                if size % 2 == 0 { drop(frozen) } else { frozen.resume().unwrap() }
+                let merge = copied(&mut recorder, key());
+                check(merge, recorder.complete_from(), &models, ring, !twice);
             }
             _ => {}
         }
     }
 }
 
-fn check(frozen: &Frozen<'_>, models: &BTreeMap<u32, Model>, ring: u64, once: bool) {
+fn check(mut merge: Merge, complete_from: Option<u64>, models: &BTreeMap<u32, Model>, ring: u64, once: bool) {
     let mut expected: Vec<_> = models.iter().flat_map(|(cpu, model)| model.expected(*cpu, ring)).collect();
     expected.sort_by_key(|(order, cpu, _)| (*order, *cpu));
     let seen = |event: &Event<'_>| match event.item() {
@@ -717,8 +657,9 @@ fn check(frozen: &Frozen<'_>, models: &BTreeMap<u32, Model>, ring: u64, once: bo
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(frozen.events().len(), expected.len());
-    for (event, (order, _, expected)) in frozen.events().zip(&expected) {
+    let events: Vec<_> = merge.batch().collect();
+    assert_eq!(events.len(), expected.len());
+    for (event, (order, _, expected)) in events.into_iter().zip(&expected) {
         let mut seen = seen(&event);
         // Up to 7 bytes of old memory follow.
         if let (Seen::Record { payload, .. }, Seen::Record { payload: written, .. }) = (&mut seen, expected) {
@@ -728,26 +669,20 @@ fn check(frozen: &Frozen<'_>, models: &BTreeMap<u32, Model>, ring: u64, once: bo
         assert_eq!(&seen, expected, "at {order}");
         assert_eq!(event.late_by(), 0);
     }
-    // From the other end, and from the middle.
-    assert!(frozen.events().rev().map(|event| event.key()).eq(frozen.events().map(|event| event.key()).rev()));
-    if let Some((middle, ..)) = expected.get(expected.len() / 2) {
-        assert_eq!(frozen.since(*middle).len(), expected.iter().filter(|(order, ..)| order >= middle).count());
-    }
     let gone: Vec<_> = models.values().flat_map(|model| &model.pieces[..model.left(ring).1]).collect();
-    assert_eq!(frozen.complete_from().is_none(), gone.is_empty());
-    if let Some(from) = frozen.complete_from()
+    assert_eq!(complete_from.is_none(), gone.is_empty());
+    if let Some(from) = complete_from
         && once
     {
-        let latest =
-            gone.iter().filter_map(|(_, piece)| if let Piece::Record { key, .. } = piece { *key } else { None });
+        let latest = gone.iter().filter_map(|(_, piece)| piece.key());
         assert!(latest.max().is_none_or(|key| key <= from), "complete from {from}, but {gone:?} are gone");
     }
 }
 
 #[test]
-fn what_is_frozen_is_a_sort_of_the_newest_that_fit() {
+fn a_copy_is_a_sort_of_the_newest_that_fit() {
     fn property(cpus: u8, ring: u8, layout: u8, twice: bool, steps: Vec<(u8, u8, u16)>) -> bool {
-        frozen_matches_sort(cpus, ring, layout, twice, &steps);
+        a_copy_matches_sort(cpus, ring, layout, twice, &steps);
         true
     }
     let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
@@ -760,16 +695,15 @@ fn what_is_frozen_is_a_sort_of_the_newest_that_fit() {
 /// The fence guarantees that no writer still writes the bytes that are read, so it must be a real one.
 #[test]
 fn a_fence_of_ones_own_is_refused() {
-    let fence = perfweave::Fence::custom(|| Ok(()));
-    let opened = Recorder::open(perfweave::Rings::options().tracepoint_id(1), Key::Time, &fence);
+    let opened = Recorder::open(Rings::options().tracepoint_id(1), &Fence::custom(|| Ok(())));
     assert_error!(opened.unwrap_err(), Unsupported, "no fence: ");
 }
 
 #[test]
 fn if_the_fence_fails_recording_goes_on() {
     let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
-    let fence = perfweave::Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
-    let mut recorder = kernel.recorder_with(Key::Time, &fence).unwrap();
+    let fence = Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
+    let mut recorder = kernel.recorder_with(&fence).unwrap();
     for time in 0..3 {
         let error = recorder.freeze().map(drop).unwrap_err();
         assert_error!(error, System, "a fence failed: timed out");

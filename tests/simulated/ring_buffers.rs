@@ -412,7 +412,7 @@ fn wild_positions_and_headers_are_damage() {
         for _ in 0..4 {
             prove(&mut merge);
             while let Some(event) = merge.next() {
-                faults.extend(event.item().damage().map(|damage| damage.fault));
+                faults.extend(reading::fault(&event.event()));
             }
         }
         assert_eq!(faults.len(), 1, "{faults:?}");
@@ -430,7 +430,7 @@ fn wild_positions_and_headers_are_damage() {
     assert!(buffers[0].output(&1u64.to_ne_bytes()));
     buffers[0].force_consumed(16);
     prove(&mut merge);
-    let damage = merge.next().and_then(|event| event.item().damage().map(|damage| damage.fault));
+    let damage = merge.next().and_then(|event| reading::fault(&event.event()));
     assert_eq!(damage, Some(Fault::Consumer { from: 0, to: 16 }));
     prove(&mut merge);
     assert!(buffers[0].output(&2u64.to_ne_bytes()));
@@ -511,7 +511,7 @@ fn a_lost_head_holds_nothing_up() {
     let mut reader = Reader::new(rings, order().hold(Hold::Fence(Barrier::Programs.fence()))).unwrap();
     let next = |reader: &mut Reader| {
         let event = reader.next_timeout(std::time::Duration::ZERO).unwrap()?;
-        Some((event.key(), event.item().damage().map(|damage| damage.fault)))
+        Some((event.key(), reading::fault(&event.event())))
     };
     let first = buffers[0].reserve(8).unwrap();
     let other = buffers[1].reserve(8).unwrap();
@@ -631,7 +631,7 @@ fn reading_without_order_stops_at_what_is_busy() {
     let mut faults = Vec::new();
     buffers[1].force_consumed(buffers[1].consumed() + 8);
     let _ = rings.drain(|event| {
-        faults.extend(event.item().damage().map(|damage| damage.fault));
+        faults.extend(reading::fault(&event));
         ControlFlow::<()>::Continue(())
     });
     assert!(matches!(faults[..], [Fault::Consumer { .. }]), "{faults:?}");

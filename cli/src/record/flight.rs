@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::out::{Out, line, say};
 use crate::verify::hex;
 use nix::sys::signal::Signal;
-use perfweave::{Clock, Event, Fence, Handle, Hold, Key, Pause, Recorder};
+use perfweave::{Clock, Event, Fence, Handle, Hold, Order, Pause, Reader, Recorder};
 use perfweave_perf_data::Writer;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -31,9 +31,13 @@ const TICK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Args, last: Duration) -> Outcome {
     let mut child = args.target.start()?;
-    let fence = if let Hold::Fence(fence) = &args.common.hold { fence.clone() } else { Fence::Auto };
-    let mut recorder = Recorder::open(args.options(child.as_ref()), Key::Time, &fence)?;
-    skipped(recorder.skipped());
+    let fence = match &args.common.hold {
+        // No other is known to keep bytes from changing while they are copied.
+        Hold::Fence(fence) if !matches!(fence, Fence::Proof(_)) => fence.clone(),
+        _ => Fence::Auto,
+    };
+    let mut recorder = Recorder::open(args.options(child.as_ref()), &fence)?;
+    skipped(recorder.rings().skipped());
     let (told, hears) = mpsc::sync_channel(WAITING);
     let ear = Ear { told, rings: recorder.handle(), covered: Arc::default() };
     let ends = Arc::new(AtomicBool::new(false));
@@ -165,20 +169,24 @@ impl Flights<'_> {
     fn moments(&mut self, recorder: &mut Recorder, trigger: &Trigger, path: &Path) -> Result<Flight, Failure> {
         // Recording has gone on if the trigger was heard while the file before was written.
         recorder.rings().pause(Pause::Output)?;
-        let mut writer = Writer::create(path, recorder.rings())?;
         self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
-        let frozen = recorder.freeze()?;
+        let rings = recorder.freeze()?;
+        let mut writer = Writer::create(path, recorder.rings())?;
         let from = trigger.time.saturating_sub(u64::try_from(self.last.as_nanos()).unwrap_or(u64::MAX));
         let mut sides = Sides { trigger: trigger.time, before: 0, after: 0 };
-        for event in frozen.since(from) {
-            sides.count(&event);
-            writer.write(&event)?;
+        let mut reader = Reader::new(rings, Order::new())?;
+        let mut time = 0;
+        while let Some(event) = reader.next()? {
+            // One without a time has the place of the one before it.
+            time = event.key().unwrap_or(time);
+            if time >= from {
+                sides.count(&event.event());
+                writer.write(&event.event())?;
+            }
         }
-        let complete_from = frozen.complete_from();
-        frozen.resume()?;
         let written = writer.finish()?;
         // What is missing before the first record that was asked for does not matter.
-        let begin = complete_from.filter(|begin| *begin > from);
+        let begin = recorder.complete_from().filter(|begin| *begin > from);
         let complete = begin.map_or(self.last, |begin| Duration::from_nanos(trigger.time.saturating_sub(begin)));
         Ok(Flight {
             sides,
@@ -295,7 +303,7 @@ impl Flight {
             )?;
         }
         if *lost > 0 {
-            writeln!(out, "  {lost} records are missing, of times in which the rings stood still for a file")?;
+            writeln!(out, "  {lost} records are missing, of times in which the rings stood still for a copy")?;
         }
         out.flush()
     }
@@ -338,20 +346,24 @@ fn on_signals(triggers: &[Signal], ear: Ear, ended: Arc<AtomicBool>) -> Result<(
 mod tests {
     use super::super::trigger::{Ear, Trigger};
     use super::Sides;
-    use perfweave::{Clock, Fence, Key, Layout, Recorder, Rings, sim};
+    use perfweave::{Clock, Fence, Layout, Order, Reader, Recorder, Rings, sim};
     use perfweave_events::EventOptions;
     use std::fs;
     use std::sync::mpsc;
+
+    fn reader(recorder: &mut Recorder) -> Reader {
+        Reader::new(recorder.freeze().unwrap(), Order::new()).unwrap()
+    }
 
     /// What was waited for comes late: the ring has what was after it too.
     #[test]
     fn records_are_counted_on_their_side_of_the_trigger() {
         let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(4 | 1024, true, 0));
-        let mut recorder = kernel.recorder(Key::Time).unwrap();
+        let mut recorder = kernel.recorder().unwrap();
         assert!([1, 5, 6, 7].into_iter().all(|time| kernel.emit(0, time, &[0; 8])));
         for (trigger, words) in [(0, "0 records before it and 4 after it"), (5, "2 records before it and 2 after it")] {
             let mut sides = Sides { trigger, before: 0, after: 0 };
-            recorder.freeze().unwrap().events().for_each(|event| sides.count(&event));
+            reader(&mut recorder).for_each(|event| sides.count(&event)).unwrap();
             assert_eq!(sides.words("it"), words);
         }
     }
@@ -360,7 +372,7 @@ mod tests {
     #[test]
     fn who_hears_a_trigger_stops_the_rings() {
         let options = Rings::options().event_name("page-faults").period(1).user_only().pid(std::process::id());
-        let opened = Recorder::open(options.bytes(1 << 16), Key::Time, &Fence::Auto);
+        let opened = Recorder::open(options.bytes(1 << 16), &Fence::Auto);
         let Some(mut recorder) = perfweave_support::kernel("a recorder of this process", opened) else { return };
         let (told, _hears) = mpsc::sync_channel(1);
         let ear = Ear { told, rings: recorder.handle(), covered: Default::default() };
@@ -370,8 +382,8 @@ mod tests {
         assert!(ear.tell(Trigger::now("a test".into())));
         let stopped = Clock::Monotonic.now().unwrap();
         run();
-        let frozen = recorder.freeze().unwrap();
-        let times: Vec<_> = frozen.events().filter_map(|event| event.key()).collect();
+        let mut times = Vec::new();
+        reader(&mut recorder).for_each(|event| times.extend(event.key())).unwrap();
         assert!(!times.is_empty() && times.iter().all(|time| *time <= stopped), "{stopped}: {times:?}");
     }
 

@@ -62,7 +62,7 @@ pub fn format(rings: &Rings, source: usize) -> Result<String, Error> {
     };
     match source.format() {
         Some(text) => Ok(text.to_owned()),
-        None if !rings.are_live() && source.tracepoint_id().is_some() => {
+        None if rings.are_from_elsewhere() && source.tracepoint_id().is_some() => {
             let cure = "the recording does not bring it, and that of this machine may be another";
             Err(no_format(source.name(), cure))
         }
