@@ -6,7 +6,7 @@ use perfweave::{Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, 
 use perfweave_proofs::Epochs;
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::sleeper::Sleeper;
-use perfweave_support::{assert_error, kernel, load, times, ring_buffer, threads};
+use perfweave_support::{assert_error, kernel, load, ring_buffer, threads, times};
 use std::os::fd::AsFd;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::reading::LONG;
 use perfweave::{AsyncReader, Certainty, Ended, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::futures_util::{FutureExt, StreamExt};
-use perfweave_support::{bpf, echo, kernel, load, times, threads};
+use perfweave_support::{bpf, echo, kernel, load, threads, times};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use crate::reading;
 use perfweave::{Certainty, Ended, Hold, Item, Key, Order, Reader, sim};
 use perfweave_proofs::Epochs;
-use perfweave_support::{assert_error, times, threads};
+use perfweave_support::{assert_error, threads, times};
 use quickcheck::{QuickCheck, TestResult};
 use std::time::{Duration, Instant};
 
