@@ -306,7 +306,7 @@ fn simulated() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let layout = Layout::new(u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME), true, 0);
     let kernel = sim::Kernel::backward(&cpus, 64 << 10, layout);
     let recorder = kernel.recorder()?;
-    let tasks = || -> Result<_, perfweave_events::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let tasks = || -> Result<_, perfweave::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (ours, Tasks { switch, waker, prev, next, woken, .. }) = (tasks()?, tasks()?);
     let emit = move |cpu: u32, kind: u64, writer: u32, parts: &[(&Task, u32)]| {
         let mut data = [0; 64];
