@@ -241,7 +241,7 @@ impl RingOptions {
     /// caller must know that the process still has the number: a child keeps its number until its parent waits for it.
     ///
     /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults
-    /// or hardware, with [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs.
+    /// or hardware, in user space only (`exclude_kernel`). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs.
     /// Opening the rings gives [`ErrorKind::NotFound`] if there is no such process, and [`ErrorKind::Limit`] if its
     /// threads come faster than events can be opened.
     #[doc(alias = "inherit")]

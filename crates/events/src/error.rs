@@ -50,3 +50,25 @@ pub(crate) fn nearest<T: AsRef<str> + Ord>(name: &str, names: impl Iterator<Item
 pub(crate) fn did_you_mean(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
     nearest(name, names).map(|near| format!("did you mean {near}?"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_COMPARED, nearest};
+    use crate::steps::count;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        let near = |name| nearest(name, ["sched_switch", "sched_waking", "sched_wakeup"].into_iter());
+        assert_eq!([near("sched_swtich"), near("tcp_probe")], [Some("sched_switch"), None]);
+    }
+
+    /// A name from elsewhere may have any length, and there may be any number of names beside it.
+    #[test]
+    fn a_hint_costs_no_more_than_it_is_worth() {
+        let long = "x".repeat(64 << 10);
+        assert_eq!(count(|| nearest(&long, std::iter::once(long.as_str()))), (0, None));
+        let name = "y".repeat(60);
+        let others = (0..100_000u32).map(|number| format!("{number:060}"));
+        assert_eq!(count(|| nearest(&name, others)), (MOST_COMPARED as u64, None));
+    }
+}

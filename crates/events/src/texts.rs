@@ -102,3 +102,18 @@ fn returns(source: &Source) -> Option<bool> {
 fn no_format(event: &str, cure: &'static str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{} has no format", short(event))).hinting(cure).about(event)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::of_probe;
+    use crate::Format;
+
+    #[test]
+    fn formats_of_probes_are_formats() {
+        for (returns, own) in [(false, "__probe_ip"), (true, "__probe_ret_ip")] {
+            let format: Format = of_probe(returns).parse().unwrap();
+            assert_eq!(format.field("common_pid").unwrap().offset(), 4);
+            assert!(format.field(own).is_ok() && format.prints_as_the_kernel());
+        }
+    }
+}
