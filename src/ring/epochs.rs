@@ -105,11 +105,6 @@ impl EpochWords {
         Self { memory: EpochMemory::Simulated(words), stride: 1, len }
     }
 
-    /// The error for a CPU that has no word.
-    pub fn too_few(&self, cpu: u32) -> Error {
-        too_few(self.len, cpu)
-    }
-
     /// Whether a program's entering is visible before its clock reading: on x86-64, and in the simulator. Elsewhere
     /// interrupt every CPU before the words are read ([`CpuInterrupt`](crate::CpuInterrupt)).
     pub fn are_ordered(&self) -> bool {

@@ -12,6 +12,7 @@ mod litmus;
 mod loss;
 mod merge_cases;
 mod merge_matches_sort;
+mod proofs;
 #[path = "../../fuzz/src/raw_bytes.rs"]
 mod raw_bytes;
 mod reader;

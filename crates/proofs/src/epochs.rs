@@ -129,7 +129,11 @@ impl Epochs {
         }
         // All CPUs write into a ring of no single CPU. There is a word for each of them.
         match rings.cpus().find(|cpu| *cpu != ANY_CPU && *cpu >= self.words.len()) {
-            Some(cpu) => Err(self.words.too_few(cpu)),
+            Some(cpu) => {
+                let (has, needs) = (self.words.len(), cpu + 1);
+                let message = format!("a map of epochs with {has} elements has none for CPU {cpu}: it needs {needs}");
+                Err(Error::new(ErrorKind::InvalidInput, message))
+            }
             None => Ok(()),
         }
     }
