@@ -19,7 +19,7 @@ mod losses;
 mod opening;
 pub(crate) mod options;
 mod plan;
-mod recording;
+pub(crate) mod recording;
 mod refusal;
 mod ring_buffers;
 mod ring_event;
@@ -66,8 +66,6 @@ pub struct Rings {
     pub(crate) untraced: UntracedCpus,
     clock: Clock,
     started: Option<u64>,
-    /// The first event that is not BPF output.
-    others: Option<Arc<str>>,
     sources: Vec<Source>,
     /// The errors of tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
@@ -203,7 +201,6 @@ impl Rings {
             untraced: UntracedCpus::default(),
             clock,
             started: None,
-            others: None,
             sources: Vec::new(),
             skipped: Vec::new(),
             is_complete: false,
@@ -285,7 +282,7 @@ impl Rings {
 
     /// The first event that is not BPF output. `None` if there is none, or if the writers are not known.
     pub(crate) fn others(&self) -> Option<&str> {
-        self.others.as_deref()
+        self.sources.iter().find(|source| !event_attr::is_bpf_output(&source.attr)).map(Source::name)
     }
 
     /// The text of a source's format, as the file `format` of tracefs has it, by the number that
