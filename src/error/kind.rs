@@ -52,7 +52,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// The kind of an error of the system, if nothing more is known.
-    pub(crate) fn of(source: &io::Error) -> Self {
+    pub fn of(source: &io::Error) -> Self {
         match (source.raw_os_error(), source.kind()) {
             (Some(libc::EMFILE | libc::ENFILE | libc::EDQUOT), _) => Self::Limit,
             (Some(libc::ESRCH), _) => Self::NotFound,

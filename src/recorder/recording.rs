@@ -5,10 +5,10 @@ use crate::proof::contract::Done;
 use crate::proof::fence::Fence;
 use crate::proof::prover::Prover;
 use crate::record::Record;
-use crate::ring::Fault;
+use crate::ring::{Fault, Ring};
 use crate::rings::control::Handle;
 use crate::rings::options::RingOptions;
-use crate::rings::{CpuRing, Recording, Rings};
+use crate::rings::{CpuRing, Recording, Rings, recording};
 use perf_event_open_sys::bindings;
 use std::fmt;
 use std::sync::Arc;
@@ -41,9 +41,9 @@ use std::sync::Arc;
 ///
 /// # Memory
 ///
-/// Recording takes the memory of the rings. A copy takes as much of it as they have records, and what a reader of a
-/// recording takes: see [`Recording`](crate::Recording). It is taken before the rings are stopped, and given back when
-/// the copy is read or dropped.
+/// Recording takes the memory of the rings. A copy takes up to as much, and twice as much while it is made; what its
+/// reader takes [`Recording`](crate::Recording) says. It is looked for before the rings are stopped, and given back as
+/// the copy is read.
 #[doc(alias = "overwrite mode")]
 #[doc(alias = "overwritable")]
 #[doc(alias = "snapshot")]
@@ -111,7 +111,8 @@ impl Recorder {
     }
 
     /// Stops all rings, waits for a grace period, so that all writers are done, copies everything in the rings, and
-    /// lets recording go on. Blocks for the length of a grace period ([`Fence`]) and of the copy.
+    /// lets recording go on; then puts the copy in order. The rings stand still for the length of a grace period
+    /// ([`Fence`]) and of a plain copy of their bytes.
     ///
     /// What is in the rings stays there, so the next call gives it again unless it is overwritten until then. Records
     /// that are written while the rings are stopped are lost, and counted: the first record after them has a
@@ -126,15 +127,23 @@ impl Recorder {
         control.check()?;
         // Memory is looked for before, so that a machine that lacks it is not blind meanwhile.
         let copied = Recording::of(&self.rings).and_then(|copy| {
+            let as_it_lies = |cpu_ring: &CpuRing| recording::allocate(cpu_ring.ring.size(), true);
+            let mut lying = self.rings.cpu_rings.iter().map(as_it_lies).collect::<Result<Vec<_>, _>>()?;
             control.freeze()?;
             self.proof.wait()?;
-            self.copy(copy)
+            // Only this, because the machine is blind meanwhile.
+            for (cpu_ring, (kernel, _)) in self.rings.cpu_rings.iter_mut().zip(&mut lying) {
+                cpu_ring.ring.copy_backward(kernel);
+            }
+            Ok((copy, lying))
         });
-        // No byte of theirs is borrowed any more (I9).
-        self.rings.cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.ring.thaw());
         let thawed = control.thaw();
-        let (copy, complete_from) = copied?;
+        let (mut copy, lying) = copied?;
         thawed?;
+        let mut complete_from = self.rings.untraced.until();
+        for (at, (cpu_ring, (_, ring))) in self.rings.cpu_rings.iter_mut().zip(lying).enumerate() {
+            complete_from = complete_from.max(put_in_order(ring, cpu_ring, &mut copy, at)?);
+        }
         self.complete_from = complete_from;
         Ok(copy.build())
     }
@@ -149,21 +158,12 @@ impl Recorder {
     pub fn complete_from(&self) -> Option<u64> {
         self.complete_from
     }
-
-    /// Copies all rings, and says from when on nothing is missing.
-    fn copy(&mut self, mut copy: Recording) -> Result<(Recording, Option<u64>), Error> {
-        let mut complete_from = self.rings.untraced.until();
-        for (at, cpu_ring) in self.rings.cpu_rings.iter_mut().enumerate() {
-            complete_from = complete_from.max(copy_ring(cpu_ring, &mut copy, at)?);
-        }
-        Ok((copy, complete_from))
-    }
 }
 
-/// Copies everything in a ring, so that the oldest comes first. Returns the time from which on the ring is complete, if
-/// anything was overwritten or skipped.
-fn copy_ring(cpu_ring: &mut CpuRing, copy: &mut Recording, at: usize) -> Result<Option<u64>, Error> {
-    let CpuRing { ring, origin, losses, .. } = cpu_ring;
+/// Writes everything in a ring that is a copy of a CPU's into a recording, so that the oldest comes first. Returns the
+/// time from which on the ring is complete, if anything was overwritten or skipped.
+fn put_in_order(mut ring: Ring, of: &mut CpuRing, copy: &mut Recording, at: usize) -> Result<Option<u64>, Error> {
+    let CpuRing { origin, losses, .. } = of;
     let overwrote = ring.refresh_backward();
     let mut is_whole = !overwrote;
     // Positions of the oldest records so far, and how many records there are.
@@ -214,7 +214,7 @@ fn copy_ring(cpu_ring: &mut CpuRing, copy: &mut Recording, at: usize) -> Result<
     // earlier time. So the oldest record may be that writer's record, while the interrupts' records are overwritten.
     // Overwritten writers interrupted fewer writers than can be nested. So of this many records at least one was begun
     // after them.
-    let time = |at: &u64| Record::at(ring, *at, origin).ok().and_then(|record| record.time()).unwrap_or(u64::MAX);
+    let time = |at: &u64| Record::at(&ring, *at, origin).ok().and_then(|record| record.time()).unwrap_or(u64::MAX);
     Ok(if records < NESTED { Some(u64::MAX) } else { oldest.iter().map(time).max() })
 }
 

@@ -135,6 +135,11 @@ pub(super) fn is_output(attr: &perf_event_attr) -> bool {
     is_software(attr, bindings::PERF_COUNT_SW_BPF_OUTPUT)
 }
 
+/// Whether only BPF programs write through an event. The kernel may write other records by itself.
+pub(super) fn is_bpf_output(attr: &perf_event_attr) -> bool {
+    is_output(attr) && !has_records(attr)
+}
+
 /// Whether an event never writes a record.
 fn is_silent(attr: &perf_event_attr) -> bool {
     let samples = attr.sample_period != 0 && !is_software(attr, bindings::PERF_COUNT_SW_DUMMY);

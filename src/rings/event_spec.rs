@@ -49,7 +49,6 @@ impl EventSpec {
 
     /// Whether only BPF programs write through it.
     pub(super) fn is_bpf_output(&self) -> bool {
-        // The kernel may write other records by itself.
-        attr::is_output(&self.attr) && !attr::has_records(&self.attr)
+        attr::is_bpf_output(&self.attr)
     }
 }

@@ -78,7 +78,6 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     // If something fails, this closes what is in it: slots are emptied first, then rings unmapped, then events closed.
     let mut rings = Rings::empty(plan.clock);
     rings.skipped = skipped;
-    rings.others = plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name));
     rings.sources = plan.events.iter().map(EventSpec::source).collect();
     rings.traced_threads = plan.target.threads()?;
     let mut all = Vec::new();

@@ -16,7 +16,7 @@ mod losses;
 mod opening;
 pub(crate) mod options;
 mod plan;
-mod recording;
+pub(crate) mod recording;
 mod refusal;
 mod ring_buffers;
 mod source;
@@ -62,8 +62,6 @@ pub struct Rings {
     pub(crate) untraced: UntracedCpus,
     clock: Clock,
     started: Option<u64>,
-    /// The first event that is not BPF output.
-    others: Option<Arc<str>>,
     sources: Vec<Source>,
     /// The errors of tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
@@ -199,7 +197,6 @@ impl Rings {
             untraced: UntracedCpus::default(),
             clock,
             started: None,
-            others: None,
             sources: Vec::new(),
             skipped: Vec::new(),
             is_complete: false,
@@ -283,7 +280,7 @@ impl Rings {
     /// The first event that is not BPF output, for a [`Proof`](crate::Proof) of what programs write. `None` if there is
     /// none, or if the writers are not known.
     pub fn others(&self) -> Option<&str> {
-        self.others.as_deref()
+        self.sources.iter().find(|source| !event_attr::is_bpf_output(&source.attr)).map(Source::name)
     }
 
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an

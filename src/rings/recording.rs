@@ -117,10 +117,10 @@ impl Recording {
         (rings.started, rings.sources) = (live.started, live.sources.clone());
         rings.traced_threads.clone_from(&live.traced_threads);
         let mut copy = Self { rings, parts: Vec::new() };
-        // The allocator may promise what is not there.
+        // The allocator may promise what is not there, for the recording and for the bytes as they lie in the rings.
         let bytes = live.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.size()).sum();
-        if Self::available_memory().is_some_and(|available| available < bytes) {
-            return Err(no_memory(bytes));
+        if Self::available_memory().is_some_and(|available| available / 2 < bytes) {
+            return Err(no_memory(2 * bytes));
         }
         for CpuRing { ring, origin, .. } in &live.cpu_rings {
             let part = copy.add(origin.cpu, origin.layout, origin.all().collect(), ring.size())?;
@@ -170,9 +170,7 @@ impl Recording {
     /// The same, up to [`Ring::MAX`].
     pub(crate) fn add(&mut self, cpu: u32, layout: Layout, ids: Sources, bytes: u64) -> Result<usize, Error> {
         let size = bytes.next_power_of_two().max(8);
-        let Some((kernel, ring)) = Ring::in_memory(machine::page_size(), size as usize, None, false) else {
-            return Err(no_memory(size));
-        };
+        let (kernel, ring) = allocate(size, false)?;
         self.parts.push(Part { cpu, layout, ids, kernel, ring, begin: 0, end: 0, counter: Counter::Unknown });
         Ok(self.parts.len() - 1)
     }
@@ -282,6 +280,11 @@ impl Recording {
         }
         rings
     }
+}
+
+/// Memory for a ring of a power of two of bytes. `backward`: to be read from its newest record back.
+pub(crate) fn allocate(size: u64, backward: bool) -> Result<(KernelHalf, Ring), Error> {
+    Ring::in_memory(machine::page_size(), size as usize, None, backward).ok_or_else(|| no_memory(size))
 }
 
 #[cold]

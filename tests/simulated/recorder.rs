@@ -321,8 +321,8 @@ fn a_copy_that_memory_does_not_hold_is_an_error() {
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
     let (before, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
-    setrlimit(Resource::RLIMIT_AS, size + (100 << 20), most).unwrap();
-    assert_error!(recorder.freeze().map(drop).unwrap_err(), Limit, "no memory for 134217728 bytes");
+    setrlimit(Resource::RLIMIT_AS, size + (200 << 20), most).unwrap();
+    assert_error!(recorder.freeze().map(drop).unwrap_err(), Limit, "no memory for 268435456 bytes");
     assert!(kernel.emit(0, 20, b"goes on") && kernel.emit(1, 30, b"too"));
     setrlimit(Resource::RLIMIT_AS, before, most).unwrap();
     assert_eq!(texts(&mut recorder), ["kept", "goes", "too"]);

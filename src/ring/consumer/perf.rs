@@ -243,8 +243,14 @@ impl Ring {
         written > self.size
     }
 
-    /// Stops lending bytes of a ring written backwards.
-    pub(crate) fn thaw(&mut self) {
+    /// Copies everything in a ring written backwards, as it lies there, into another as long. The caller ensures (I9).
+    pub(crate) fn copy_backward(&mut self, kernel: &mut KernelHalf) {
+        self.refresh_backward();
+        let (first, second) = self.bytes(0, self.head).as_slices();
+        kernel.write(self.base, first);
+        kernel.write(self.base.wrapping_add(first.len() as u64), second);
+        kernel.publish(self.base);
+        // Nothing is lent once the kernel writes again.
         (self.head, self.reserved) = (self.tail, self.tail);
     }
 }
