@@ -279,8 +279,8 @@ mod tests {
     }
 
     /// Waits by a function.
-    fn by(mut wait: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> WaitThread {
-        let mut waits = WaitThread::new("custom", Duration::ZERO, move || Ok(move || wait()));
+    fn by(wait: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> WaitThread {
+        let mut waits = WaitThread::new("custom", Duration::ZERO, move || Ok(wait));
         waits.open(None, &done()).unwrap();
         waits
     }
@@ -317,7 +317,7 @@ mod tests {
         let gate = Mutex::new(gate);
         let done = done();
         let wait = move || gate.lock().unwrap().recv().map_err(io::Error::other);
-        let proof = WaitThread::new("custom", Duration::ZERO, move || Ok(move || wait()));
+        let proof = WaitThread::new("custom", Duration::ZERO, move || Ok(wait));
         let mut prover = Prover::new(Box::new(proof), false, &done);
         prover.open(None).unwrap();
         for _ in 0..2 {
