@@ -103,7 +103,7 @@ impl Array {
         &self.places[self.at..self.end]
     }
 
-    /// The place that was yielded last.
+    /// The place that was yielded last, if it is of this block.
     pub(crate) fn before(&self) -> Option<Place> {
         Some(self.places[self.at.checked_sub(1)?])
     }
@@ -161,8 +161,8 @@ impl Array {
         self.plain_end
     }
 
-    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns
-    /// how many. They are put back with smaller places that are not yielded.
+    /// Removes the plain places that a function picks, as if they were yielded, so that nobody asks again. Returns how
+    /// many. They are put back with smaller places that are not yielded.
     pub(crate) fn leave_out(&mut self, mut is_left_out: impl FnMut(Place) -> bool) -> usize {
         self.out.reserve_exact(self.places.len() - self.out.len());
         let mut kept = self.at;
@@ -181,7 +181,7 @@ impl Array {
         left_out
     }
 
-    /// Puts back what was merged and not yielded. Returns how many places of those that were left out.
+    /// Puts back what was merged and not yielded. Returns how many places it put back that were left out.
     pub(crate) fn put_back(&mut self, queues: &mut [Queue], far: &mut Far) -> usize {
         let left = &self.places[self.at..self.end];
         // A queue takes back only what it gave last. So what was left out between others goes back with them.

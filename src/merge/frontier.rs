@@ -27,7 +27,7 @@ pub(crate) struct Frontier {
     /// What releases the keys above the frontier, and the certainty of those that may leave.
     pub(crate) rule: Rule,
     pub(crate) certainty: Certainty,
-    /// The frontier: the largest key that the rule releases.
+    /// The largest key that the rule releases. With a cap less may leave.
     pub(crate) key: Option<u64>,
     /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if
     /// nothing was found.
@@ -58,8 +58,8 @@ impl Frontier {
         self.found = self.found.max(largest);
     }
 
-    /// Records a refresh of all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
-    /// clock reading taken before the first head was loaded.
+    /// Records a refresh of all heads. `largest` is the largest key found: if keys are times, no later than the
+    /// clock. `now` is a clock reading taken before the first head was loaded.
     pub(crate) fn refreshed(&mut self, largest: Option<u64>, now: u64) {
         self.refreshed_in_part(largest);
         self.seen = self.seen.max(largest);

@@ -5,9 +5,9 @@
 //! its oldest record.
 //!
 //! A place whose key is not smaller than those before it is appended. Any other is *out of order*: it is put among the
-//! last few places by shifting them. If its own place is farther away, it goes into a heap that all rings share. So the
-//! first places of the queue lie near the tail, and what is in the heap lies behind a place of the queue that is yielded
-//! later.
+//! last few places by shifting them. If it belongs farther away, or its key may be smaller than one of its ring in the
+//! heap, it goes into a heap that all rings share. So the first places of the queue lie near the first bytes of the ring
+//! that are not given back, and what is in the heap lies behind a place of the queue that is yielded later.
 
 use crate::instrument::step;
 use crate::merge::blocks::{Block, Blocks, Pieces};
@@ -17,8 +17,7 @@ use binary_heap_plus::{BinaryHeap, MinComparator};
 /// Places of all rings that are out of order, and whose places in their queues are far away.
 pub(crate) type Far = BinaryHeap<Place, MinComparator>;
 
-/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than
-/// these.
+/// If fewer of the longest records than these are a share, the places that a merge takes are counted, up to as many.
 const FEW: usize = 64;
 
 /// The part by which each refresh reduces the remembered length of the longest record. Half is left after 44 refreshes.
@@ -48,7 +47,8 @@ pub(crate) struct Queue {
     pub(crate) share: u64,
 }
 
-// All counts say what is in the queue: what the merge has taken out and not yielded yet is the array's.
+// All counts say what is in the queue: what the merge has taken out and not yielded yet is the array's. A loose loss is
+// in both.
 impl Queue {
     pub(crate) fn new(ring_index: usize) -> Self {
         Self {
@@ -113,7 +113,8 @@ impl Queue {
 
     // What comes in.
 
-    /// Adds a place, which lies behind all others of its ring.
+    /// Adds a place, which lies behind all others of its ring. None of these may be in the array: a place that is put back
+    /// comes before all others.
     #[inline]
     pub(crate) fn add(&mut self, place: Place, far: &mut Far) {
         if self.blocks.is_empty() || place.key >= self.back {
@@ -192,8 +193,8 @@ impl Queue {
         }
     }
 
-    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as
-    /// many are owed, or a record more.
+    /// How many places to merge at a time: about as many bytes as are given back to the kernel at a time. So it lacks no
+    /// more than twice as many, or a record more.
     #[inline]
     fn part(&self) -> usize {
         let part = self.share / self.longest.max(1);
@@ -221,7 +222,7 @@ impl Queue {
         self.longest -= self.longest / FORGOTTEN;
     }
 
-    /// A ring came before this one.
+    /// A ring came before this one. The places in the heap are moved by the caller. None is in the array.
     pub(crate) fn move_ring_index(&mut self) {
         self.ring_index += 1;
         self.blocks.move_ring_index();
@@ -234,7 +235,7 @@ impl Queue {
         self.blocks.blocks()
     }
 
-    /// Frees memory that was not needed since the last call.
+    /// Frees memory that was not needed since the last call. None of its places may be in the array.
     pub(crate) fn shrink(&mut self) {
         self.blocks.shrink();
     }

@@ -5,7 +5,7 @@
 //! | [`Hold::Fence`](crate::Hold::Fence) | a proof | what is proven |
 //! | [`Hold::Dense`](crate::Hold::Dense) | its turn; behind a missing number, a proof | each next number, and what is proven |
 //! | [`Hold::Lag`](crate::Hold::Lag) | a time | what is older than the clock less the lag |
-//! | [`Hold::None`](crate::Hold::None) | nothing | what was found |
+//! | [`Hold::None`](crate::Hold::None) | the next refresh of all rings | what such refreshes have seen |
 //!
 //! A new rule is a variant here and of [`Hold`](crate::Hold), and a row in docs/guide/hold_rules.md. The
 //! [`Frontier`](crate::merge::frontier::Frontier) has the keys that a rule goes by.
@@ -21,16 +21,16 @@ pub(crate) enum Rule {
     Number { first: Option<u64> },
     /// This time after its key, by the rings' clock.
     Time(Duration),
-    /// The refresh that finds it.
+    /// The next refresh of all rings.
     Nothing,
 }
 
 /// What is known after a refresh of all rings.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// The largest key of all refreshes. The clock has passed it, if the keys are times.
+    /// The largest key of all refreshes of all rings. The clock has passed it, if the keys are times.
     pub(crate) seen: Option<u64>,
-    /// What a proof has proven that ended since the last refresh.
+    /// What a proof has proven that ended since the last such refresh.
     pub(crate) proven: Option<u64>,
     /// A clock reading taken before the first head was loaded. Only for a rule that awaits a time.
     pub(crate) now: u64,

@@ -1,5 +1,5 @@
-//! Files that are written by paths that users give, and that only their user may read: recordings, and what the program
-//! makes of them. The program has this file as a module too (cli/src/main.rs), so it uses nothing else of the crate.
+//! Files that are written by paths that users give, and that only their user may read: recordings, and what programs
+//! make of them.
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl, readlinkat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
@@ -14,12 +14,13 @@ const MOST_LINKS: usize = 40;
 /// Creates a file for writing that only its user may read, or empties a regular one of that user, or opens what is
 /// there and no file. `None` if what is there is not wanted. Never waits for a reader. A file that others could open
 /// until now is replaced: who has opened it has the old one. One that this process was given open is made private where
-/// it is.
+/// it is. A [`Writer`](crate::Writer) creates its file so; this is for what a program makes of a recording.
 ///
+/// # Errors
 /// `PermissionDenied` if another user could read it, because it belongs to them, or has a say in what it is, by a link
 /// at the last place of the path. Links at the other places are followed: who may write in a folder of the path has a
 /// say in all that is behind it.
-pub(crate) fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Option<File>> {
+pub fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Option<File>> {
     let Place { path, flags, is_own } = Place::behind_links(path)?;
     // Looked at before, because opening a device has effects. Looked at again when it is open.
     match fs::metadata(&path).map(|there| is_wanted(there.file_type())) {

@@ -93,6 +93,7 @@ mod verify;
 mod writer;
 
 pub use build_id::build_ids;
+pub use created::create;
 pub use members::Members;
 pub use names::Names;
 pub use open::{aux, open, unfinished};
