@@ -48,6 +48,8 @@ pub(crate) struct Array {
     left: Vec<Left>,
     /// Places of the block that were left out.
     out: Vec<Place>,
+    /// Which places are to be left out. Reused.
+    picked: Vec<bool>,
 }
 
 /// A queue that is merged. Aligned so that one is found by a shift.
@@ -73,8 +75,8 @@ struct Left {
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
         let (at, end, plain_end, others_end, bits) = Default::default();
-        let (places, tree, far, sources, left, out) = Default::default();
-        let mut array = Self { places, at, end, plain_end, others_end, bits, tree, far, sources, left, out };
+        let (places, tree, far, sources, left, out, picked) = Default::default();
+        let mut array = Self { places, at, end, plain_end, others_end, bits, tree, far, sources, left, out, picked };
         array.resize(rings);
         array
     }
@@ -161,19 +163,24 @@ impl Array {
         self.plain_end
     }
 
-    /// Removes the plain places that a function picks, as if they were yielded, so that nobody asks again. Returns how
-    /// many. They are put back with smaller places that are not yielded.
-    pub(crate) fn leave_out(&mut self, mut is_left_out: impl FnMut(Place) -> bool) -> usize {
+    /// Says that so many of the next places are plain, as [`Array::set_plain`] does, and removes those that a function
+    /// picks, as if they were yielded, so that nobody asks again. Returns how many. They are put back with smaller
+    /// places that are not yielded.
+    pub(crate) fn leave_out(&mut self, plain: usize, is_left_out: impl FnMut(Place) -> bool) -> usize {
+        // First, because the function may panic: nothing has changed then, and it is asked again.
+        self.picked.clear();
+        self.picked.extend(self.places[self.at..self.at + plain].iter().copied().map(is_left_out));
+        self.set_plain(plain);
         self.out.reserve_exact(self.places.len() - self.out.len());
         let mut kept = self.at;
         for at in self.at..self.end {
             let place = self.places[at];
             // Others are looked at when they are picked.
-            if at >= self.plain_end || !is_left_out(place) {
+            if self.picked.get(at - self.at).is_some_and(|picked| *picked) {
+                self.out.push(place);
+            } else {
                 self.places[kept] = place;
                 kept += 1;
-            } else {
-                self.out.push(place);
             }
         }
         let left_out = self.end - kept;

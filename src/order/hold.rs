@@ -75,7 +75,7 @@ impl Default for Hold {
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fence(Fence::Proof(make)) => f.write_str(make().name()),
+            Self::Fence(Fence::Proof(name, _)) => f.write_str(name),
             Self::Fence(_) => f.write_str("fence"),
             Self::Dense { .. } => f.write_str("dense"),
             // As `Duration` writes it, but in ASCII.

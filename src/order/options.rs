@@ -171,9 +171,11 @@ impl Order {
     }
 
     /// Leaves out records, such as those about the tracer alone: the package perfweave-events does that, by
-    /// `without_self`. The last filter holds. Nothing is left out of a recording.
+    /// `without_self`. The last filter holds. Nothing is left out of a recording,
+    /// but for the copy of a [`Recorder`](crate::Recorder).
     ///
-    /// A reader makes the filter of its rings. The filter says of each record whether it is left out. It can ask whether
+    /// A reader makes the filter of its rings. The filter says of a record whether it is left out, and always the same:
+    /// it is asked again of what it did not leave out. If it panics, the record is asked about again. It can ask whether
     /// a thread that reads these rings, or waits for their fences, had a number when the record was written. A reader
     /// knows a thread from that thread's first refresh on ([`Reader::threads`](crate::Reader::threads)).
     ///

@@ -272,12 +272,10 @@ impl Stream {
         }
         let all = self.array.are_plain() && last.key < end;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
-        self.array.set_plain(plain);
-        if let Some(leaving) = &mut self.leaving {
-            let tracers = &self.tracers;
-            let left_out = self.array.leave_out(|place| leaving.leaves_out(tracers, &plain_record(cpu_rings, place)));
-            self.counts.left_out += left_out as u64;
-        }
+        let Some(leaving) = &mut self.leaving else { return self.array.set_plain(plain) };
+        let (tracers, record) = (&self.tracers, |place| plain_record(cpu_rings, place));
+        let left_out = self.array.leave_out(plain, |place| leaving.leaves_out(tracers, &record(place)));
+        self.counts.left_out += left_out as u64;
     }
 
     /// Takes the picked record without yielding it, if it is to be left out.
@@ -383,11 +381,9 @@ impl Stream {
     #[cold]
     #[inline(never)]
     fn leave_out_picked(&mut self, cpu_rings: &[CpuRing]) -> bool {
-        // It comes back, since nothing else is done with it meanwhile.
-        let Some(mut leaving) = self.leaving.take() else { return false };
-        let record = self.picked_record(cpu_rings);
-        let is_left_out = record.is_some_and(|record| leaving.leaves_out(&self.tracers, &record));
-        self.leaving = Some(leaving);
+        let (record, tracers) = (self.picked_record(cpu_rings), &self.tracers);
+        let Some((leaving, record)) = self.leaving.as_mut().zip(record) else { return false };
+        let is_left_out = leaving.leaves_out(tracers, &record);
         if is_left_out {
             self.counts.left_out += 1;
             self.take_other();

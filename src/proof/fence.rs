@@ -48,21 +48,22 @@ pub enum Fence {
     /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
     /// BPF map.
     Map,
-    /// A proof of your own, or of the package perfweave-proofs: see [`Proof`]. The function makes one for each reader.
-    Proof(Arc<dyn Fn() -> Box<dyn Proof> + Send + Sync>),
+    /// A proof of your own, or of the package perfweave-proofs: its name, and what makes one for each reader. See
+    /// [`Proof`] and [`Fence::proof`].
+    Proof(&'static str, Arc<dyn Fn() -> Box<dyn Proof> + Send + Sync>),
 }
 
 impl Fence {
-    /// [`Fence::Proof`] from a function that makes a proof for each reader.
-    pub fn proof<P: Proof + 'static>(make: impl Fn() -> P + Send + Sync + 'static) -> Self {
-        Self::Proof(Arc::new(move || Box::new(make())))
+    /// [`Fence::Proof`] from a function that makes a proof for each reader. `name`: what the rule prints as.
+    pub fn proof<P: Proof + 'static>(name: &'static str, make: impl Fn() -> P + Send + Sync + 'static) -> Self {
+        Self::Proof(name, Arc::new(move || Box::new(make())))
     }
 
     /// A grace period of your own, on a [`WaitThread`]: the function returns once every record whose key was drawn
     /// before the call is published. `sim` has such a fence for its rings.
     pub fn custom(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         let wait = Arc::new(wait);
-        Self::proof(move || {
+        Self::proof("custom", move || {
             let wait = Arc::clone(&wait);
             WaitThread::new("custom", CUSTOM, move || Ok(move || wait()))
         })
@@ -75,15 +76,17 @@ impl Fence {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
-        self.open_beside(&Done::default())
+        self.open_beside(None, &Done::default())
     }
 
-    /// The same for a [`Proof`] that uses grace periods: their threads count as its reader's, and their end wakes it.
+    /// The same for a [`Proof`] that uses other proofs: give what its [`open`](Proof::open) got. Their threads count as
+    /// its reader's, and their end wakes it.
     ///
     /// # Errors
-    /// As [`Fence::open`].
-    pub fn open_beside(&self, done: &Done) -> Result<GracePeriods, Error> {
-        self.start(None, done).map(GracePeriods)
+    /// As [`Fence::open`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if it proves nothing for these
+    /// rings.
+    pub fn open_beside(&self, rings: Option<&Rings>, done: &Done) -> Result<GracePeriods, Error> {
+        self.start(rings, &done.beside()).map(GracePeriods)
     }
 
     /// Opens the proof that it asks for, for rings if there are any.
@@ -100,7 +103,7 @@ impl Fence {
             Self::Auto => kernel(Wanted::Any),
             Self::Membarrier => kernel(Wanted::Membarrier),
             Self::Map => kernel(Wanted::Map),
-            Self::Proof(make) => (make(), false),
+            Self::Proof(_, make) => (make(), false),
         };
         Prover::new(proof, is_hurried, done)
     }
@@ -115,7 +118,7 @@ impl fmt::Debug for Fence {
             Self::Auto => f.write_str("Auto"),
             Self::Membarrier => f.write_str("Membarrier"),
             Self::Map => f.write_str("Map"),
-            Self::Proof(make) => f.debug_tuple("Proof").field(&make().name()).finish(),
+            Self::Proof(name, _) => f.debug_tuple("Proof").field(name).finish(),
         }
     }
 }

@@ -35,13 +35,14 @@ pub(crate) struct Prover {
 impl Prover {
     /// `is_hurried`: it is a grace period of the kernel, which waits for CPUs to switch.
     pub(crate) fn new(proof: Box<dyn Proof>, is_hurried: bool, done: &Done) -> Self {
-        let is_asked = proof.nap().is_some();
-        Self { proof, done: done.clone(), is_asked, is_under_way: false, begun: None, is_hurried, visits: None }
+        Self { proof, done: done.clone(), is_asked: false, is_under_way: false, begun: None, is_hurried, visits: None }
     }
 
     /// Opens the proof, for rings if there are any. Before everything else.
     pub(crate) fn open(&mut self, rings: Option<&Rings>) -> Result<(), Error> {
-        self.proof.open(rings, &self.done)
+        self.proof.open(rings, &self.done)?;
+        self.is_asked = self.proof.nap().is_some();
+        Ok(())
     }
 
     pub(crate) fn name(&self) -> &'static str {

@@ -85,8 +85,7 @@ pub(crate) enum Turn {
 /// The shortest sleep while a reservation is busy.
 const COMMIT_NAP: Duration = Duration::from_micros(50);
 
-/// How far apart proofs of reservations are in a rush: as far as with interrupts
-/// ([`Barrier::Interrupts`](crate::Barrier::Interrupts)).
+/// How far apart proofs of reservations are in a rush: as far as with interrupts of the package perfweave-proofs.
 const APART: Duration = Duration::from_micros(100);
 
 /// How often the kernel is asked for its count of losses.

@@ -312,7 +312,7 @@ mod tests {
         vec![
             (Hold::FENCE, fence),
             (
-                Hold::Fence(Fence::proof(|| WaitThread::new("fast", FLOOR, || Ok(|| Ok(()))))),
+                Hold::Fence(Fence::proof("fast", || WaitThread::new("fast", FLOOR, || Ok(|| Ok(()))))),
                 (Duration::from_micros(50), 15.0),
             ),
             (Hold::Dense { first: None, fence: Fence::Auto }, fence),

@@ -27,9 +27,9 @@ use std::sync::Arc;
 /// let options = Rings::options().tracepoint("sched:sched_switch").bytes(4 << 20);
 /// let mut recorder = Recorder::open(options, &Fence::Auto)?;
 /// // ... until something happens ...
+/// // The last 10 ms before now: the rings stand still while they are copied.
+/// let from = recorder.rings().clock().now().unwrap_or(0).saturating_sub(10_000_000);
 /// let rings = recorder.freeze()?;
-/// // The last 10 ms.
-/// let from = rings.clock().now().unwrap_or(0).saturating_sub(10_000_000);
 /// let mut reader = Reader::new(rings, Order::new())?;
 /// while let Some(event) = reader.next()? {
 ///     if event.key().is_none_or(|key| key >= from) {
@@ -69,7 +69,7 @@ impl Recorder {
     /// possible, or is a custom one, writers' epochs, or reservations.
     pub fn open(options: RingOptions, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
-        if let Fence::Proof(_) = fence {
+        if let Fence::Proof(..) = fence {
             return Err(Error::no_fence("a recorder takes none but the kernel's own", "choose the default fence"));
         }
         Self::new(options.open_backward()?, fence)
@@ -88,8 +88,9 @@ impl Recorder {
     }
 
     /// A handle by which the thread that hears what a program waits for stops the rings at once: with
-    /// [`Pause::Output`](crate::Pause::Output), before [`Recorder::freeze`], which resumes them. While they are copied
-    /// the handle resumes nothing. Closing it ends the recording.
+    /// [`Pause::Output`](crate::Pause::Output), before [`Recorder::freeze`], which resumes them. What pauses them while
+    /// they are copied keeps them paused after that, and what resumes them then resumes them after that. Closing the
+    /// handle ends the recording.
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(self.rings.control()))
     }
@@ -121,25 +122,23 @@ impl Recorder {
     /// # Errors
     /// [`ErrorKind::Limit`](crate::ErrorKind::Limit) if there is no memory for a copy. The kind of the system's error,
     /// mostly [`ErrorKind::System`](crate::ErrorKind::System), if waiting for the grace period failed, or if a ring
-    /// cannot be stopped or cannot go on; [`ErrorKind::Forked`](crate::ErrorKind::Forked). All rings that can go on do.
+    /// cannot be stopped or cannot go on; [`ErrorKind::Forked`](crate::ErrorKind::Forked). All rings that can go on do,
+    /// but for want of memory: then nothing is stopped, and nothing that was paused before goes on.
     pub fn freeze(&mut self) -> Result<Rings, Error> {
         let control = Arc::clone(self.rings.control());
         control.check()?;
         // Memory is looked for before, so that a machine that lacks it is not blind meanwhile.
-        let copied = Recording::of(&self.rings).and_then(|copy| {
-            let as_it_lies = |cpu_ring: &CpuRing| recording::allocate(cpu_ring.ring.size(), true);
-            let mut lying = self.rings.cpu_rings.iter().map(as_it_lies).collect::<Result<Vec<_>, _>>()?;
-            control.freeze()?;
+        let mut copy = Recording::of(&self.rings)?;
+        let as_it_lies = |cpu_ring: &CpuRing| recording::allocate(cpu_ring.ring.size(), true);
+        let mut lying = self.rings.cpu_rings.iter().map(as_it_lies).collect::<Result<Vec<_>, _>>()?;
+        control.while_frozen(|| {
             self.proof.wait()?;
             // Only this, because the machine is blind meanwhile.
             for (cpu_ring, (kernel, _)) in self.rings.cpu_rings.iter_mut().zip(&mut lying) {
                 cpu_ring.ring.copy_backward(kernel);
             }
-            Ok((copy, lying))
-        });
-        let thawed = control.thaw();
-        let (mut copy, lying) = copied?;
-        thawed?;
+            Ok(())
+        })?;
         let mut complete_from = self.rings.untraced.until();
         for (at, (cpu_ring, (_, ring))) in self.rings.cpu_rings.iter_mut().zip(lying).enumerate() {
             complete_from = complete_from.max(put_in_order(ring, cpu_ring, &mut copy, at)?);
@@ -154,7 +153,8 @@ impl Recorder {
     ///
     /// `None` if nothing is missing since the rings were opened, except records that [`Lost`](crate::Lost) events
     /// count. `u64::MAX` if a ring with missing records holds too few records to tell, or records without a time, or if
-    /// a CPU is not traced ([`Untraced`](crate::Untraced)).
+    /// a CPU is not traced ([`Untraced`](crate::Untraced)). Of a CPU that came online since [`Recorder::follow_cpus`]
+    /// was called last, nothing is known.
     pub fn complete_from(&self) -> Option<u64> {
         self.complete_from
     }

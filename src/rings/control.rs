@@ -328,22 +328,37 @@ impl Control {
     /// Keeps output from all rings.
     pub(crate) fn pause(&self, how: Pause) -> Result<(), Error> {
         self.check()?;
-        self.producers().turn(how, true)
+        let mut producers = self.producers();
+        if let (Some(stays), Pause::Output) = (&mut producers.frozen, how) {
+            *stays = true;
+        }
+        producers.turn(how, true)
     }
 
-    /// Keeps output from all rings, whatever handles ask for, until [`Control::thaw`].
-    pub(crate) fn freeze(&self) -> Result<(), Error> {
+    /// Keeps output from all rings, whatever handles ask for, while a function runs. Then output goes on, also if it was
+    /// paused before: unless somebody has paused it meanwhile.
+    pub(crate) fn while_frozen<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.check()?;
+        // Also if the function panics, or not all rings can be stopped.
+        let thaw = Thaw(self);
+        let mut producers = self.producers();
+        producers.frozen = Some(false);
+        let frozen = producers.turn(Pause::Output, true);
+        drop(producers);
+        let done = frozen.and_then(|()| run());
+        std::mem::forget(thaw);
+        let thawed = self.thaw();
+        done.and_then(|done| thawed.map(|()| done))
+    }
+
+    fn thaw(&self) -> Result<(), Error> {
         self.check()?;
         let mut producers = self.producers();
-        producers.frozen = true;
-        producers.turn(Pause::Output, true)
-    }
-
-    /// Lets all output in again after [`Control::freeze`].
-    pub(crate) fn thaw(&self) -> Result<(), Error> {
-        self.check()?;
-        self.producers().frozen = false;
-        self.resume()
+        let stays = producers.frozen.take().unwrap_or(false);
+        let thawed = if stays { Ok(()) } else { producers.turn(Pause::Output, false) };
+        // Once output goes on: counts that are read after this have all that the pause has dropped.
+        self.lossy.store(true, Ordering::Relaxed);
+        thawed
     }
 
     /// Lets all output in again, unless it is frozen.
@@ -352,8 +367,9 @@ impl Control {
         // Rings that were paused one by one go on too.
         let mut producers = self.producers();
         // A handle of a flight recorder may call this while its rings are copied (I9).
-        if producers.frozen {
-            return Ok(());
+        if let Some(stays) = &mut producers.frozen {
+            *stays = false;
+            return producers.turn(Pause::Slots, false);
         }
         // `and`, not `?`: the second is tried whatever the first gives.
         let resumed = producers.turn(Pause::Output, false).and(producers.turn(Pause::Slots, false));
@@ -445,8 +461,9 @@ pub(crate) struct Producers {
     events: Vec<Producer>,
     output_paused: bool,
     slots_paused: bool,
-    /// A flight recorder copies what is in the rings: output stays paused until it says so (I9).
-    frozen: bool,
+    /// A flight recorder copies what is in the rings: output stays paused until it says so (I9). Whether
+    /// somebody has asked meanwhile that it stays paused after that.
+    frozen: Option<bool>,
     /// Everything was stopped for good.
     retired: bool,
 }
@@ -546,6 +563,15 @@ impl Producers {
         // A handle may live on, and keeps no event open.
         self.gates.clear();
         std::mem::take(&mut self.events)
+    }
+}
+
+/// Lets output go on after a panic.
+struct Thaw<'a>(&'a Control);
+
+impl Drop for Thaw<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.thaw();
     }
 }
 

@@ -236,7 +236,7 @@ fn nothing_is_late_and_nothing_is_missing() {
             continue;
         }
         // A key of a sleepable program is proven by its reservation alone.
-        let sleeps = matches!(hold, Hold::Fence(Fence::Proof(_)));
+        let sleeps = matches!(hold, Hold::Fence(Fence::Proof(..)));
         let said = format!("{into:?}, {way:?}, {hold}");
         let counts = if way == Way::Inside { Counts::MachineDiscarding(64) } else { Counts::Machine };
         let Some(adversary) = Adversary::new(into, way, 8 << 20, counts) else { return };

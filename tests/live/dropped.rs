@@ -105,7 +105,7 @@ fn fences_go_on_but_for_the_expedited() {
         let takes_nothing = matches!(fence, Fence::Membarrier | Fence::Auto);
         let waited = periods.wait();
         let is_as_said = match &fence {
-            Fence::Proof(_) => waited.is_err(),
+            Fence::Proof(..) => waited.is_err(),
             // Before Linux 5.19 bpf(2) needs CAP_BPF if kernel.unprivileged_bpf_disabled says so.
             Fence::Map => {
                 waited.is_ok() || waited.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))

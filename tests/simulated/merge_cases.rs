@@ -826,3 +826,26 @@ fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_run() {
     }
     assert!(keys.into_iter().eq(1..=20_000));
 }
+
+/// A filter that panics changes nothing: it is asked again, and no event comes twice.
+#[test]
+fn a_filter_that_panics_is_asked_again() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static ARMED: AtomicBool = AtomicBool::new(true);
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().hold(Hold::None).leave_out(|_| {
+        Box::new(|record, _| {
+            let time = record.time().unwrap();
+            assert!(time != 4 || !ARMED.swap(false, Ordering::Relaxed), "the filter panics");
+            time == 2
+        })
+    });
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    (1..=5).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    merge.refresh(0);
+    assert!(catch_unwind(AssertUnwindSafe(|| merge.next().is_some())).is_err());
+    let keys: Vec<_> = merge.batch().map(|event| event.key().unwrap()).collect();
+    assert_eq!((keys, merge.status().left_out), (vec![1, 3, 4, 5], 1));
+    assert!(merge.ledger().total().is_balanced());
+}

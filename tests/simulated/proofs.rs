@@ -1,6 +1,7 @@
 //! A proof of a user's own.
 
 use perfweave::{Certainty, Done, Error, ErrorKind, Fence, Hold, Item, Order, Proof, Reader, Rings, sim};
+use perfweave_proofs::{Barrier, Epochs};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,11 @@ impl Proof for Told {
         self.ended.store(false, Ordering::Relaxed);
     }
 
+    fn nap(&self) -> Option<Duration> {
+        assert!(self.done.lock().unwrap().is_some(), "it is asked before it is open");
+        None
+    }
+
     fn poll(&mut self) -> Option<io::Result<()>> {
         self.ended.load(Ordering::Relaxed).then_some(Ok(()))
     }
@@ -46,7 +52,7 @@ fn nothing_is_proven_by_being_told_of_an_end() {
     for dense in [false, true] {
         let (kernel, told) = (sim::Kernel::new(&[0]), Told::default());
         let own = told.clone();
-        let fence = Fence::proof(move || own.clone());
+        let fence = Fence::proof("told", move || own.clone());
         let hold = if dense { Hold::Dense { first: Some(1), fence } } else { Hold::Fence(fence) };
         let order = Order::new().hold(hold).latency(Duration::from_millis(1));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
@@ -69,7 +75,23 @@ fn nothing_is_proven_by_being_told_of_an_end() {
 #[test]
 fn a_proof_refuses_the_rings_of_which_it_proves_nothing() {
     let kernel = sim::Kernel::new(&[0]);
-    let hold = Hold::Fence(Fence::proof(|| Told { refuses: true, ..Told::default() }));
+    let hold = Hold::Fence(Fence::proof("told", || Told { refuses: true, ..Told::default() }));
     let error = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::Unsupported, "not these".into()));
+}
+
+/// Nor does a proof that stands in for another.
+#[test]
+fn a_stand_in_refuses_the_rings_of_which_it_proves_nothing() {
+    let kernel = sim::Kernel::new(&[0]);
+    let epochs = Epochs::over(kernel.epochs()).stand_in(Barrier::Programs.fence());
+    let error = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(epochs.fence()))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// The function may make one proof alone: nothing else calls it.
+#[test]
+fn to_print_a_rule_makes_no_proof() {
+    let hold = Hold::Fence(Fence::proof("unmade", || -> Told { panic!("it is made") }));
+    assert_eq!((hold.to_string(), format!("{hold:?}")), ("unmade".into(), "Fence(Proof(\"unmade\"))".into()));
 }

@@ -310,13 +310,12 @@ fn a_time_from_the_future_is_damage() {
     assert_eq!(texts(&mut recorder), ["real", "damage 32"]);
 }
 
-/// No memory for a copy is an error, and recording goes on.
+/// No memory for a copy is an error. Recording goes on, unless somebody has paused it to keep what happened.
 #[test]
 fn a_copy_that_memory_does_not_hold_is_an_error() {
     apart!();
     let (kernel, mut recorder) = machine(&[0, 1], 64 << 20);
     kernel.emit(0, 10, b"kept");
-    recorder.handle().pause(Pause::Output).unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
@@ -324,6 +323,9 @@ fn a_copy_that_memory_does_not_hold_is_an_error() {
     setrlimit(Resource::RLIMIT_AS, size + (200 << 20), most).unwrap();
     assert_error!(recorder.freeze().map(drop).unwrap_err(), Limit, "no memory for 268435456 bytes");
     assert!(kernel.emit(0, 20, b"goes on") && kernel.emit(1, 30, b"too"));
+    recorder.handle().pause(Pause::Output).unwrap();
+    assert_error!(recorder.freeze().map(drop).unwrap_err(), Limit, "no memory for 268435456 bytes");
+    assert!(!kernel.emit(0, 40, b"away"), "it is paused");
     setrlimit(Resource::RLIMIT_AS, before, most).unwrap();
     assert_eq!(texts(&mut recorder), ["kept", "goes", "too"]);
 }
@@ -709,4 +711,29 @@ fn if_the_fence_fails_recording_goes_on() {
         assert_error!(error, System, "a fence failed: timed out");
         assert!(kernel.emit(0, time, b"goes on") && kernel.emit(5, time, b"goes on"));
     }
+}
+
+/// What pauses the rings while they are copied keeps them paused after that, and what resumes them then does so after
+/// that.
+#[test]
+fn a_pause_during_a_copy_stays() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
+    let (handle, resumes) = (Arc::new(OnceLock::<Handle>::new()), Arc::new(AtomicBool::new(false)));
+    let (of, then) = (Arc::clone(&handle), Arc::clone(&resumes));
+    let fence = Fence::custom(move || {
+        let handle = of.get().unwrap();
+        handle.pause(Pause::Output).unwrap();
+        if then.load(Ordering::Relaxed) {
+            handle.resume().unwrap();
+        }
+        Ok(())
+    });
+    let mut recorder = kernel.recorder_with(&fence).unwrap();
+    handle.set(recorder.handle()).unwrap();
+    recorder.freeze().unwrap();
+    assert!(!kernel.emit(0, 10, b"away"));
+    resumes.store(true, Ordering::Relaxed);
+    recorder.freeze().unwrap();
+    assert!(kernel.emit(0, 20, b"in"));
 }

@@ -33,7 +33,11 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     let mut child = args.target.start()?;
     let fence = match &args.common.hold {
         // No other is known to keep bytes from changing while they are copied.
-        Hold::Fence(fence) if !matches!(fence, Fence::Proof(_)) => fence.clone(),
+        Hold::Fence(fence) if !matches!(fence, Fence::Proof(..)) => fence.clone(),
+        Hold::Fence(_) => {
+            eprintln!("a grace period of the kernel is waited for, whatever --hold says: it takes some 10 ms");
+            Fence::Auto
+        }
         _ => Fence::Auto,
     };
     let mut recorder = Recorder::open(args.options(child.as_ref()), &fence)?;
@@ -153,8 +157,6 @@ impl Flights<'_> {
             }
             Err(failure) => {
                 self.failed += 1;
-                self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
-                recorder.rings().resume()?;
                 // It is no complete file, and takes room.
                 let _ = fs::remove_file(&partial);
                 self.newest = format!("error: {}", failure.message());
@@ -170,7 +172,15 @@ impl Flights<'_> {
         // Recording has gone on if the trigger was heard while the file before was written.
         recorder.rings().pause(Pause::Output)?;
         self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
-        let rings = recorder.freeze()?;
+        let rings = match recorder.freeze() {
+            Ok(rings) => rings,
+            Err(error) => {
+                // What was heard meanwhile is not in the rings any more, either.
+                self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
+                recorder.rings().resume()?;
+                return Err(error.into());
+            }
+        };
         let mut writer = Writer::create(path, recorder.rings())?;
         let from = trigger.time.saturating_sub(u64::try_from(self.last.as_nanos()).unwrap_or(u64::MAX));
         let mut sides = Sides { trigger: trigger.time, before: 0, after: 0 };

@@ -26,7 +26,7 @@ pub trait WithoutSelf {
     ///
     /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a
     /// record with `PERF_SAMPLE_TID` that one of them writes tells its number. Without that sample,
-    /// and for adopted rings, only the last rule applies. Nothing is left out of a recording.
+    /// and for adopted rings, only the last rule applies. Nothing is left out of a file.
     ///
     /// Once a thread that has read ends, the kernel may give its number to another process. So records with times after
     /// its end stay, and those of its last steps too, from where it drops its thread-local values on. Of the threads

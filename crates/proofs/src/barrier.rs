@@ -50,7 +50,7 @@ impl Barrier {
 
     /// The fence, for [`Hold::Fence`](perfweave::Hold::Fence).
     pub fn fence(self) -> Fence {
-        Fence::proof(move || Reserved::new(self))
+        Fence::proof("reserved", move || Reserved::new(self))
     }
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.

@@ -24,11 +24,12 @@ use std::time::Duration;
 /// kernel is built today. The namespace belongs to the fence's own thread. No other thread changes its namespace, and
 /// other mounts can still be unmounted.
 pub fn expedited(every: Duration) -> Fence {
-    Fence::proof(move || {
+    Fence::proof("expedited", move || {
         WaitThread::new("expedited", every, || {
             let namespace = Namespace::enter().map_err(|errno| {
                 let message = format!("no fence: expedited (needs CAP_SYS_ADMIN): {errno}");
-                let cure = "the default fence takes no privilege; a rule that proves nothing needs no fence";
+                let cure = "the default fence takes no privilege, and a rule that proves nothing needs no fence; in a \
+                            container a seccomp filter may refuse mount(2), also to root";
                 Error::new(ErrorKind::Unsupported, message).hinting(cure)
             })?;
             Ok(move || namespace.wait())

@@ -43,7 +43,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 impl Interrupts {
     /// Opens an event on every online CPU.
     pub(crate) fn open(isolated: bool) -> Result<Self, Error> {
-        let failed = |errno| Error::new(ErrorKind::System, "cannot list CPUs").because(errno);
+        let failed = |errno| Error::new(ErrorKind::of(&errno), "cannot list CPUs").because(errno);
         let mut interrupts = Self {
             online: Online::open().map_err(failed)?,
             events: Vec::new(),
@@ -66,11 +66,7 @@ impl Interrupts {
         sent.map_err(|errno| {
             let hint = "needs CAP_PERFMON, or kernel.perf_event_paranoid of 0 or less; or choose another fence";
             let message = "cannot open an event on each CPU to interrupt it";
-            let kind = match errno.kind() {
-                io::ErrorKind::PermissionDenied => ErrorKind::Permission,
-                _ => ErrorKind::System,
-            };
-            Error::new(kind, message).because(errno).hinting(hint)
+            Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
         })?;
         Ok(interrupts)
     }

@@ -2,7 +2,7 @@
 
 use crate::barrier::{Barrier, Reserved};
 use crate::epochs::Epochs;
-use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, GracePeriods, Proof, Rings};
+use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, Fence, GracePeriods, Proof, Rings};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -126,7 +126,7 @@ impl Watch {
             Some(stand_in) => stand_in,
             none => {
                 let Some(done) = &self.done else { return Ok(false) };
-                none.insert(self.epochs.stand_in.open_beside(done).map_err(io::Error::other)?)
+                none.insert(self.epochs.stand_in.open_beside(None, done).map_err(io::Error::other)?)
             }
         };
         // The end of a grace period for an earlier proof, which ended by itself.
@@ -150,6 +150,10 @@ impl Proof for Watch {
     fn open(&mut self, rings: Option<&Rings>, done: &Done) -> Result<(), Error> {
         rings.map_or(Ok(()), |rings| self.epochs.check(rings))?;
         self.done = Some(done.clone());
+        // The kernel's own stand in for all rings, and are opened when they are needed. Another says now if it does not.
+        if let Fence::Proof(..) = &self.epochs.stand_in {
+            self.stand_in = Some(self.epochs.stand_in.open_beside(rings, done)?);
+        }
         self.barrier.as_mut().map_or(Ok(()), |barrier| barrier.prepare())
     }
 
@@ -231,7 +235,6 @@ fn stuck(cpu: u32, waited: Duration) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perfweave::Fence;
     use perfweave::sim::Kernel;
     use std::sync::{Mutex, mpsc};
 

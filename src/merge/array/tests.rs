@@ -122,8 +122,7 @@ fn what_is_left_out_is_put_back_behind_what_is_not_yielded() {
     (0..40).for_each(|key| all.write(key as usize / 3 % 2, key));
     assert!(all.array.merge(&mut all.queues, &mut all.far, u64::MAX));
     let merged = all.array.left().len();
-    all.array.set_plain(merged);
-    let out = all.array.leave_out(|place| place.key % 2 == 1);
+    let out = all.array.leave_out(merged, |place| place.key % 2 == 1);
     assert_eq!(
         (out, all.array.left().len(), all.array.plain_end()),
         (merged / 2, merged - merged / 2, merged - merged / 2)

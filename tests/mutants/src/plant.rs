@@ -17,7 +17,7 @@ const LIBC: &str = "[dependencies]\nlibc = \"0.2\"\n";
 const LEAVE_OUT: &str = "leave out";
 
 /// The crate, and the packages beside it that are mutated too. Each has the switch in it.
-pub const PACKAGES: [&str; 4] = ["", "crates/events", "crates/perf-data", "crates/symbols"];
+pub const PACKAGES: [&str; 5] = ["", "crates/events", "crates/perf-data", "crates/proofs", "crates/symbols"];
 
 /// One mutant.
 #[derive(Debug, Clone)]
