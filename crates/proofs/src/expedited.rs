@@ -28,13 +28,19 @@ pub fn expedited(every: Duration) -> Fence {
         WaitThread::new("expedited", every, || {
             let namespace = Namespace::enter().map_err(|errno| {
                 let message = format!("no fence: expedited (needs CAP_SYS_ADMIN): {errno}");
-                let cure = "the default fence takes no privilege, and a rule that proves nothing needs no fence; in a \
-                            container a seccomp filter may refuse mount(2), also to root";
+                let cure = "the default fence takes no privilege; a rule that proves nothing needs no fence";
+                let filtered = ". This process has a seccomp filter, as in a container, which may refuse the calls";
+                let cure = format!("{cure}{}", if is_filtered() { filtered } else { "" });
                 Error::new(ErrorKind::Unsupported, message).hinting(cure)
             })?;
             Ok(move || namespace.wait())
         })
     })
+}
+
+/// Whether this thread has a seccomp filter (proc_pid_status(5)).
+fn is_filtered() -> bool {
+    std::fs::read_to_string("/proc/thread-self/status").is_ok_and(|status| status.contains("\nSeccomp:\t2"))
 }
 
 /// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own, which is its
