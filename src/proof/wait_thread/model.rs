@@ -4,7 +4,7 @@
 use super::{Done, Shared, WaitThread, Way, serve};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::merge::frontier::Frontier;
-use crate::order::hold::Hold;
+use crate::merge::rules::Rule;
 use crate::proof::prover::Prover;
 use crate::rings::control::{Control, Handle, Signals};
 use loom::thread::JoinHandle;
@@ -201,7 +201,7 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
             let mut reading = Reading {
                 cpus: cpus.clone(),
                 cpu_rings: 0,
-                frontier: Frontier::new(&Hold::FENCE),
+                frontier: Frontier::new(Rule::Proof),
                 prover,
                 control,
                 taken: [false; 2],
