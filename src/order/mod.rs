@@ -20,7 +20,7 @@
 //!
 //! `stream.rs` says which places may be yielded without another look: plain records that are not late. All others
 //! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that
-//! decides what comes next, `Stream::sync` puts back what was merged and not yielded.
+//! decides what comes next, `Stream::unmerged` puts back what was merged and not yielded.
 //!
 //! `merge.rs` joins rings, cursors, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 

@@ -136,7 +136,7 @@ impl fmt::Debug for Done {
 mod tests {
     use super::*;
 
-    /// A proof that uses others is told of each end, whatever those have taken.
+    /// The end of an inner proof reaches the reader, also if another inner proof has looked for its own.
     #[test]
     fn what_is_taken_beside_is_not_taken_from_the_reader() {
         let reader = Done::default();

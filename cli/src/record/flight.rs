@@ -170,9 +170,9 @@ impl Flights<'_> {
     /// Writes the last moments into a file.
     fn moments(&mut self, recorder: &mut Recorder, trigger: &Trigger, path: &Path) -> Result<Flight, Failure> {
         // Recording has gone on if the trigger was heard while the file before was written.
-        recorder.rings().pause(Pause::Output)?;
+        let paused = recorder.rings().pause(Pause::Output);
         self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
-        let rings = match recorder.freeze() {
+        let rings = match paused.and_then(|()| recorder.freeze()) {
             Ok(rings) => rings,
             Err(error) => {
                 // What was heard meanwhile is not in the rings any more, either.
