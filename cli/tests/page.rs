@@ -83,14 +83,17 @@ fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     eprintln!("{} events: {} frames in {} ms", found["events"], found["sweep"]["frames"], found["sweep"]["ms"]);
 }
 
+/// Whether an event only names a thread or a mapping. A page begins with its first event that is no name.
+fn is_name(object: &Value) -> bool {
+    ["COMM", "FORK", "MMAP", "MMAP2"].map(Value::from).contains(&object["event"])
+}
+
 /// The page has what the recording has.
 #[track_caller]
 fn holds_everything(found: &Value, file: &str) {
     let objects = objects(&["convert", "--json", file]);
     let timed = |object: &&Value| object["event"].is_string() && object["time"].as_u64().unwrap_or(0) > 0;
-    // The page begins with its first event that is no name.
-    let is_name = |object: &&Value| ["COMM", "FORK", "MMAP", "MMAP2"].map(Value::from).contains(&object["event"]);
-    assert_eq!(found["events"], objects.iter().filter(timed).skip_while(is_name).count());
+    assert_eq!(found["events"], objects.iter().filter(timed).skip_while(|event| is_name(event)).count());
     let lost = objects.iter().filter(|object| object["notice"] == "lost").count();
     assert!(lost > 0, "the recorder stood still, and nothing was lost");
     assert_eq!(found["losses"], lost);
@@ -108,10 +111,12 @@ fn holds_everything(found: &Value, file: &str) {
 fn has_dates(found: &Value, file: &str) {
     let times = |clock: &[&str]| {
         let objects = objects(&[&["convert", "--json", file][..], clock].concat());
-        let times = objects.iter().filter(|object| object["event"].is_string()).map(|object| object["time"].as_u64());
-        times.collect::<Option<Vec<_>>>().unwrap()
+        let events = objects.into_iter().filter(|object| object["event"].is_string());
+        events.map(|event| (is_name(&event), event["time"].as_u64().unwrap())).collect::<Vec<_>>()
     };
-    let dated: Vec<_> = times(&[]).into_iter().zip(times(&["--time", "real"])).filter(|(time, _)| *time > 0).collect();
+    let both = times(&[]).into_iter().zip(times(&["--time", "real"]));
+    let timed = both.filter(|((_, time), _)| *time > 0).skip_while(|((is_name, _), _)| *is_name);
+    let dated: Vec<_> = timed.map(|((_, time), (_, date))| (time, date)).collect();
     let date = |real: u64| {
         let date = humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + Duration::from_nanos(real)).to_string();
         date.replace('T', " ").replace('Z', " UTC")
