@@ -236,11 +236,11 @@ impl WatchedCpu {
         // Until its new events run, so that the next check tries again if they do not.
         (self.online, self.stay) = (false, stay);
         let Some((producers, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
-        let new: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
         let mut events = control.producers();
         events.stop(self.cpu);
-        // This reads the count of the old events for the last time, so they are stopped before.
-        cpu_ring.losses.change(new);
+        // This reads the count of the old events for the last time, so they are stopped before. If it cannot be read,
+        // every later sum would be too small.
+        cpu_ring.losses.count = cpu_ring.losses.read().map(|before| opening::count(&producers, before));
         events.start(producers)?;
         cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));
         self.online = true;

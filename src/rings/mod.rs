@@ -26,7 +26,7 @@ pub(crate) mod untraced;
 
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use event_spec::EventSpec;
-pub(crate) use losses::{Counter, Losses};
+pub(crate) use losses::{Count, Losses};
 pub use recording::Recording;
 pub use source::Source;
 pub use untraced::Untraced;
@@ -37,7 +37,6 @@ use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::options::RingOptions;
-use crate::rings::ring_buffers::Failures;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
@@ -96,8 +95,8 @@ pub(crate) struct CpuRing {
 }
 
 impl CpuRing {
-    pub(crate) fn new(ring: Ring, origin: Origin, counter: Counter) -> Self {
-        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
+    pub(crate) fn new(ring: Ring, origin: Origin, count: Option<Count>) -> Self {
+        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(count) }
     }
 
     /// Whether the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in a
@@ -329,7 +328,7 @@ impl Rings {
         }
         // The other program may still write into its ring.
         self.is_complete = false;
-        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
+        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), None));
     }
 
     /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
@@ -349,10 +348,11 @@ impl Rings {
         let uncounted = |cpu_ring: &CpuRing| !cpu_ring.ring.properties().counts_losses;
         let buffers: Vec<u32> =
             self.cpu_rings.iter().filter(|cpu_ring| uncounted(cpu_ring)).map(|cpu_ring| cpu_ring.origin.cpu).collect();
-        let failures = Failures::of(map.as_fd(), &buffers)?;
+        let counts = ring_buffers::counts_of(map.as_fd(), &buffers)?;
         let cpu_rings = self.cpu_rings.iter_mut().filter(|cpu_ring| uncounted(cpu_ring));
-        for (cpu_ring, failures) in cpu_rings.zip(failures) {
-            cpu_ring.losses = Losses::new(Counter::Failures(failures));
+        for (cpu_ring, count) in cpu_rings.zip(counts) {
+            cpu_ring.losses = Losses::new(Some(count));
+            cpu_ring.losses.is_cheap = true;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::rings::control::{Producer, Slot};
 use crate::rings::event_spec::EventSpec;
 use crate::rings::plan::Plan;
 use crate::rings::target::{self, Target};
-use crate::rings::{Counter, CpuRing, event_attr, refusal};
+use crate::rings::{Count, CpuRing, event_attr, refusal};
 use crate::sys::perf;
 use crate::sys::perf::Pid;
 use crate::sys::pidfd::Task;
@@ -40,17 +40,18 @@ impl OpenedRing {
         // Before other events join: the kernel redirects only into a ring that is mapped (`perf_event_set_output`).
         let ring = map(plan, cpu, Arc::clone(&owner))?;
         let (producers, sources) = join(plan, cpu, events, &owner)?;
-        let counter = if plan.reads_losses() {
-            Counter::Events {
-                events: producers.iter().map(|producer| Arc::clone(&producer.event)).collect(),
-                before: 0,
-            }
-        } else {
-            Counter::Unknown
-        };
-        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, plan.layout, sources), counter);
+        let count = plan.reads_losses().then(|| count(&producers, 0));
+        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, plan.layout, sources), count);
         Ok(Some(Self { cpu_ring, owner, producers }))
     }
+}
+
+/// The kernel's count of what it has dropped of some events, and of those before them.
+pub(super) fn count(producers: &[Producer], before: u64) -> Count {
+    let events: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
+    // If one cannot be read, no sum: it would be too small.
+    let add = |sum: u64, event: &Arc<OwnedFd>| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?));
+    Box::new(move || events.iter().try_fold(before, add))
 }
 
 /// Opens the events of a CPU again, to write into the ring of `owner`; `None` if the CPU is offline.

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Sources};
 use crate::ring::{Bytes, KernelHalf, Ring};
-use crate::rings::{Counter, CpuRing, Rings, Source, Told};
+use crate::rings::{CpuRing, Rings, Source, Told};
 use crate::sys::{machine, memory, perf};
 use perf_event_open_sys::bindings;
 use std::any::Any;
@@ -94,7 +94,8 @@ struct Part {
     /// Where what was written begins and ends.
     begin: u64,
     end: u64,
-    counter: Counter,
+    /// LOST records can have told of so many records at most.
+    lost_at_most: Option<u64>,
 }
 
 /// The longest ring.
@@ -171,7 +172,7 @@ impl Recording {
     pub(crate) fn add(&mut self, cpu: u32, layout: Layout, ids: Sources, bytes: u64) -> Result<usize, Error> {
         let size = bytes.next_power_of_two().max(8);
         let (kernel, ring) = allocate(size, false)?;
-        self.parts.push(Part { cpu, layout, ids, kernel, ring, begin: 0, end: 0, counter: Counter::Unknown });
+        self.parts.push(Part { cpu, layout, ids, kernel, ring, begin: 0, end: 0, lost_at_most: None });
         Ok(self.parts.len() - 1)
     }
 
@@ -188,7 +189,7 @@ impl Recording {
 
     /// LOST records of a ring can have told of so many records at most.
     pub(crate) fn lost_at_most(&mut self, ring: usize, count: u64) {
-        self.parts[ring].counter = Counter::AtMost(count);
+        self.parts[ring].lost_at_most = Some(count);
     }
 
     /// Appends bytes to a ring: whole records of `struct perf_event_header`, or what a damaged file has in their place.
@@ -261,7 +262,7 @@ impl Recording {
         let Self { mut rings, parts } = self;
         let events = rings.sources.len();
         let is_here = rings.told.is_none();
-        for Part { cpu, layout, mut ids, mut kernel, mut ring, begin, end, counter } in parts {
+        for Part { cpu, layout, mut ids, mut kernel, mut ring, begin, end, lost_at_most } in parts {
             kernel.publish(end);
             // What lies before `begin` was never written.
             let seen = ring.refresh();
@@ -276,7 +277,9 @@ impl Recording {
                 1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
                 _ => Origin::new(cpu, layout, ids).asked(),
             };
-            rings.cpu_rings.push(CpuRing::new(ring, origin, counter));
+            let mut cpu_ring = CpuRing::new(ring, origin, None);
+            cpu_ring.losses.at_most = lost_at_most;
+            rings.cpu_rings.push(cpu_ring);
         }
         rings
     }

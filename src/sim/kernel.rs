@@ -9,7 +9,7 @@ use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
 use crate::rings::control::{Control, Pause, ProducerGate};
 use crate::rings::untraced::UntracedCpus;
-use crate::rings::{Counter, CpuRing, Rings};
+use crate::rings::{Count, CpuRing, Rings};
 use crate::sim::Grace;
 use crate::sim::cpu::{Cpu, Output, Writer};
 use crate::sim::sections::Sections;
@@ -119,8 +119,8 @@ impl Kernel {
         let (half, ring) = Ring::simulated(machine::page_size(), *bytes, fd.map(Arc::new), *backward);
         let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
         let counted = Arc::clone(&shared);
-        let losses = Counter::Simulated(Box::new(move || lock(&counted).dropped));
-        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
+        let count: Count = Box::new(move || Some(lock(&counted).dropped));
+        let cpu_ring = CpuRing::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), Some(count));
         rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((cpu_ring, Arc::clone(&shared)));
         cpus.push((cpu, shared));
     }
