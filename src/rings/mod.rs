@@ -4,7 +4,7 @@
 //! the losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close
 //! and pause. It does not know names of events, keys or order. `options.rs` has what a user asks for, `event_spec.rs`
 //! and `target.rs` what that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs`
-//! those of the machine, also of CPUs that come later.
+//! those of the machine, also of CPUs that come later. `opener.rs` has what only who opened rings can do to them.
 
 pub(crate) mod control;
 mod event_attr;
@@ -13,9 +13,11 @@ mod event_spec;
 mod foreign;
 mod hotplug;
 mod losses;
+pub(crate) mod opener;
 mod opening;
 pub(crate) mod options;
 mod plan;
+mod producer;
 pub(crate) mod recording;
 mod refusal;
 mod ring_buffers;
@@ -35,7 +37,8 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::{Control, Pause, ProducerGate};
+use crate::rings::control::Control;
+use crate::rings::opener::{Adopted, Opener, Pause};
 use crate::rings::options::RingOptions;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
@@ -57,7 +60,6 @@ use std::sync::Arc;
 pub struct Rings {
     pub(crate) control: Arc<Control>,
     pub(crate) cpu_rings: Vec<CpuRing>,
-    arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
     clock: Clock,
     started: Option<u64>,
@@ -160,11 +162,6 @@ impl CpuRing {
     }
 }
 
-/// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs
-/// are not traced.
-pub(crate) type Arrivals =
-    Box<dyn FnMut(&Control, &mut [CpuRing], &mut Vec<CpuRing>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
-
 /// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -192,7 +189,6 @@ impl Rings {
         Self {
             control: Control::new(),
             cpu_rings: Vec::new(),
-            arrivals: None,
             untraced: UntracedCpus::default(),
             clock,
             started: None,
@@ -205,17 +201,9 @@ impl Rings {
         }
     }
 
-    /// Adds an opened ring, whose output a gate can stop.
-    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: ProducerGate) -> Result<(), Error> {
-        self.control.producers().add(cpu_ring.origin.cpu, gate, Vec::new())?;
-        self.cpu_rings.push(cpu_ring);
-        Ok(())
-    }
-
-    /// `arrivals` follows CPUs. The last event was started at `started`.
-    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
-        self.arrivals = Some(arrivals);
-        self.started = started;
+    /// Somebody has opened rings, and takes part from now on.
+    pub(crate) fn opened_by(&mut self, opener: impl Opener + 'static) {
+        self.control.openers().all.push(Box::new(opener));
     }
 
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
@@ -298,7 +286,12 @@ impl Rings {
     /// [`ErrorKind::Forked`].
     #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
     pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
-        foreign::programs(self)
+        self.control.check()?;
+        let mut programs = Vec::new();
+        for opener in &self.control.openers().all {
+            programs.extend(opener.foreign_programs()?);
+        }
+        Ok(programs)
     }
 
     /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has
@@ -321,10 +314,8 @@ impl Rings {
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
-        if !ring.properties().can_pause {
-            self.control.producers().push_gate(cpu, ProducerGate::None(ring.properties().name));
-        } else if let Some(event) = ring.fd() {
-            self.control.producers().push_gate(cpu, ProducerGate::Event(Arc::clone(event)));
+        if let Some(opener) = Adopted::new(cpu, &ring) {
+            self.opened_by(opener);
         }
         // The other program may still write into its ring.
         self.is_complete = false;
@@ -495,10 +486,8 @@ impl Rings {
     pub(crate) fn arrived(&mut self, new: &mut Vec<CpuRing>) -> Result<(), Error> {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
-        match &mut self.arrivals {
-            Some(arrivals) => arrivals(&self.control, &mut self.cpu_rings, new, &mut self.untraced),
-            None => Ok(()),
-        }
+        let control = Arc::clone(&self.control);
+        control.openers().follow(self, new)
     }
 }
 
@@ -517,9 +506,9 @@ impl Drop for Rings {
             return;
         }
         // First nobody writes into the rings, then they are unmapped, then events are closed.
-        let events = self.control.retire();
+        let openers = self.control.retire();
         self.cpu_rings.clear();
-        drop(events);
+        drop(openers);
     }
 }
 
