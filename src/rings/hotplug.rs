@@ -35,7 +35,7 @@ struct Hotplug {
     unlisted: bool,
 }
 
-/// Opens the rings of a machine. `backward`: the kernel writes them backwards, over the oldest records.
+/// Opens the rings of a machine.
 pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     // Before CPUs are listed: the first check notices a CPU that comes, or goes and comes back, while rings are opened.
     let mut hotplug = Hotplug::new(plan)?;

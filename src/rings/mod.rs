@@ -40,6 +40,7 @@ use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::Control;
 use crate::rings::opener::{Adopted, Opener, Pause};
 use crate::rings::options::RingOptions;
+use crate::rings::recording::Recorded;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
@@ -66,24 +67,10 @@ pub struct Rings {
     sources: Vec<Source>,
     /// The errors of tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
-    /// Whether these are the rings of a recording, and nothing more will be written into them.
-    is_complete: bool,
-    /// What a recording says that another machine may have written. `None` for copies of this machine's rings.
-    told: Option<Told>,
-    /// Whether the CPUs need not have agreed on the clock when rings were copied.
-    in_doubt: bool,
+    /// If they are those of a recording: nothing more is written into them, unless others were added.
+    recorded: Option<Recorded>,
     /// The threads that were traced when the rings were opened, if not all were.
     traced_threads: Option<Vec<u32>>,
-}
-
-/// What a format says of a recording beside its rings.
-#[derive(Default)]
-struct Told {
-    wall_clock: Option<ClockOffset>,
-    /// All losses together, beside those that its rings tell.
-    lost: u64,
-    /// What else it says, for the package that has read it.
-    facts: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The ring of one CPU (or one that all CPUs share), with the layout, the copies and the losses of its records.
@@ -194,9 +181,7 @@ impl Rings {
             started: None,
             sources: Vec::new(),
             skipped: Vec::new(),
-            is_complete: false,
-            told: None,
-            in_doubt: false,
+            recorded: None,
             traced_threads: None,
         }
     }
@@ -209,12 +194,12 @@ impl Rings {
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
     /// another type, for all other rings, and once [`Rings::add`] has added one.
     pub fn facts<T: Any>(&self) -> Option<&T> {
-        self.told()?.facts.as_deref()?.downcast_ref()
+        self.elsewhere()?.facts.as_deref()?.downcast_ref()
     }
 
     /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
     pub fn are_live(&self) -> bool {
-        !self.is_complete && self.cpu_rings.iter().any(|cpu_ring| !cpu_ring.ring.is_simulated())
+        self.cpu_rings.iter().any(|cpu_ring| !cpu_ring.ring.is_simulated())
     }
 
     /// The threads that were traced when the rings were opened, by their numbers in this PID namespace. `None` if the
@@ -231,23 +216,24 @@ impl Rings {
 
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
-        self.is_complete
+        // Another program may still write into its ring.
+        self.recorded.is_some() && self.cpu_rings.iter().all(|cpu_ring| !cpu_ring.origin.is_adopted)
     }
 
-    /// What a format says of them, if nothing else is among them.
-    fn told(&self) -> Option<&Told> {
-        self.told.as_ref().filter(|_| self.is_complete)
+    /// The recording, if another machine may have written it and nothing else is among its rings.
+    fn elsewhere(&self) -> Option<&Recorded> {
+        self.recorded.as_ref().filter(|recorded| !recorded.is_here && self.are_complete())
     }
 
     /// Whether another machine may have written the rings: those of a recording, unless a [`Recorder`](crate::Recorder)
     /// has copied them here.
     pub fn are_from_elsewhere(&self) -> bool {
-        self.told().is_some()
+        self.elsewhere().is_some()
     }
 
     /// What the recording says of all its losses together ([`Recording::lost_in_all`]).
     pub(crate) fn recorded_lost(&self) -> u64 {
-        self.told.as_ref().map_or(0, |told| told.lost)
+        self.recorded.as_ref().map_or(0, |recorded| recorded.lost)
     }
 
     /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted
@@ -317,8 +303,6 @@ impl Rings {
         if let Some(opener) = Adopted::new(cpu, &ring) {
             self.opened_by(opener);
         }
-        // The other program may still write into its ring.
-        self.is_complete = false;
         self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), None));
     }
 
@@ -414,8 +398,8 @@ impl Rings {
     /// asked now. For the rings of a recording: as the recording says it (in a `perf.data` file, `HEADER_CLOCK_DATA`),
     /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
-        match self.told() {
-            Some(told) => told.wall_clock,
+        match self.elsewhere() {
+            Some(recorded) => recorded.wall_clock,
             None => self.clock.offset_to(Clock::Realtime),
         }
     }
@@ -426,8 +410,9 @@ impl Rings {
     pub(crate) fn have_one_clock(&self) -> bool {
         let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
         let mut user_times = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
+        let in_doubt = self.recorded.as_ref().is_some_and(|recorded| recorded.in_doubt);
         self.clock != Clock::Perf
-            || !self.in_doubt && !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
+            || !in_doubt && !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
     }
 
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Sources};
 use crate::ring::{Bytes, KernelHalf, Ring};
-use crate::rings::{CpuRing, Rings, Source, Told};
+use crate::rings::{CpuRing, Rings, Source};
 use crate::sys::{machine, memory, perf};
 use perf_event_open_sys::bindings;
 use std::any::Any;
@@ -80,7 +80,22 @@ use std::io;
 #[derive(Debug)]
 pub struct Recording {
     rings: Rings,
+    recorded: Recorded,
     parts: Vec<Part>,
+}
+
+/// What is known of recorded rings together.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// Whether they are copies of this machine's, and no format tells of them.
+    pub(super) is_here: bool,
+    /// Whether the CPUs need not have agreed on the clock when they were copied.
+    pub(super) in_doubt: bool,
+    pub(super) wall_clock: Option<ClockOffset>,
+    /// All losses together, beside those that the rings tell.
+    pub(super) lost: u64,
+    /// What else a format says, for the package that has read it.
+    pub(super) facts: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// A ring that is being filled.
@@ -105,19 +120,17 @@ impl Recording {
     /// A recording without events and rings yet. `clock` has stamped the records. `wall`: how far the wall clock was
     /// ahead of it, if that is known ([`Rings::wall_clock`]).
     pub fn new(clock: Clock, wall: Option<ClockOffset>) -> Self {
-        let mut rings = Rings::empty(clock);
-        rings.is_complete = true;
-        rings.told = Some(Told { wall_clock: wall, ..Told::default() });
-        Self { rings, parts: Vec::new() }
+        let recorded = Recorded { wall_clock: wall, ..Recorded::default() };
+        Self { rings: Rings::empty(clock), recorded, parts: Vec::new() }
     }
 
     /// A recording of rings of this machine, with a ring as long for each of them, for [`Recording::write_before`].
     pub(crate) fn of(live: &Rings) -> Result<Self, Error> {
         let mut rings = Rings::empty(live.clock);
-        (rings.is_complete, rings.in_doubt) = (true, !live.have_one_clock());
         (rings.started, rings.sources) = (live.started, live.sources.clone());
         rings.traced_threads.clone_from(&live.traced_threads);
-        let mut copy = Self { rings, parts: Vec::new() };
+        let recorded = Recorded { is_here: true, in_doubt: !live.have_one_clock(), ..Recorded::default() };
+        let mut copy = Self { rings, recorded, parts: Vec::new() };
         // The allocator may promise what is not there, for the recording and for the bytes as they lie in the rings.
         let bytes = live.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.size()).sum();
         if Self::available_memory().is_some_and(|available| available / 2 < bytes) {
@@ -237,17 +250,13 @@ impl Recording {
     /// that [`Recording::lost`] and LOST records tell, and each is counted once: what they do not tell is lost in
     /// [`Status::machine`](crate::Status::machine), and no event, because it has no place.
     pub fn lost_in_all(&mut self, count: u64) {
-        self.told().lost = count;
+        self.recorded.lost = count;
     }
 
     /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it
     /// back. One value is kept: the last.
     pub fn facts(&mut self, facts: impl Any + Send + Sync) {
-        self.told().facts = Some(Box::new(facts));
-    }
-
-    fn told(&mut self) -> &mut Told {
-        self.rings.told.get_or_insert_default()
+        self.recorded.facts = Some(Box::new(facts));
     }
 
     /// How many bytes of memory this process can get: the least of `MemAvailable` of `/proc/meminfo` and what
@@ -259,9 +268,10 @@ impl Recording {
 
     /// The rings, with all that was written.
     pub fn build(self) -> Rings {
-        let Self { mut rings, parts } = self;
+        let Self { mut rings, recorded, parts } = self;
         let events = rings.sources.len();
-        let is_here = rings.told.is_none();
+        let is_here = recorded.is_here;
+        rings.recorded = Some(recorded);
         for Part { cpu, layout, mut ids, mut kernel, mut ring, begin, end, lost_at_most } in parts {
             kernel.publish(end);
             // What lies before `begin` was never written.
