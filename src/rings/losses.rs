@@ -3,16 +3,22 @@
 use crate::record::Record;
 use crate::record::clock::Clock;
 use crate::ring::Fault;
-use crate::rings::ring_buffers::Failures;
-use crate::sys::perf;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+
+/// Reads how many records were dropped since the ring was opened, as who opened it knows it. `None` if that cannot be
+/// read now.
+pub(crate) type Count = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// How many records the kernel dropped for want of room, and how many of them LOST records have reported.
-#[derive(Debug)]
+#[derive(Default)]
 pub(crate) struct Losses {
-    counter: Counter,
+    /// Who counts them, if anybody does.
+    pub(super) count: Option<Count>,
+    /// Whether to read the count interrupts no CPU.
+    pub(super) is_cheap: bool,
+    /// What the kernel had counted when the ring was copied. Records of which LOST records told may be overwritten, so
+    /// this is a bound and no count.
+    pub(super) at_most: Option<u64>,
     reported: u64,
     /// Samples that were lost before they came to the ring, by LOST_SAMPLES records. The counter has none of them.
     samples: u64,
@@ -24,45 +30,20 @@ pub(crate) struct Losses {
     asked: bool,
 }
 
-/// The counter of records that the kernel drops.
-pub(crate) enum Counter {
-    /// No counter can be read.
-    Unknown,
-    /// The ring was copied when the kernel had counted so many. Records of which LOST records told may be overwritten,
-    /// so this is a bound and no count.
-    AtMost(u64),
-    /// The events that write into the ring, and what those before them lost.
-    Events {
-        events: Vec<Arc<OwnedFd>>,
-        before: u64,
-    },
-    /// Reservations that failed in a BPF ring buffer, as programs count them.
-    Failures(Failures),
-    Simulated(Box<dyn Fn() -> u64 + Send + Sync>),
-}
-
 impl Losses {
-    pub(crate) fn new(counter: Counter) -> Self {
-        Self { counter, reported: 0, samples: 0, counted: 0, most: 0, asked: false }
+    pub(crate) fn new(count: Option<Count>) -> Self {
+        Self { count, ..Self::default() }
     }
 
     /// How many were dropped since the ring was opened. Asking interrupts the CPU.
     pub(crate) fn read(&self) -> Option<u64> {
-        match &self.counter {
-            Counter::Unknown | Counter::AtMost(_) => None,
-            Counter::Events { events, before } => {
-                // If one cannot be read, no sum: it would be too small.
-                events.iter().try_fold(*before, |sum, event| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?)))
-            }
-            Counter::Failures(failures) => failures.read(),
-            Counter::Simulated(lost) => Some(lost()),
-        }
+        self.count.as_ref()?()
     }
 
     /// Whether to read the count interrupts no CPU.
     #[inline]
     pub(crate) fn are_cheap(&self) -> bool {
-        matches!(self.counter, Counter::Failures(_))
+        self.is_cheap
     }
 
     /// How many LOST records have reported.
@@ -127,10 +108,9 @@ impl Losses {
     /// The count of dropped records, after asking the kernel, if it can be asked. That interrupts the CPU.
     pub(crate) fn ask(&mut self) -> u64 {
         self.asked = true;
-        match (self.read(), &self.counter) {
-            (Some(total), _) => (self.counted, self.most) = (total, total),
-            (None, Counter::AtMost(most)) => self.most = *most,
-            (None, _) => self.most = Clock::Boottime.now().unwrap_or(u64::MAX),
+        match self.read() {
+            Some(total) => (self.counted, self.most) = (total, total),
+            None => self.most = self.at_most.or_else(|| Clock::Boottime.now()).unwrap_or(u64::MAX),
         }
         self.known()
     }
@@ -140,24 +120,10 @@ impl Losses {
         self.ask();
         self.most
     }
-
-    /// Other events write into the ring from now on.
-    pub(crate) fn change(&mut self, new: Vec<Arc<OwnedFd>>) {
-        if let Counter::Events { .. } = self.counter {
-            // If the count of the old events cannot be read, every later sum would be too small.
-            self.counter = self.read().map_or(Counter::Unknown, |before| Counter::Events { events: new, before });
-        }
-    }
 }
 
-impl fmt::Debug for Counter {
+impl fmt::Debug for Losses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "Unknown",
-            Self::AtMost(_) => "AtMost",
-            Self::Events { .. } => "Events",
-            Self::Failures(_) => "Failures",
-            Self::Simulated(_) => "Simulated",
-        })
+        f.debug_struct("Losses").field("reported", &self.reported).finish_non_exhaustive()
     }
 }

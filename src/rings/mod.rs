@@ -4,7 +4,7 @@
 //! the losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close
 //! and pause. It does not know names of events, keys or order. `options.rs` has what a user asks for, `event_spec.rs`
 //! and `target.rs` what that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs`
-//! those of the machine, also of CPUs that come later.
+//! those of the machine, also of CPUs that come later. `opener.rs` has what only who opened rings can do to them.
 
 pub(crate) mod control;
 mod event_attr;
@@ -13,9 +13,11 @@ mod event_spec;
 mod foreign;
 mod hotplug;
 mod losses;
+pub(crate) mod opener;
 mod opening;
 pub(crate) mod options;
 mod plan;
+mod producer;
 pub(crate) mod recording;
 mod refusal;
 mod ring_buffers;
@@ -26,7 +28,7 @@ pub(crate) mod untraced;
 
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use event_spec::EventSpec;
-pub(crate) use losses::{Counter, Losses};
+pub(crate) use losses::{Count, Losses};
 pub use recording::Recording;
 pub use source::Source;
 pub use untraced::Untraced;
@@ -35,9 +37,10 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::{Control, Pause, ProducerGate};
+use crate::rings::control::Control;
+use crate::rings::opener::{Adopted, Opener, Pause};
 use crate::rings::options::RingOptions;
-use crate::rings::ring_buffers::Failures;
+use crate::rings::recording::Recorded;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::sys::machine;
@@ -58,31 +61,16 @@ use std::sync::Arc;
 pub struct Rings {
     pub(crate) control: Arc<Control>,
     pub(crate) cpu_rings: Vec<CpuRing>,
-    arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
     clock: Clock,
     started: Option<u64>,
     sources: Vec<Source>,
     /// The errors of tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
-    /// Whether these are the rings of a recording, and nothing more will be written into them.
-    is_complete: bool,
-    /// What a recording says that another machine may have written. `None` for copies of this machine's rings.
-    told: Option<Told>,
-    /// Whether the CPUs need not have agreed on the clock when rings were copied.
-    in_doubt: bool,
+    /// If they are those of a recording: nothing more is written into them, unless others were added.
+    recorded: Option<Recorded>,
     /// The threads that were traced when the rings were opened, if not all were.
     traced_threads: Option<Vec<u32>>,
-}
-
-/// What a format says of a recording beside its rings.
-#[derive(Default)]
-struct Told {
-    wall_clock: Option<ClockOffset>,
-    /// All losses together, beside those that its rings tell.
-    lost: u64,
-    /// What else it says, for the package that has read it.
-    facts: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The ring of one CPU (or one that all CPUs share), with the layout, the copies and the losses of its records.
@@ -96,8 +84,8 @@ pub(crate) struct CpuRing {
 }
 
 impl CpuRing {
-    pub(crate) fn new(ring: Ring, origin: Origin, counter: Counter) -> Self {
-        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
+    pub(crate) fn new(ring: Ring, origin: Origin, count: Option<Count>) -> Self {
+        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(count) }
     }
 
     /// Whether the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in a
@@ -161,11 +149,6 @@ impl CpuRing {
     }
 }
 
-/// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs
-/// are not traced.
-pub(crate) type Arrivals =
-    Box<dyn FnMut(&Control, &mut [CpuRing], &mut Vec<CpuRing>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
-
 /// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -193,41 +176,30 @@ impl Rings {
         Self {
             control: Control::new(),
             cpu_rings: Vec::new(),
-            arrivals: None,
             untraced: UntracedCpus::default(),
             clock,
             started: None,
             sources: Vec::new(),
             skipped: Vec::new(),
-            is_complete: false,
-            told: None,
-            in_doubt: false,
+            recorded: None,
             traced_threads: None,
         }
     }
 
-    /// Adds an opened ring, whose output a gate can stop.
-    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: ProducerGate) -> Result<(), Error> {
-        self.control.producers().add(cpu_ring.origin.cpu, gate, Vec::new())?;
-        self.cpu_rings.push(cpu_ring);
-        Ok(())
-    }
-
-    /// `arrivals` follows CPUs. The last event was started at `started`.
-    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
-        self.arrivals = Some(arrivals);
-        self.started = started;
+    /// Somebody has opened rings, and takes part from now on.
+    pub(crate) fn opened_by(&mut self, opener: impl Opener + 'static) {
+        self.control.openers().all.push(Box::new(opener));
     }
 
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
     /// another type, for all other rings, and once [`Rings::add`] has added one.
     pub fn facts<T: Any>(&self) -> Option<&T> {
-        self.told()?.facts.as_deref()?.downcast_ref()
+        self.elsewhere()?.facts.as_deref()?.downcast_ref()
     }
 
     /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
     pub fn are_live(&self) -> bool {
-        !self.is_complete && self.cpu_rings.iter().any(|cpu_ring| !cpu_ring.ring.is_simulated())
+        self.cpu_rings.iter().any(|cpu_ring| !cpu_ring.ring.is_simulated())
     }
 
     /// The threads that were traced when the rings were opened, by their numbers in this PID namespace. `None` if the
@@ -244,23 +216,24 @@ impl Rings {
 
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
-        self.is_complete
+        // Another program may still write into its ring.
+        self.recorded.is_some() && self.cpu_rings.iter().all(|cpu_ring| !cpu_ring.origin.is_adopted)
     }
 
-    /// What a format says of them, if nothing else is among them.
-    fn told(&self) -> Option<&Told> {
-        self.told.as_ref().filter(|_| self.is_complete)
+    /// The recording, if another machine may have written it and nothing else is among its rings.
+    fn elsewhere(&self) -> Option<&Recorded> {
+        self.recorded.as_ref().filter(|recorded| !recorded.is_here && self.are_complete())
     }
 
     /// Whether another machine may have written the rings: those of a recording, unless a [`Recorder`](crate::Recorder)
     /// has copied them here.
     pub fn are_from_elsewhere(&self) -> bool {
-        self.told().is_some()
+        self.elsewhere().is_some()
     }
 
     /// What the recording says of all its losses together ([`Recording::lost_in_all`]).
     pub(crate) fn recorded_lost(&self) -> u64 {
-        self.told.as_ref().map_or(0, |told| told.lost)
+        self.recorded.as_ref().map_or(0, |recorded| recorded.lost)
     }
 
     /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted
@@ -299,7 +272,12 @@ impl Rings {
     /// [`ErrorKind::Forked`].
     #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
     pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
-        foreign::programs(self)
+        self.control.check()?;
+        let mut programs = Vec::new();
+        for opener in &self.control.openers().all {
+            programs.extend(opener.foreign_programs()?);
+        }
+        Ok(programs)
     }
 
     /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has
@@ -322,14 +300,10 @@ impl Rings {
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
-        if !ring.properties().can_pause {
-            self.control.producers().push_gate(cpu, ProducerGate::None(ring.properties().name));
-        } else if let Some(event) = ring.fd() {
-            self.control.producers().push_gate(cpu, ProducerGate::Event(Arc::clone(event)));
+        if let Some(opener) = Adopted::new(cpu, &ring) {
+            self.opened_by(opener);
         }
-        // The other program may still write into its ring.
-        self.is_complete = false;
-        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), Counter::Unknown));
+        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), None));
     }
 
     /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs
@@ -349,10 +323,11 @@ impl Rings {
         let uncounted = |cpu_ring: &CpuRing| !cpu_ring.ring.properties().counts_losses;
         let buffers: Vec<u32> =
             self.cpu_rings.iter().filter(|cpu_ring| uncounted(cpu_ring)).map(|cpu_ring| cpu_ring.origin.cpu).collect();
-        let failures = Failures::of(map.as_fd(), &buffers)?;
+        let counts = ring_buffers::counts_of(map.as_fd(), &buffers)?;
         let cpu_rings = self.cpu_rings.iter_mut().filter(|cpu_ring| uncounted(cpu_ring));
-        for (cpu_ring, failures) in cpu_rings.zip(failures) {
-            cpu_ring.losses = Losses::new(Counter::Failures(failures));
+        for (cpu_ring, count) in cpu_rings.zip(counts) {
+            cpu_ring.losses = Losses::new(Some(count));
+            cpu_ring.losses.is_cheap = true;
         }
         Ok(())
     }
@@ -423,8 +398,8 @@ impl Rings {
     /// asked now. For the rings of a recording: as the recording says it (in a `perf.data` file, `HEADER_CLOCK_DATA`),
     /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
-        match self.told() {
-            Some(told) => told.wall_clock,
+        match self.elsewhere() {
+            Some(recorded) => recorded.wall_clock,
             None => self.clock.offset_to(Clock::Realtime),
         }
     }
@@ -435,8 +410,9 @@ impl Rings {
     pub(crate) fn have_one_clock(&self) -> bool {
         let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
         let mut user_times = self.cpu_rings.iter().filter_map(|cpu_ring| cpu_ring.ring.has_user_time());
+        let in_doubt = self.recorded.as_ref().is_some_and(|recorded| recorded.in_doubt);
         self.clock != Clock::Perf
-            || !self.in_doubt && !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
+            || !in_doubt && !self.sources.iter().any(is_drawn_before) && user_times.all(machine::perf_clock_agrees)
     }
 
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a
@@ -495,10 +471,8 @@ impl Rings {
     pub(crate) fn arrived(&mut self, new: &mut Vec<CpuRing>) -> Result<(), Error> {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
-        match &mut self.arrivals {
-            Some(arrivals) => arrivals(&self.control, &mut self.cpu_rings, new, &mut self.untraced),
-            None => Ok(()),
-        }
+        let control = Arc::clone(&self.control);
+        control.openers().follow(self, new)
     }
 }
 
@@ -517,9 +491,9 @@ impl Drop for Rings {
             return;
         }
         // First nobody writes into the rings, then they are unmapped, then events are closed.
-        let events = self.control.retire();
+        let openers = self.control.retire();
         self.cpu_rings.clear();
-        drop(events);
+        drop(openers);
     }
 }
 

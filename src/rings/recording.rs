@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Sources};
 use crate::ring::{Bytes, KernelHalf, Ring};
-use crate::rings::{Counter, CpuRing, Rings, Source, Told};
+use crate::rings::{CpuRing, Rings, Source};
 use crate::sys::{machine, memory, perf};
 use perf_event_open_sys::bindings;
 use std::any::Any;
@@ -80,7 +80,22 @@ use std::io;
 #[derive(Debug)]
 pub struct Recording {
     rings: Rings,
+    recorded: Recorded,
     parts: Vec<Part>,
+}
+
+/// What is known of recorded rings together.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// Whether they are copies of this machine's, and no format tells of them.
+    pub(super) is_here: bool,
+    /// Whether the CPUs need not have agreed on the clock when they were copied.
+    pub(super) in_doubt: bool,
+    pub(super) wall_clock: Option<ClockOffset>,
+    /// All losses together, beside those that the rings tell.
+    pub(super) lost: u64,
+    /// What else a format says, for the package that has read it.
+    pub(super) facts: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// A ring that is being filled.
@@ -94,7 +109,8 @@ struct Part {
     /// Where what was written begins and ends.
     begin: u64,
     end: u64,
-    counter: Counter,
+    /// LOST records can have told of so many records at most.
+    lost_at_most: Option<u64>,
 }
 
 /// The longest ring.
@@ -104,19 +120,17 @@ impl Recording {
     /// A recording without events and rings yet. `clock` has stamped the records. `wall`: how far the wall clock was
     /// ahead of it, if that is known ([`Rings::wall_clock`]).
     pub fn new(clock: Clock, wall: Option<ClockOffset>) -> Self {
-        let mut rings = Rings::empty(clock);
-        rings.is_complete = true;
-        rings.told = Some(Told { wall_clock: wall, ..Told::default() });
-        Self { rings, parts: Vec::new() }
+        let recorded = Recorded { wall_clock: wall, ..Recorded::default() };
+        Self { rings: Rings::empty(clock), recorded, parts: Vec::new() }
     }
 
     /// A recording of rings of this machine, with a ring as long for each of them, for [`Recording::write_before`].
     pub(crate) fn of(live: &Rings) -> Result<Self, Error> {
         let mut rings = Rings::empty(live.clock);
-        (rings.is_complete, rings.in_doubt) = (true, !live.have_one_clock());
         (rings.started, rings.sources) = (live.started, live.sources.clone());
         rings.traced_threads.clone_from(&live.traced_threads);
-        let mut copy = Self { rings, parts: Vec::new() };
+        let recorded = Recorded { is_here: true, in_doubt: !live.have_one_clock(), ..Recorded::default() };
+        let mut copy = Self { rings, recorded, parts: Vec::new() };
         // The allocator may promise what is not there, for the recording and for the bytes as they lie in the rings.
         let bytes = live.cpu_rings.iter().map(|cpu_ring| cpu_ring.ring.size()).sum();
         if Self::available_memory().is_some_and(|available| available / 2 < bytes) {
@@ -171,7 +185,7 @@ impl Recording {
     pub(crate) fn add(&mut self, cpu: u32, layout: Layout, ids: Sources, bytes: u64) -> Result<usize, Error> {
         let size = bytes.next_power_of_two().max(8);
         let (kernel, ring) = allocate(size, false)?;
-        self.parts.push(Part { cpu, layout, ids, kernel, ring, begin: 0, end: 0, counter: Counter::Unknown });
+        self.parts.push(Part { cpu, layout, ids, kernel, ring, begin: 0, end: 0, lost_at_most: None });
         Ok(self.parts.len() - 1)
     }
 
@@ -188,7 +202,7 @@ impl Recording {
 
     /// LOST records of a ring can have told of so many records at most.
     pub(crate) fn lost_at_most(&mut self, ring: usize, count: u64) {
-        self.parts[ring].counter = Counter::AtMost(count);
+        self.parts[ring].lost_at_most = Some(count);
     }
 
     /// Appends bytes to a ring: whole records of `struct perf_event_header`, or what a damaged file has in their place.
@@ -236,17 +250,13 @@ impl Recording {
     /// that [`Recording::lost`] and LOST records tell, and each is counted once: what they do not tell is lost in
     /// [`Status::machine`](crate::Status::machine), and no event, because it has no place.
     pub fn lost_in_all(&mut self, count: u64) {
-        self.told().lost = count;
+        self.recorded.lost = count;
     }
 
     /// Keeps what a format knows besides its events, for the functions of its own package. [`Rings::facts`] gives it
     /// back. One value is kept: the last.
     pub fn facts(&mut self, facts: impl Any + Send + Sync) {
-        self.told().facts = Some(Box::new(facts));
-    }
-
-    fn told(&mut self) -> &mut Told {
-        self.rings.told.get_or_insert_default()
+        self.recorded.facts = Some(Box::new(facts));
     }
 
     /// How many bytes of memory this process can get: the least of `MemAvailable` of `/proc/meminfo` and what
@@ -258,10 +268,11 @@ impl Recording {
 
     /// The rings, with all that was written.
     pub fn build(self) -> Rings {
-        let Self { mut rings, parts } = self;
+        let Self { mut rings, recorded, parts } = self;
         let events = rings.sources.len();
-        let is_here = rings.told.is_none();
-        for Part { cpu, layout, mut ids, mut kernel, mut ring, begin, end, counter } in parts {
+        let is_here = recorded.is_here;
+        rings.recorded = Some(recorded);
+        for Part { cpu, layout, mut ids, mut kernel, mut ring, begin, end, lost_at_most } in parts {
             kernel.publish(end);
             // What lies before `begin` was never written.
             let seen = ring.refresh();
@@ -276,7 +287,9 @@ impl Recording {
                 1 => Origin::new(cpu, layout, [(0, 0)].into_iter().collect()),
                 _ => Origin::new(cpu, layout, ids).asked(),
             };
-            rings.cpu_rings.push(CpuRing::new(ring, origin, counter));
+            let mut cpu_ring = CpuRing::new(ring, origin, None);
+            cpu_ring.losses.at_most = lost_at_most;
+            rings.cpu_rings.push(cpu_ring);
         }
         rings
     }
