@@ -554,9 +554,11 @@ impl Merge {
         self.stream.under().cursors.iter().all(Cursor::is_past_marked)
     }
 
-    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`].
+    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`]. Losses of what was seen come before
+    /// the cap is lifted.
     pub(crate) fn set_cap(&mut self) {
         self.stream.unmerged().frontier.set_cap();
+        self.read_losses_before_report();
     }
 
     pub(crate) fn lift_cap(&mut self) {
@@ -617,7 +619,7 @@ impl Merge {
 
     /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with
     /// LOST records of the same losses, come after the report.
-    pub(crate) fn read_losses_before_report(&mut self) {
+    fn read_losses_before_report(&mut self) {
         self.read_losses_of(|_, _, _| true, true);
         // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is
         // newer.
