@@ -130,7 +130,7 @@ impl Engine {
     pub(crate) fn is_at_hand(&mut self) -> bool {
         // Also if a proof has ended: one load says both.
         self.control.signals() == self.noticed
-            && self.merge.pick()
+            && self.merge.is_ready()
             // Last: to pick may give bytes back, which notices that a ring fills up.
             && !self.merge.is_rushed()
     }
@@ -149,13 +149,13 @@ impl Engine {
         }
         // Some proofs end at once, and each event would bring the refresh that follows. So proven events come first.
         let has_ended = self.control.signals().has_proof();
-        if !has_ended && self.proof.as_ref().is_some_and(|proof| proof.is_asked) && self.merge.pick() {
+        if !has_ended && self.proof.as_ref().is_some_and(|proof| proof.is_asked) && self.merge.is_ready() {
             return Ok(true);
         }
         // Only here, because it is a system call: what follows may refresh.
         self.control.check()?;
         self.notice_fence(has_ended)?;
-        Ok(self.merge.pick())
+        Ok(self.merge.is_ready())
     }
 
     /// Refreshes the rings. Says whether there is an event to lend, or how long to sleep.
@@ -292,7 +292,7 @@ impl Engine {
         let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
             // Before the tails: those of BPF ring buffers stay behind, so that no record wakes the reader.
-            self.merge.keep_behind = have_buffers;
+            self.merge.tails.keep_behind = have_buffers;
             // Bytes of yielded events are given back before every sleep: by a refresh, or here.
             self.merge.advance_tails();
             // A ring more than half full of held records may have no room for those that would wake the reader.
@@ -301,7 +301,7 @@ impl Engine {
             }
         }
         // No second rest for the same events.
-        self.merge.keep_behind = false;
+        self.merge.tails.keep_behind = false;
         self.rest.since_sleep = 0;
         Duration::ZERO
     }
