@@ -33,6 +33,7 @@
 //! | blocks.rs | sorted places in blocks of 128: growing moves nothing |
 //! | queue.rs | the places of one ring: appended, shifted in, or put into the heap of all rings |
 //! | array.rs | the next places of all rings, 256 or more at a time |
+//! | tree.rs | the smallest keys of all queues and of the heap: a loser tree |
 //! | rules.rs | the hold rules, as one table: what a held event waits for |
 //! | frontier.rs | the largest key that may leave, and how it moves |
 //! | certainty.rs | how far an event's place in the order can be trusted |
@@ -46,5 +47,6 @@ pub(crate) mod frontier;
 pub(crate) mod place;
 pub(crate) mod queue;
 pub(crate) mod rules;
+mod tree;
 
 pub(crate) use blocks::{REACH, REACH_BYTES, SLOTS};

@@ -7,19 +7,18 @@
 mod tests;
 mod walk;
 
-use crate::instrument::step;
 use crate::merge::REACH_BYTES;
 use crate::merge::certainty::Certainty;
 use crate::merge::place::{Keyed, Place, SPAN, Tag};
 use crate::merge::queue::{Far, Queue};
 use crate::order::key::{Keys, Plain};
-use crate::order::note::Note;
+use crate::order::note::{Note, Notes};
+use crate::order::unreported::Unreported;
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, LOW_POSITION, Ring, with_framing};
 use crate::rings::{CpuRing, Losses};
 use crate::sequence::numbers::{CpuNumbers, Meaning, NumberCounts};
 use perf_event_open_sys::bindings;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use walk::Walk;
 
@@ -32,16 +31,6 @@ struct Waiting {
     count: u64,
 }
 
-/// A loss after everything that was indexed when it was found: its place lies in no ring ([`Queue::loose`]).
-#[derive(Debug, Clone, Copy)]
-struct Loose {
-    count: u64,
-    /// The key of the record before it.
-    after: Option<u64>,
-    /// A report waits for it. So it is reported as it is, also if a LOST record comes that counts the same records.
-    stays: bool,
-}
-
 /// The tail advances past yielded bytes of a ring once they are this part of it, if not before: the tail shares a cache
 /// line with the head that the kernel writes.
 const TAIL_PART: u64 = 16;
@@ -49,7 +38,7 @@ const TAIL_PART: u64 = 16;
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
 
-/// The initial capacity of each list, in entries.
+/// The initial capacity of the heap, in entries.
 pub(crate) const ROOM: usize = 32;
 
 /// What a ring is indexed with: its queue, and what all rings share.
@@ -81,17 +70,13 @@ pub(crate) struct Counts {
 /// One ring's cursor.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    /// A loss that the kernel counts beyond LOST records.
-    loose: Option<Loose>,
-    /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at
-    /// either end.
-    notes: VecDeque<(u64, Option<Note>)>,
+    /// Losses that the kernel counts beyond LOST records.
+    pub(crate) losses: Unreported,
+    notes: Notes,
     /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
     /// Key of the record indexed last.
     before: Option<u64>,
-    /// The largest key ever indexed.
-    largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
     /// The tail from which on it is advanced again, and that from which on the ring may have filled up.
@@ -105,10 +90,6 @@ pub(crate) struct Cursor {
     done: u64,
     /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
-    /// Losses that events have reported beyond LOST records, because the kernel counts them.
-    reported_ahead: u64,
-    /// Whether, since the kernel was last asked, the ring was so full at a refresh that records may have been dropped.
-    pub(crate) suspect: bool,
     /// The position up to which the ring was written when its head was marked.
     pub(crate) marked: u64,
     /// The position up to which the ring was reserved when the merge noted it, for a proof.
@@ -131,11 +112,10 @@ impl Cursor {
     /// A cursor at this position. Earlier records were read by another consumer.
     pub(crate) fn new(tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
-            loose: None,
-            notes: VecDeque::with_capacity(ROOM),
+            losses: Unreported::default(),
+            notes: Notes::new(),
             lost: None,
             before: None,
-            largest: None,
             cursor: tail,
             advance_at: tail,
             check_fill_at: tail,
@@ -143,8 +123,6 @@ impl Cursor {
             others: 0,
             done: tail,
             lost_head: false,
-            reported_ahead: 0,
-            suspect: false,
             marked: tail,
             sighted: tail,
             looked_tail: tail,
@@ -200,7 +178,8 @@ impl Cursor {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.
-        self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
+        self.losses.suspect |=
+            losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         with.queue.share = ring.size() / TAIL_PART;
         self.index(ring, origin, losses, with);
         // The damage lies behind everything that the last good head covers.
@@ -271,7 +250,7 @@ impl Cursor {
         // After the note and the place were made: both need the record before this one.
         self.before = own.or(self.before);
         self.cursor += len;
-        self.largest = self.largest.max(own);
+        with.keys.found = with.keys.found.max(own);
     }
 
     /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns
@@ -298,7 +277,6 @@ impl Cursor {
         self.counts.repaired += repaired as u64;
         self.before = Some(last);
         self.cursor += len as u64;
-        self.largest = self.largest.max(Some(back));
         with.keys.grew(back);
         true
     }
@@ -355,33 +333,18 @@ impl Cursor {
         self.insert(self.cursor, record.len(), own, Tag::OTHER, Some(note), with);
         self.before = own.or(self.before);
         self.cursor = end;
-        self.largest = self.largest.max(own);
+        with.keys.found = with.keys.found.max(own);
     }
 
     /// Places a waiting LOST record right before the record with which it was written.
     #[inline]
     fn settle_lost(&mut self, key: Option<u64>, with: &mut Indexing<'_>) {
         if let Some(Waiting { position, size, id, count }) = self.lost.take() {
-            let unreported = self.unreported(count, with.queue);
+            let unreported = self.losses.of_lost(count, with.queue);
             let note =
                 if unreported == 0 { Note::Reported } else { Note::Lost { id, count: unreported, after: self.before } };
             self.insert(position, size, key, Tag::OTHER, Some(note), with);
         }
-    }
-
-    /// The part of a LOST record's count that no event has reported yet.
-    #[cold]
-    fn unreported(&mut self, count: u64, queue: &mut Queue) -> u64 {
-        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes
-        // before this record.
-        if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
-            queue.loose = None;
-            self.reported_ahead -= loose.count;
-        }
-        // A loss that stays, or was yielded, covers some of these records already.
-        let covered = count.min(self.reported_ahead);
-        self.reported_ahead -= covered;
-        count - covered
     }
 
     /// Skips the bytes from the cursor to `end` as a corrupt record, which is yielded as damage.
@@ -411,8 +374,8 @@ impl Cursor {
             (None, Some(key)) => (key, Tag::BEFORE),
             (None, None) => (0, Tag::NEVER),
         };
-        if note.is_some() {
-            self.notes.push_back((position, note));
+        if let Some(note) = note {
+            self.notes.push(position, note);
         }
         let tag = if note.is_some() { tag.noted() } else { tag };
         self.made += 1;
@@ -425,11 +388,6 @@ impl Cursor {
     /// records that were copied out lie so far back.
     pub(crate) fn spans(&self, queue: &Queue, size: u64) -> bool {
         queue.front().is_none_or(|front| self.cursor + size - self.position(front) < SPAN)
-    }
-
-    /// The largest key ever indexed.
-    pub(crate) fn largest(&self) -> Option<u64> {
-        self.largest
     }
 
     /// Bytes that were seen and are in the queue, and those of places whose length is in a note until they are yielded.
@@ -574,18 +532,15 @@ impl Cursor {
 
     /// The origin of a place's key.
     pub(crate) fn keyed(&self, place: Place) -> Keyed {
-        match self.loose {
-            Some(Loose { after: None, .. }) if place.tag() == Tag::LOOSE => Keyed::Never,
-            _ => place.keyed(),
-        }
+        if place.tag() == Tag::LOOSE && self.losses.is_first() { Keyed::Never } else { place.keyed() }
     }
 
     /// The note on a place.
     pub(crate) fn note(&self, place: Place) -> Option<Note> {
         if place.tag() == Tag::LOOSE {
-            return self.loose.map(|loose| Note::Lost { id: 0, count: loose.count, after: loose.after });
+            return self.losses.note();
         }
-        place.is_noted().then(|| self.notes[self.note_at(self.position(place))?].1).flatten()
+        if place.is_noted() { self.notes.get(self.position(place)) } else { None }
     }
 
     /// Bytes of a place in its ring.
@@ -593,18 +548,10 @@ impl Cursor {
         if place.size() > 0 { place.size() } else { self.note(place).map_or(0, |note| note.len()) }
     }
 
-    fn note_at(&self, position: u64) -> Option<usize> {
-        let found = self.notes.binary_search_by_key(&position, |(at, _)| {
-            step();
-            *at
-        });
-        found.ok()
-    }
-
     /// Takes a place as yielded that the merge has taken out.
     pub(crate) fn take(&mut self, place: Place, queue: &mut Queue) {
         if place.tag() == Tag::LOOSE {
-            (self.loose, queue.loose) = (None, None);
+            self.losses.take(queue);
         } else if place.is_noted() {
             let note = self.note(place);
             if place.size() == 0 {
@@ -613,74 +560,32 @@ impl Cursor {
             }
             // What a notice reported before the record is forgotten already.
             self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
-            self.forget(self.position(place));
+            self.notes.forget(self.position(place));
         }
     }
 
     /// Marks the anomaly of a note as yielded. The length of its record stays.
     #[cold]
     pub(crate) fn mark_reported(&mut self, place: Place) {
-        let position = self.position(place);
-        match (self.note(place).map_or(0, |note| note.len()), self.note_at(position)) {
-            (len @ 1.., Some(at)) => self.notes[at].1 = Some(Note::Long { len: len as u32 }),
-            _ => self.forget(position),
-        }
+        self.notes.mark_reported(self.position(place));
     }
 
-    /// Marks the note on a place as yielded.
-    #[cold]
-    fn forget(&mut self, position: u64) {
-        if let Some(at) = self.note_at(position) {
-            self.notes[at].1 = None;
-        }
-        // Not removed from the middle, because that would take time proportional to the number of notes.
-        while let Some((_, None)) = self.notes.front() {
-            step();
-            self.notes.pop_front();
-        }
-        while let Some((_, None)) = self.notes.back() {
-            step();
-            self.notes.pop_back();
-        }
-    }
-
-    // Losses that the kernel counts beyond LOST records.
-
-    /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The
-    /// losses that no event has reported yet become one loss after all held records. Call it after a refresh. `stays`:
-    /// a report waits for that loss.
-    pub(crate) fn dropped(&mut self, queue: &mut Queue, total: u64, reported: u64, stays: bool) {
-        self.suspect = false;
-        let new = total.saturating_sub(reported.saturating_add(self.reported_ahead));
-        self.reported_ahead += new;
-        match &mut self.loose {
-            Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
-            None if new > 0 => {
-                // As a record without a key: it takes the key of the last record, and lies behind it.
-                let key = self.before.unwrap_or(0);
-                queue.loose = Some(Place::new(key, queue.ring_index(), self.cursor, 0, Tag::LOOSE));
-                self.loose = Some(Loose { count: new, after: self.before, stays });
-            }
-            None => {}
-        }
-    }
-
-    /// Losses that events have reported beyond LOST records, or will report.
-    pub(crate) fn reported_ahead(&self) -> u64 {
-        self.reported_ahead
+    /// See [`Unreported::dropped`].
+    pub(crate) fn dropped(&mut self, queue: &mut Queue, [total, reported]: [u64; 2], stays: bool) {
+        self.losses.dropped(queue, (self.cursor, self.before), [total, reported], stays);
     }
 
     // Memory that is given back after a burst.
 
-    /// Entries for which there is room in the list of notes.
+    /// Entries that there are in the list of notes, and for which there is room.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn room(&self) -> usize {
-        self.notes.capacity()
+    pub(crate) fn notes(&self) -> [usize; 2] {
+        self.notes.len_and_room()
     }
 
     /// Frees memory that was not needed since the last call.
     pub(crate) fn shrink(&mut self) {
-        self.notes.shrink_to(ROOM);
+        self.notes.shrink();
     }
 }
 

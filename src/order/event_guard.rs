@@ -25,7 +25,7 @@ impl<'a> EventGuard<'a> {
     pub fn event(&self) -> Event<'a> {
         match self.place {
             Some(place) => self.stream.plain_event(self.cpu_rings, place),
-            None => self.stream.picked_event(self.cpu_rings),
+            None => self.stream.picked.event(self.stream.under(), self.cpu_rings),
         }
     }
 
@@ -34,7 +34,7 @@ impl<'a> EventGuard<'a> {
     pub fn key(&self) -> Option<u64> {
         match self.place {
             Some(place) => Some(place.key),
-            None => self.stream.picked_key(),
+            None => self.stream.picked.key(self.stream.under()),
         }
     }
 
@@ -69,7 +69,7 @@ impl<'a> EventGuard<'a> {
         match self.place {
             Some(place) => Some(plain_record(self.cpu_rings, place)),
             // Through a copy, so that a plain one stays in registers.
-            None => self.stream.picked_record(self.cpu_rings).map(|record| record.copy()),
+            None => self.stream.picked.record(self.stream.under(), self.cpu_rings).map(|record| record.copy()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::order::key::Keys;
-use crate::record::Record;
+use crate::record::{Record, Records};
 use crate::rings::{CpuRing, Rings};
 use crate::sys::memory;
 
@@ -41,27 +41,16 @@ pub(crate) fn check(rings: &mut Rings, keys: &Keys) -> Result<(), Error> {
 
 /// An upper bound of what the index of a ring takes, without gaps in a program's own numbers.
 fn footprint(CpuRing { ring, origin, .. }: &CpuRing, keys: &Keys) -> u64 {
-    let (mut bytes, mut position, mut largest) = (0u64, ring.tail(), None);
-    while position < ring.head() {
-        match Record::at(ring, position, origin) {
-            // Recordings have perf rings alone, in which each header has the size.
-            Ok(record) => {
-                position += u64::from(record.header().size());
-                // A key function is not asked about losses.
-                let key = if record.lost().is_some() { None } else { keys.peek(&record) };
-                bytes += match key {
-                    _ if record.lost().is_some() => NOTED,
-                    Some(_) if key < largest => OUT_OF_ORDER,
-                    _ => EACH,
-                };
-                largest = largest.max(key);
-            }
-            Err((_, end)) => {
-                (position, bytes) = (end, bytes + NOTED);
-            }
-        }
-    }
-    bytes
+    let mut largest = None;
+    let each = |found: Result<Record<'_>, _>| {
+        // A key function is not asked about losses.
+        let Some(record) = found.ok().filter(|record| record.lost().is_none()) else { return NOTED };
+        let key = keys.peek(&record);
+        let is_in_order = key.is_none_or(|key| Some(key) >= largest);
+        largest = largest.max(key);
+        if is_in_order { EACH } else { OUT_OF_ORDER }
+    };
+    Records::new(ring, origin, ring.tail()).map(each).sum()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -71,10 +71,9 @@ impl Full {
         self.was_crowded |= cpu_rings.iter().any(CpuRing::is_crowded);
         // Dense numbers leave without a fence, until one is missing.
         let flows = stream.flows();
-        stream.unmerged();
-        let has_too_many = stream.held() >= self.most_events;
-        self.has_too_many = false;
         let under = stream.unmerged();
+        let has_too_many = under.held() >= self.most_events;
+        self.has_too_many = false;
         let (mut memory, mut is_cleared) = (memory(cpu_rings), false);
         for at in 0..cpu_rings.len() {
             let (cpu_ring, cursor, queue) = (&cpu_rings[at], &under.cursors[at], &under.queues[at]);

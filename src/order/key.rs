@@ -67,6 +67,8 @@ pub(crate) struct Keys {
     now: u64,
     /// Whether proofs hold for keys: unless their clock may differ between CPUs.
     are_sure: bool,
+    /// The largest key that was indexed.
+    pub(crate) found: Option<u64>,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
     /// The furthest that a key may exceed all others.
@@ -102,7 +104,7 @@ impl Keys {
     /// first key, if it is known.
     pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
         let clock = clock.filter(|clock| clock.now().is_some());
-        Self { key, clock, now: 0, are_sure: true, largest: first, leap: LEAP, leapt: (0, 0), numbers }
+        Self { key, clock, now: 0, are_sure: true, found: None, largest: first, leap: LEAP, leapt: (0, 0), numbers }
     }
 
     /// The keys are numbers of which each is one more than the last.
@@ -121,8 +123,9 @@ impl Keys {
         self.are_sure
     }
 
-    /// The largest key that is not in the future.
-    pub(crate) fn until_now(&mut self, largest: Option<u64>) -> Option<u64> {
+    /// The largest key that was indexed, if it is not in the future; else a later reading of the clock.
+    pub(crate) fn until_now(&mut self) -> Option<u64> {
+        let largest = self.found;
         // For a key that is no later, an earlier reading is enough.
         if self.clock.is_some() && largest > Some(self.now) {
             self.read_clock();
@@ -168,9 +171,10 @@ impl Keys {
         }
     }
 
-    /// Records that a plain record had this key.
+    /// Records that plain records had this key, and none a larger one.
     #[inline]
     pub(crate) fn grew(&mut self, key: u64) {
+        self.found = self.found.max(Some(key));
         if self.clock.is_none() && !matches!(self.key, Key::Time) {
             self.largest = self.largest.max(Some(key));
         }
@@ -370,17 +374,20 @@ mod tests {
         // Where there is no clock, nothing can be said.
         let mut keys = Keys::new(Key::Time, Some(Clock::Perf), None, None);
         assert!(keys.clock.is_none());
-        assert_eq!(keys.until_now(Some(u64::MAX)), Some(u64::MAX));
+        keys.found = Some(u64::MAX);
+        assert_eq!(keys.until_now(), Some(u64::MAX));
     }
 
     #[test]
     fn no_key_counts_as_seen_before_its_time() {
         let mut keys = Keys::new(Key::Time, Some(Clock::Monotonic), None, None);
-        assert_eq!(keys.until_now(None), None);
-        assert_eq!(keys.until_now(Some(5)), Some(5));
+        assert_eq!(keys.until_now(), None);
+        keys.found = Some(5);
+        assert_eq!(keys.until_now(), Some(5));
         let future = Clock::Monotonic.now().unwrap() + 3_600_000_000_000;
-        let until = keys.until_now(Some(future)).unwrap();
+        keys.found = Some(future);
+        let until = keys.until_now().unwrap();
         assert!(until < future && until <= Clock::Monotonic.now().unwrap());
-        assert!(keys.until_now(Some(future)).unwrap() >= until, "time goes on");
+        assert!(keys.until_now().unwrap() >= until, "time goes on");
     }
 }

@@ -3,27 +3,32 @@
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::account::cpu::Account;
 use crate::account::status::Status;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::merge::frontier::Frontier;
 use crate::merge::place::RINGS;
-use crate::merge::queue::Queue;
 use crate::merge::rules::Rule;
 use crate::order::Order;
-use crate::order::cursor::{Cursor, Indexing, catches_up};
+use crate::order::accounts::Accounts;
+use crate::order::arrivals::{self, cursor_of};
+use crate::order::cursor::Cursor;
+use crate::order::dense::Dense;
 use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::footprint;
 use crate::order::full::Full;
 use crate::order::key::{Key, Keys};
-use crate::order::stream::{Notice, Stream, Unmerged};
+use crate::order::losses::{self, Which};
+use crate::order::notice::Notice;
+use crate::order::sighting::{Sighting, awaited};
+use crate::order::stream::Stream;
+use crate::order::suits;
+use crate::order::tails::Tails;
 use crate::order::tracers::Leaving;
+use crate::order::unmerged::Unmerged;
 use crate::ring::{ANY_CPU, Ring};
-use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};
 use crate::sequence::numbers::CpuNumbers;
-use crate::sequence::tracker::Tracker;
 use crate::sys::machine;
 use crate::sys::thread::Thread;
 use std::fmt;
@@ -95,14 +100,10 @@ pub struct Merge {
     stream: Stream,
     /// What is done about rings that fill up.
     pub(crate) full: Full,
-    /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind
-    /// ([`catches_up`]).
-    pub(crate) keep_behind: bool,
+    pub(crate) tails: Tails,
     /// Whether the last refresh indexed everything.
     whole: bool,
-    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Cursor::sighted`]), until
-    /// everything before is indexed.
-    sighting: Option<u64>,
+    sighting: Sighting,
 }
 
 impl Merge {
@@ -112,7 +113,7 @@ impl Merge {
     /// As [`Reader::new`](crate::Reader::new), without those of waiting.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         rings.control().check()?;
-        check(&rings, &order)?;
+        suits::check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight.
         let complete = rings.are_complete();
         // The ring index decides between equal keys: first by CPU, then by the order in which the rings were added.
@@ -131,17 +132,16 @@ impl Merge {
             footprint::check(&mut rings, &keys)?;
         }
         let cursors = rings.cpu_rings.iter().map(|cpu_ring| cursor_of(cpu_ring, &keys)).collect();
-        let sequence = dense.map(Tracker::new);
-        if sequence.is_some() {
+        if dense.is_some() {
             keys.count_up();
         }
         let frontier = if complete { Frontier::complete() } else { Frontier::new(rule) };
-        let mut stream = Stream::new(keys, cursors, frontier, sequence);
+        let mut stream = Stream::new(Unmerged::new(keys, cursors, frontier), dense.map(Dense::new));
         stream.tracers.add(&Thread::current());
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
         stream.leaving = order.leave_out.filter(|_| is_here).map(|filter| Leaving(filter(&rings)));
         let full = Full::new(order.most_held, &rings);
-        Ok(Self { rings, stream, full, keep_behind: false, whole: true, sighting: None })
+        Ok(Self { rings, stream, full, tails: Tails::default(), whole: true, sighting: Sighting::default() })
     }
 
     // Refreshes.
@@ -167,14 +167,33 @@ impl Merge {
 
     /// The same, where it is known that this is no forked child.
     pub(crate) fn refresh_here(&mut self, now: u64) -> usize {
-        self.know(&Thread::current_in(self.rings.control().owner()));
-        self.stream.unmerged();
-        let held = self.held();
-        self.refresh_all(now);
-        self.keep_behind = false;
-        self.stream.tracers.note_ends(self.rings.clock());
+        let Self { rings, stream, .. } = self;
+        stream.tracers.add(&Thread::current_in(rings.control().owner()));
+        (stream.rushed, self.tails.in_batch) = (false, false);
+        let under = stream.unmerged();
+        let held = under.held();
+        // A panic of the key function goes on once the refresh has ended in order.
+        let index = || under.index(&mut rings.cpu_rings, self.tails.keep_behind);
+        let looked = catch_unwind(AssertUnwindSafe(index));
+        self.whole = looked.is_ok();
+        let largest = under.keys.until_now();
+        // The frontier is valid only for all heads together.
+        let seen = if self.whole { self.sighting.refreshed(now, under, &rings.cpu_rings) } else { None };
+        if let Some(now) = seen {
+            under.frontier.refreshed(largest, now);
+            under.numbers().for_each(CpuNumbers::refreshed);
+        } else {
+            under.frontier.refreshed_in_part(largest);
+        }
+        if let Err(panic) = looked {
+            resume_unwind(panic);
+        }
+        stream.counts.refreshes += 1;
+        self.full.make_room(&mut rings.cpu_rings, stream);
+        self.tails.keep_behind = false;
+        stream.tracers.note_ends(rings.clock());
         // A loss that was reported separately may have found its LOST record.
-        self.held().saturating_sub(held)
+        stream.held().saturating_sub(held)
     }
 
     /// Learns a thread of the tracer. Records about it are left out, if the merge leaves records out.
@@ -211,68 +230,6 @@ impl Merge {
         })
     }
 
-    /// Refreshes all rings, one after the other.
-    fn refresh_all(&mut self, now: u64) {
-        // A panic of the key function goes on once the refresh has ended in order.
-        let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
-        self.whole = looked.is_ok();
-        let stream = &mut self.stream;
-        (stream.in_batch, stream.rushed) = (false, false);
-        stream.counts.refreshes += u64::from(self.whole);
-        let under = stream.unmerged();
-        let largest = under.cursors.iter().filter_map(Cursor::largest).max();
-        // With a key in the future, what a fence proves is a reading of the clock instead.
-        let largest = under.keys.until_now(largest);
-        // The frontier is valid only for all heads together.
-        let seen = self.seen_all(now);
-        let under = self.stream.unmerged();
-        if let Some(now) = seen {
-            under.frontier.refreshed(largest, now);
-            under.numbers().for_each(CpuNumbers::refreshed);
-        } else {
-            under.frontier.refreshed_in_part(largest);
-        }
-        if let Err(panic) = looked {
-            resume_unwind(panic);
-        }
-        self.full.make_room(&mut self.rings.cpu_rings, &mut self.stream);
-    }
-
-    /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the
-    /// clock reading of that one. `now` is that of the last refresh.
-    ///
-    /// A record that a program has reserved and not committed hides what comes after it in its ring. So under a rule
-    /// that proves, the frontier waits until everything is indexed that was reserved when the heads were loaded. Later
-    /// reservations do not count: their programs would keep it waiting for ever.
-    fn seen_all(&mut self, now: u64) -> Option<u64> {
-        if !self.whole {
-            return None;
-        }
-        let under = self.stream.unmerged();
-        if !under.frontier.rule.is_proof() {
-            return Some(now);
-        }
-        let since = *self.sighting.get_or_insert_with(|| {
-            for (cpu_ring, cursor) in self.rings.cpu_rings.iter().zip(&mut under.cursors) {
-                cursor.sighted = cpu_ring.ring.reserved();
-            }
-            now
-        });
-        under.cursors.iter().all(Cursor::is_past_sighted).then(|| {
-            self.sighting = None;
-            since
-        })
-    }
-
-    /// Indexes the new records of each ring.
-    fn index(&mut self) {
-        let Unmerged { keys, queues, cursors, far, .. } = self.stream.unmerged();
-        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
-            let refresh = if self.keep_behind { Cursor::refresh_behind } else { Cursor::refresh };
-            refresh(cursor, cpu_ring, &mut Indexing { queue, far, keys });
-        }
-    }
-
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
     /// all of it.
     pub(crate) fn is_over(&self) -> bool {
@@ -294,34 +251,7 @@ impl Merge {
     /// it was not. [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no
     /// room stay untraced.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
-        self.follow_cpus_up_to(RINGS)
-    }
-
-    /// The same, with at most so many rings.
-    fn follow_cpus_up_to(&mut self, most: usize) -> Result<bool, Error> {
-        let mut new = Vec::new();
-        let mut failed = self.rings.arrived(&mut new);
-        let (rings, room) = (self.rings.cpu_rings.len() + new.len(), most.saturating_sub(self.rings.cpu_rings.len()));
-        for cpu_ring in new.drain(room.min(new.len())..) {
-            let now = Moment::now(self.rings.clock());
-            if self.rings.untraced.failed(cpu_ring.origin.cpu, now) {
-                failed = Err(too_many(rings, most));
-            }
-        }
-        let any = !new.is_empty();
-        let mut news = self.rings.untraced.take_news().map(Notice::Untraced).peekable();
-        if news.peek().is_some() {
-            // They come before what was merged.
-            self.stream.unmerged().notices.extend(news);
-        }
-        for cpu_ring in new {
-            // After the other rings of that CPU: ring indexes decide between equal keys.
-            let ring_index = self.rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
-            let cursor = cursor_of(&cpu_ring, &self.stream.under().keys);
-            self.stream.insert(ring_index, cursor);
-            self.rings.cpu_rings.insert(ring_index, cpu_ring);
-        }
-        failed.map(|()| any)
+        arrivals::follow(&mut self.rings, &mut self.stream, RINGS)
     }
 
     // Proofs, and reservations for which they wait.
@@ -332,7 +262,7 @@ impl Merge {
     /// Events that are already proven can be yielded meanwhile.
     pub fn begin_fence(&mut self) -> bool {
         // A dense sequence needs a fence only for numbers that are missing.
-        if self.stream.sequence.is_some() && (self.stream.top().is_none() || self.is_ready()) {
+        if self.stream.dense.is_some() && (self.stream.top().is_none() || self.is_ready()) {
             return false;
         }
         self.stream.begin_proof()
@@ -341,8 +271,7 @@ impl Merge {
     /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave
     /// after the next refresh.
     pub fn end_fence(&mut self) {
-        // What proves is a refresh of heads that are loaded after the fence.
-        self.sighting = None;
+        self.sighting.forget();
         self.stream.counts.fences += u64::from(self.stream.end_proof());
     }
 
@@ -368,10 +297,7 @@ impl Merge {
 
     /// The rings with reservations for which a proof or a report waits.
     fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
-        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.under().cursors);
-        let awaited =
-            cpu_rings.filter(|(cpu_ring, cursor)| cpu_ring.ring.properties().reserves && !cursor.is_past_reserved());
-        awaited.map(|(cpu_ring, _)| cpu_ring)
+        awaited(&self.rings.cpu_rings, self.stream.under())
     }
 
     /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and
@@ -394,41 +320,14 @@ impl Merge {
     /// Whether [`Merge::next`] has an event to give.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
-        self.pick()
-    }
-
-    #[inline(always)]
-    pub(crate) fn pick(&mut self) -> bool {
         self.stream.is_at_hand() || self.pick_anew()
     }
 
     /// Gives bytes back that are due, and picks the next event. No event is borrowed now.
     #[inline(never)]
     fn pick_anew(&mut self) -> bool {
-        self.give_back();
+        self.tails.give_back(&mut self.rings, &mut self.stream);
         self.stream.pick_anew(&self.rings.cpu_rings)
-    }
-
-    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a
-    /// sixteenth of a ring. No event is borrowed now.
-    fn give_back(&mut self) {
-        let all = self.stream.in_batch;
-        let Some(Unmerged { queues, cursors, .. }) = self.stream.if_unmerged() else { return };
-        let Rings { cpu_rings, control, .. } = &mut self.rings;
-        let (mut is_forked, mut rushed) = (None, false);
-        for ((cpu_ring, cursor), queue) in cpu_rings.iter_mut().zip(cursors).zip(queues) {
-            // The next refresh decides whether to catch up.
-            if (all || cursor.is_tail_due(queue)) && !catches_up(cpu_ring, queue) {
-                // Asked once, because it is a system call.
-                if *is_forked.get_or_insert_with(|| control.is_forked()) {
-                    return;
-                }
-                cursor.advance_tail(cpu_ring, queue);
-                rushed |= cursor.fills_up(&cpu_ring.ring, queue);
-            }
-        }
-        self.stream.in_batch = false;
-        self.stream.rushed |= rushed;
     }
 
     /// The next event that the last refresh found, if it may be yielded.
@@ -481,8 +380,8 @@ impl Merge {
     /// their bytes back.
     pub fn batch(&mut self) -> Batch<'_> {
         // The borrow of any earlier batch has ended.
-        self.give_back();
-        self.stream.in_batch = true;
+        self.tails.give_back(&mut self.rings, &mut self.stream);
+        self.tails.in_batch = true;
         let plain_end = self.stream.array.plain_end();
         Batch { cpu_rings: &self.rings.cpu_rings, stream: &mut self.stream, plain_end }
     }
@@ -493,13 +392,7 @@ impl Merge {
     /// In a forked child, which does not have the rings.
     pub fn advance_tails(&mut self) {
         self.rings.control().assert_not_forked();
-        self.stream.in_batch = false;
-        let Unmerged { queues, cursors, .. } = self.stream.unmerged();
-        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
-            if !self.keep_behind || !catches_up(cpu_ring, queue) {
-                cursor.advance_tail(cpu_ring, queue);
-            }
-        }
+        self.tails.advance(&mut self.rings, &mut self.stream);
     }
 
     // What it has.
@@ -554,9 +447,12 @@ impl Merge {
         self.stream.under().cursors.iter().all(Cursor::is_past_marked)
     }
 
-    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`].
+    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`]. Losses of what was seen come before
+    /// the cap is lifted.
     pub(crate) fn set_cap(&mut self) {
-        self.stream.unmerged().frontier.set_cap();
+        let under = self.stream.unmerged();
+        under.frontier.set_cap();
+        losses::read(Which::BeforeReport, under, &mut self.rings.cpu_rings);
     }
 
     pub(crate) fn lift_cap(&mut self) {
@@ -579,10 +475,12 @@ impl Merge {
         raises
     }
 
-    /// Picks the report of a flush as the next event.
+    /// Picks the report of a flush as the next event, and lifts the cap.
     pub(crate) fn pick_flushed(&mut self, complete: bool) {
-        self.stream.unmerged().notices.push_back(Notice::Flushed { complete });
-        self.pick();
+        let under = self.stream.unmerged();
+        under.frontier.lift_cap();
+        under.notices.push_back(Notice::Flushed { complete });
+        self.is_ready();
     }
 
     /// Whether all held events wait until the cap is lifted.
@@ -612,41 +510,24 @@ impl Merge {
     /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
     /// before it reports a flush.
     pub fn read_losses(&mut self) -> bool {
-        self.read_losses_of(|_, _, _| true, false)
+        self.losses_of(Which::All)
     }
 
-    /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with
-    /// LOST records of the same losses, come after the report.
-    pub(crate) fn read_losses_before_report(&mut self) {
-        self.read_losses_of(|_, _, _| true, true);
-        // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is
-        // newer.
-        self.suspect_losses();
-    }
-
-    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What
-    /// programs count needs no pause in the stream: no LOST record will come.
+    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        let may_ask = |cpu_ring: &CpuRing, queue: &Queue| all || queue.held() == 0 || cpu_ring.losses.are_cheap();
-        self.read_losses_of(|cpu_ring, cursor, queue| cursor.suspect && may_ask(cpu_ring, queue), false)
+        self.losses_of(if all { Which::Suspect } else { Which::SuspectAndDry })
     }
 
-    fn read_losses_of(&mut self, which: impl Fn(&CpuRing, &Cursor, &Queue) -> bool, before_report: bool) -> bool {
-        let held = self.held();
-        let Unmerged { queues, cursors, .. } = self.stream.unmerged();
-        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
-            if which(cpu_ring, cursor, queue)
-                && let Some(total) = cpu_ring.losses.read()
-            {
-                cursor.dropped(queue, total, cpu_ring.losses.reported(), before_report);
-            }
-        }
-        self.held() > held
+    fn losses_of(&mut self, which: Which) -> bool {
+        let under = self.stream.unmerged();
+        let held = under.held();
+        losses::read(which, under, &mut self.rings.cpu_rings);
+        under.held() > held
     }
 
     /// Records may have been dropped from any ring, because output was paused.
     pub(crate) fn suspect_losses(&mut self) {
-        self.stream.unmerged().cursors.iter_mut().for_each(|cursor| cursor.suspect = true);
+        losses::suspect(self.stream.unmerged());
     }
 
     /// What came of what was written, the other counts so far, and what the stream waits for. It takes no system call,
@@ -667,152 +548,15 @@ impl Merge {
 
     /// The status in the memory of an earlier one. `asks`: whether to ask the kernel for its present counts.
     pub(crate) fn fill_status(&self, status: &mut Status, asks: bool) {
-        let (frontier, top) = (&self.stream.under().frontier, self.stream.top());
-        let (seen, key) = (frontier.seen, frontier.key);
-        let mut accounts = std::mem::take(&mut status.accounts);
-        accounts.clear();
-        *status = Status {
-            accounts,
-            numbers: self.stream.under().cursors.iter().any(|cursor| cursor.numbers.is_some()),
-            held: self.held(),
-            lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
-            next: top.map(|top| (self.rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
-            reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
-            ..self.stream.counts
-        };
-        for (ring_index, (cpu_ring, cursor)) in
-            self.rings.cpu_rings.iter().zip(&self.stream.under().cursors).enumerate()
-        {
-            status.add(self.account(ring_index, cpu_ring, cursor, asks));
-        }
-        for (cpu, untraced) in self.rings.untraced.times() {
-            status.add_untraced(cpu, untraced);
-        }
-        status.explain_machine();
-        // LOST records and the recording's own count are of the same losses (`Recording::lost_in_all`).
-        let told =
-            self.rings.cpu_rings.iter().fold(0u64, |sum, cpu_ring| sum.saturating_add(cpu_ring.losses.reported()));
-        let untold = self.rings.recorded_lost().saturating_sub(told);
-        (status.machine.lost, status.machine.unreported) = (untold, untold);
-        if !asks {
-            status.is_not_exact();
-        }
-    }
-
-    /// The account of one ring.
-    fn account(&self, ring_index: usize, cpu_ring: &CpuRing, cursor: &Cursor, asks: bool) -> Account {
-        let (counts, numbers, yielded) = (cursor.counts(), cursor.number_counts(), self.stream.records(ring_index));
-        let total = if asks { cpu_ring.losses.read() } else { None };
-        let reported = cpu_ring.losses.reported().saturating_add(cursor.reported_ahead());
-        let lost = total.unwrap_or_else(|| if asks { 0 } else { cpu_ring.losses.known() }).max(reported);
-        // What a reader that is dropped takes with it, and samples that the processor itself lost: no ring was full.
-        let lost = lost.saturating_add(counts.dropped).saturating_add(cpu_ring.losses.samples());
-        let unindexed = if asks { cpu_ring.records_from(cursor.cursor()) } else { 0 };
-        let missing = numbers.missing.saturating_add(cursor.numbers.as_ref().map_or(0, CpuNumbers::open));
-        Account {
-            cpu: Some(cpu_ring.origin.cpu),
-            size: cpu_ring.ring.size(),
-            most_used: counts.most_used,
-            yielded,
-            held: (counts.indexed - yielded - counts.dropped).saturating_add(unindexed),
-            lost,
-            unreported: lost.saturating_sub(counts.lost),
-            // What lies after a reservation that is not committed cannot be read.
-            exact: total.is_some() && cpu_ring.ring.head() == cpu_ring.ring.reserved(),
-            damaged: counts.corrupt,
-            missing,
-            // The last loss may have been drawn before the last record: by a writer that was interrupted.
-            unexplained: missing.saturating_sub(lost),
-            anomalies: numbers.anomalies.iter().sum(),
-            late: counts.late,
-            max_late: counts.max_late,
-            repaired: counts.repaired,
-            copied: counts.copied,
-            untraced: Duration::ZERO,
-        }
+        let reserved = self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu);
+        Accounts { rings: &self.rings, stream: &self.stream, reserved, asks }.fill(status);
     }
 }
 
-/// An error if the clock of live rings can be set back, or if the key is the kernel's time and the records of a ring
-/// have none.
-fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
-    if !rings.are_from_elsewhere() {
-        rings.clock().check_is_steady()?;
-    }
-    if matches!(key, Key::Time)
-        && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
-    {
-        let cpu = cpu_ring.origin.cpu;
-        let message = if rings.are_from_elsewhere() {
-            // Its records need not say their CPU.
-            "its records carry no time to order by (perf record --no-timestamp): name another key".to_owned()
-        } else if cpu_ring.origin.layout.has_fields() {
-            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
-            format!("the records of CPU {cpu} carry no time to order by: {cure}")
-        } else {
-            let cure = "unless the program writes one: name the field of the payload that has it";
-            format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
-        };
-        return Err(Error::new(ErrorKind::InvalidInput, message));
-    }
-    Ok(())
-}
-
-/// Whether these rings can be merged with these options.
-fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
-    if rings.cpu_rings.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
-    }
-    if rings.cpu_rings.len() > RINGS {
-        return Err(too_many(rings.cpu_rings.len(), RINGS));
-    }
-    for (at, cpu_ring) in rings.cpu_rings.iter().enumerate() {
-        if rings.cpu_rings[..at].iter().any(|other| other.ring.is_same_map(&cpu_ring.ring)) {
-            let cpu = cpu_ring.origin.cpu;
-            let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
-            let message =
-                format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-    }
-    check_key(rings, &order.key)?;
-    let names_none = |cpu_ring: &&CpuRing| {
-        cpu_ring.ring.properties().is_shared && cpu_ring.origin.cpu == ANY_CPU && cpu_ring.origin.layout.cpu().is_none()
-    };
-    if let Some(cpu_ring) = rings.cpu_rings.iter().find(names_none).filter(|_| order.numbers.is_some()) {
-        let name = cpu_ring.ring.properties().name;
-        let message = format!(
-            "numbers of each CPU in {name} that CPUs share: its records must name their CPU, in a field that the layout names"
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, message));
-    }
-    Ok(())
-}
-
-fn too_many(rings: usize, most: usize) -> Error {
-    Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {most}"))
-}
-
-/// The cursor of a ring of which nothing is read yet.
-fn cursor_of(cpu_ring: &CpuRing, keys: &Keys) -> Cursor {
-    Cursor::new(cpu_ring.ring.tail(), keys.new_numbers(&cpu_ring.origin.layout))
-}
-
-/// A BPF ring buffer outlives its reader, and the next one begins at the first record that this one has not yielded and
-/// not copied. Handles are told what it leaves.
+/// Handles are told what it leaves.
 impl Drop for Merge {
     fn drop(&mut self) {
-        // The tails are the parent's in a forked child. A lost head has none to store.
-        let is_forked = self.rings.control().is_forked();
-        let Unmerged { queues, cursors, far, .. } = self.stream.unmerged();
-        for ((cpu_ring, cursor), queue) in self.rings.cpu_rings.iter_mut().zip(cursors).zip(queues) {
-            if !is_forked {
-                cursor.advance_tail(cpu_ring, queue);
-            }
-            if cpu_ring.origin.is_adopted {
-                cursor.drop_copied(&cpu_ring.ring, queue, far);
-            }
-        }
+        Tails::leave(&mut self.rings, &mut self.stream);
         let status = self.status();
         self.rings.control().leave_status(|last| (last.accounts, last.held) = (status.accounts, status.held));
     }

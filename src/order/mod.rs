@@ -24,19 +24,30 @@
 //!
 //! `merge.rs` joins rings, cursors, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
+mod accounts;
+mod arrivals;
 mod cursor;
+mod dense;
 pub(crate) mod event;
 pub(crate) mod event_guard;
 mod footprint;
 pub(crate) mod full;
 pub(crate) mod hold;
 pub(crate) mod key;
+mod losses;
 #[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 pub(crate) mod merge;
 mod note;
+mod notice;
 mod options;
+mod pick;
+mod sighting;
 mod stream;
+mod suits;
+mod tails;
 pub(crate) mod tracers;
+mod unmerged;
+mod unreported;
 
 pub use options::Order;
 pub(crate) use options::{LATENCY, MOST_HELD};

@@ -1,8 +1,13 @@
 //! Notes: what few places need besides their 16 bytes.
 
+use crate::instrument::step;
 use crate::ring::Fault;
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::Hole;
+use std::collections::VecDeque;
+
+/// The initial capacity of the list, in entries.
+const ROOM: usize = 32;
 
 /// Details that few places need, stored separately by position. A place without a note is a record.
 #[derive(Debug, Clone, Copy)]
@@ -37,5 +42,79 @@ impl Note {
     /// Whether its place is a record.
     pub(crate) fn is_of_a_record(&self) -> bool {
         !matches!(self, Self::Lost { .. } | Self::Reported | Self::Fault { .. })
+    }
+}
+
+/// The notes of one ring, by position.
+///
+/// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at either
+/// end.
+#[derive(Debug)]
+pub(crate) struct Notes(VecDeque<(u64, Option<Note>)>);
+
+impl Notes {
+    pub(crate) fn new() -> Self {
+        Self(VecDeque::with_capacity(ROOM))
+    }
+
+    /// Adds a note behind all others.
+    pub(crate) fn push(&mut self, position: u64, note: Note) {
+        self.0.push_back((position, Some(note)));
+    }
+
+    /// The note on a position, if it was not yielded.
+    pub(crate) fn get(&self, position: u64) -> Option<Note> {
+        self.0[self.find(position)?].1
+    }
+
+    fn find(&self, position: u64) -> Option<usize> {
+        let found = self.0.binary_search_by_key(&position, |(at, _)| {
+            step();
+            *at
+        });
+        found.ok()
+    }
+
+    /// The anomaly of a record was yielded. The length of the record stays.
+    #[cold]
+    pub(crate) fn mark_reported(&mut self, position: u64) {
+        match self.find(position).map(|at| (at, self.0[at].1.map_or(0, |note| note.len()))) {
+            Some((at, len @ 1..)) => self.0[at].1 = Some(Note::Long { len: len as u32 }),
+            _ => self.forget(position),
+        }
+    }
+
+    /// The place of a note was yielded.
+    #[cold]
+    pub(crate) fn forget(&mut self, position: u64) {
+        if let Some(at) = self.find(position) {
+            self.0[at].1 = None;
+        }
+        // Not removed from the middle, because that would take time proportional to the number of notes.
+        while let Some((_, None)) = self.0.front() {
+            step();
+            self.0.pop_front();
+        }
+        while let Some((_, None)) = self.0.back() {
+            step();
+            self.0.pop_back();
+        }
+    }
+
+    /// Frees memory that was not needed since the last call.
+    pub(crate) fn shrink(&mut self) {
+        self.0.shrink_to(ROOM);
+    }
+
+    /// Entries that there are, and for which there is room.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn len_and_room(&self) -> [usize; 2] {
+        [self.0.len(), self.0.capacity()]
+    }
+
+    /// Whether a note that was yielded is at an end.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn ends_are_notes(&self) -> bool {
+        [self.0.front(), self.0.back()].into_iter().flatten().all(|(_, note)| note.is_some())
     }
 }

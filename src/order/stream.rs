@@ -3,58 +3,34 @@
 use crate::account::status::Status;
 use crate::merge::array::Array;
 use crate::merge::certainty::Certainty;
-use crate::merge::frontier::Frontier;
 use crate::merge::place::{Keyed, Place, Tag};
-use crate::merge::queue::{Far, Queue};
-use crate::order::cursor::{Cursor, ROOM};
-use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
-use crate::order::key::Keys;
+use crate::order::cursor::Cursor;
+use crate::order::dense::Dense;
+use crate::order::event::{Event, Item};
 use crate::order::note::Note;
+use crate::order::notice::Notice;
+use crate::order::pick::Pick;
 use crate::order::tracers::{Leaving, Tracers};
+use crate::order::unmerged::Unmerged;
 use crate::record::Record;
-use crate::rings::{CpuRing, Untraced};
-use crate::sequence::anomaly::AnomalyKind;
-use crate::sequence::numbers::{CpuNumbers, Hole};
-use crate::sequence::tracker::{Step, Tracker};
-use std::collections::VecDeque;
+use crate::rings::CpuRing;
+use crate::sequence::numbers::CpuNumbers;
+use crate::sequence::tracker::Step;
 use std::ops::ControlFlow;
-
-/// What decides which event comes next. It changes only while nothing is merged: [`Stream::unmerged`] gives it.
-pub(crate) struct Unmerged {
-    pub(crate) keys: Keys,
-    /// The queue of each ring, and its cursor.
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) cursors: Vec<Cursor>,
-    /// Records out of order whose places in their queues are far away.
-    pub(crate) far: Far,
-    pub(crate) frontier: Frontier,
-    /// Notices about no record. They come before anything else.
-    pub(crate) notices: VecDeque<Notice>,
-}
-
-impl Unmerged {
-    /// The numbers of each ring, if its records have any.
-    pub(crate) fn numbers(&mut self) -> impl Iterator<Item = &mut CpuNumbers> {
-        self.cursors.iter_mut().filter_map(|cursor| cursor.numbers.as_mut())
-    }
-}
 
 /// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
     under: Unmerged,
     /// The next places, taken out of the queues in order.
     pub(crate) array: Array,
-    pub(crate) sequence: Option<Tracker>,
+    /// The numbers of the whole machine, if these are the keys.
+    pub(crate) dense: Option<Dense>,
     /// The largest key yielded one by one; 0 before any.
     last: u64,
     /// The event that is lent, unless it is a plain one of the array.
     pub(crate) picked: Pick,
-    /// A batch was handed out, and its bytes are not given back yet.
-    pub(crate) in_batch: bool,
     /// A ring fills up while its events are yielded, so a refresh is due before further events.
     pub(crate) rushed: bool,
-    /// Ring and position of the record whose anomaly in numbers of the machine was reported.
-    pub(crate) anomaly_reported_of: Option<(u32, u64)>,
     pub(crate) tracers: Tracers,
     /// Finds records about the tracer, if those are left out.
     pub(crate) leaving: Option<Leaving>,
@@ -62,45 +38,15 @@ pub(crate) struct Stream {
     pub(crate) counts: Status,
 }
 
-/// The next event that is not a plain record: the next place, or a notice before it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pick {
-    pub(crate) place: Place,
-    pub(crate) late_by: u64,
-    pub(crate) certainty: Certainty,
-    pub(crate) notice: Option<Notice>,
-}
-
-/// A notice before a place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Notice {
-    /// All events from before a flush were yielded; or all but those for which it waited long enough.
-    Flushed { complete: bool },
-    /// A CPU is not traced, or it is traced again.
-    Untraced(Untraced),
-    /// Numbers of the whole machine are missing.
-    Gap { first: u64, last: u64 },
-    /// The number of the whole machine is not the expected one.
-    Anomaly { kind: AnomalyKind, expected: u64 },
-    /// Numbers of the record's CPU are missing, after the record with key `after`.
-    OwnGap { cpu: u32, gap: Hole, after: Option<u64> },
-    /// The record's number on its CPU, as it was written, is not the expected one.
-    OwnAnomaly { cpu: u32, kind: AnomalyKind, expected: u64, found: u64 },
-}
-
 impl Stream {
-    pub(crate) fn new(keys: Keys, cursors: Vec<Cursor>, frontier: Frontier, sequence: Option<Tracker>) -> Self {
-        let array = Array::new(cursors.len());
-        let (queues, far) = ((0..cursors.len()).map(Queue::new).collect(), Far::with_capacity_min(ROOM));
+    pub(crate) fn new(under: Unmerged, dense: Option<Dense>) -> Self {
         Self {
-            under: Unmerged { keys, queues, cursors, far, frontier, notices: VecDeque::new() },
-            array,
-            sequence,
+            array: Array::new(under.cursors.len()),
+            under,
+            dense,
             last: 0,
-            picked: Pick { place: Place::NONE, late_by: 0, certainty: Certainty::Assumed, notice: None },
-            in_batch: false,
+            picked: Pick::NONE,
             rushed: false,
-            anomaly_reported_of: None,
             tracers: Tracers::default(),
             leaving: None,
             counts: Status::default(),
@@ -133,19 +79,10 @@ impl Stream {
 
     /// Adds a ring.
     pub(crate) fn insert(&mut self, ring_index: usize, cursor: Cursor) {
-        let Unmerged { queues, cursors, far, .. } = self.unmerged();
-        queues[ring_index..].iter_mut().for_each(Queue::move_ring_index);
-        let moved = |place: Place| if place.ring_index() >= ring_index { place.moved(1) } else { place };
-        // The order stays the same.
-        let all: Vec<_> = far.drain().map(moved).collect();
-        far.extend(all);
-        queues.insert(ring_index, Queue::new(ring_index));
-        cursors.insert(ring_index, cursor);
-        let rings = cursors.len();
-        self.array.resize(rings);
-        if let Some((ring, _)) = &mut self.anomaly_reported_of {
-            // The new ring has moved those from its place on.
-            *ring += u32::from(ring_index as u32 <= *ring);
+        self.unmerged().insert(ring_index, cursor);
+        self.array.resize(self.under.cursors.len());
+        if let Some(dense) = &mut self.dense {
+            dense.inserted(ring_index);
         }
     }
 
@@ -178,7 +115,7 @@ impl Stream {
     pub(crate) fn held(&self) -> usize {
         // A loss that lies in no ring stays in its queue until it is yielded.
         let merged = self.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
-        self.under.queues.iter().map(Queue::held).sum::<usize>() + merged.count()
+        self.under.held() + merged.count()
     }
 
     // Which event comes next.
@@ -230,7 +167,7 @@ impl Stream {
     /// Picks the next place, if it is a record of another kind of which nothing has to be said.
     fn pick_next_other(&mut self) -> bool {
         let Some(place) = self.array.next_other() else { return false };
-        self.picked = Pick { place, late_by: 0, certainty: self.under.frontier.certainty, notice: None };
+        self.picked = Pick::of(place, 0, self.under.frontier.certainty);
         true
     }
 
@@ -238,14 +175,14 @@ impl Stream {
     fn merge(&mut self) -> bool {
         // Numbers leave without a fence. What has no key has the smallest one.
         let frontier =
-            if self.sequence.is_some() { u64::MAX } else { self.under.frontier.largest_admitted().unwrap_or(0) };
+            if self.dense.is_some() { u64::MAX } else { self.under.frontier.largest_admitted().unwrap_or(0) };
         self.last = self.last();
         self.array.merge(&mut self.under.queues, &mut self.under.far, frontier)
     }
 
     /// Whether a number leaves without a fence.
     pub(crate) fn flows(&mut self) -> bool {
-        while self.sequence.is_some() && (!self.array.is_empty() || self.merge()) {
+        while self.dense.is_some() && (!self.array.is_empty() || self.merge()) {
             if let Some(picked) = self.pick_other() {
                 return picked;
             }
@@ -263,7 +200,7 @@ impl Stream {
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // Each number of a dense sequence is compared with the next that is expected.
         // If the smallest key is reliable, all are.
-        if self.sequence.is_some() || !self.under.keys.are_sure() || first.key < self.last {
+        if self.dense.is_some() || !self.under.keys.are_sure() || first.key < self.last {
             return;
         }
         if !is_plain(first) {
@@ -331,9 +268,8 @@ impl Stream {
 
     /// The place with the smallest key that was not yielded.
     pub(crate) fn top(&self) -> Option<Place> {
-        let rings = || self.under.queues.iter().flat_map(|queue| [queue.front(), queue.loose]).flatten();
         // What is merged is smaller than everything that is not (I7).
-        self.array.left().first().copied().or_else(|| rings().chain(self.under.far.peek().copied()).min())
+        self.array.left().first().copied().or_else(|| self.under.top())
     }
 
     /// The largest key yielded; 0 before any.
@@ -371,17 +307,14 @@ impl Stream {
     #[inline]
     fn pick_notice(&mut self) -> bool {
         let Some(&notice) = self.under.notices.front() else { return false };
-        // A flush proves that its events were yielded. Nothing proves the order of other notices.
-        let certainty =
-            if let Notice::Flushed { complete: true } = notice { Certainty::Proven } else { Certainty::Assumed };
-        self.picked = Pick { place: Place::NONE, late_by: 0, certainty, notice: Some(notice) };
+        self.picked = Pick::of_none(notice);
         true
     }
 
     #[cold]
     #[inline(never)]
     fn leave_out_picked(&mut self, cpu_rings: &[CpuRing]) -> bool {
-        let (record, tracers) = (self.picked_record(cpu_rings), &self.tracers);
+        let (record, tracers) = (self.picked.record(&self.under, cpu_rings), &self.tracers);
         let Some((leaving, record)) = self.leaving.as_mut().zip(record) else { return false };
         let is_left_out = leaving.leaves_out(tracers, &record);
         if is_left_out {
@@ -396,15 +329,15 @@ impl Stream {
     #[inline(never)]
     fn pick_other(&mut self) -> Option<bool> {
         let place = *self.array.left().first()?;
-        let note = self.under.cursors[place.ring_index()].note(place);
+        let note = self.under.cursor_of(place).note(place);
         if matches!(note, Some(Note::Reported)) {
             self.pass(place);
             return None;
         }
         let admitted = self.under.frontier.admits(place.key);
-        let keyed = self.keyed(place);
-        let sequence = self.sequence.as_ref().filter(|_| self.under.keys.are_sure());
-        let step = sequence.map(|sequence| sequence.step(place.key));
+        let keyed = self.under.keyed(place);
+        let dense = self.dense.as_ref().filter(|_| self.under.keys.are_sure());
+        let step = dense.map(|dense| dense.step(place.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(place.key);
         let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(), 0) };
@@ -423,13 +356,13 @@ impl Stream {
             // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
                 // No underflow: the key is larger than the first missing number.
-                gap = Some(Notice::Gap { first, last: place.key - 1 });
+                gap = Some(Notice::Gap { first, last: place.key - 1, after: self.last_numbered() });
                 Some((self.under.frontier.certainty, 0))
             }
             _ => None,
         };
         let Some((certainty, late_by)) = picked else { return Some(false) };
-        self.picked = Pick { place, late_by, certainty, notice: None };
+        self.picked = Pick::of(place, late_by, certainty);
         // One notice at a time: the place is picked again after it, until there is none.
         self.picked.notice = self.notice_before(note, gap, step);
         Some(true)
@@ -449,17 +382,18 @@ impl Stream {
         if self.under.keys.are_sure() { self.under.frontier.certainty } else { Certainty::Assumed }
     }
 
-    fn keyed(&self, place: Place) -> Keyed {
-        self.under.cursors[place.ring_index()].keyed(place)
+    /// The number yielded last. Before any record the largest key is 0, which would look like one.
+    fn last_numbered(&self) -> Option<u64> {
+        let any = (0..self.under.cursors.len()).any(|ring_index| self.records(ring_index) > 0);
+        any.then_some(self.last)
     }
 
     /// Certainty and lateness of the record before a place that has its key.
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
-        match self.under.cursors[place.ring_index()].yielded {
+        let cursor = self.under.cursor_of(place);
+        match cursor.yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.under.keys.are_sure() || Some(place.key) <= self.under.cursors[place.ring_index()].unproven => {
-                (Certainty::Assumed, 0)
-            }
+            _ if !self.under.keys.are_sure() || Some(place.key) <= cursor.unproven => (Certainty::Assumed, 0),
             // It was a plain one.
             _ => (self.under.frontier.certainty, 0),
         }
@@ -468,21 +402,16 @@ impl Stream {
     /// The notice about a skipped number of the whole machine.
     fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
         let Pick { place, certainty, .. } = self.picked;
-        if step != Some(Step::Behind) || certainty != Certainty::Late || self.keyed(place) != Keyed::Own {
+        if step != Some(Step::Behind) || certainty != Certainty::Late || self.under.keyed(place) != Keyed::Own {
             return None;
         }
-        // The notice was yielded, and the record is picked again.
-        if self.anomaly_reported_of == Some(self.name_of(place)) {
-            return None;
-        }
-        let sequence = self.sequence.as_ref()?;
-        let kind = sequence.to_report(place.key)?;
-        Some(Notice::Anomaly { kind, expected: sequence.next()? })
+        let (kind, expected) = self.dense.as_ref()?.anomaly(place.key, self.name_of(place))?;
+        Some(Notice::Anomaly { kind, expected })
     }
 
     /// The ring and the position of a place.
     fn name_of(&self, place: Place) -> (u32, u64) {
-        (place.ring_index() as u32, self.under.cursors[place.ring_index()].position(place))
+        (place.ring_index() as u32, self.under.cursor_of(place).position(place))
     }
 
     /// The notice about numbers of the record's CPU.
@@ -490,7 +419,7 @@ impl Stream {
         let place = self.picked.place;
         match note? {
             Note::Hole { cpu, hole, after, .. } => {
-                let cursor = &self.under.cursors[place.ring_index()];
+                let cursor = self.under.cursor_of(place);
                 let numbers = cursor.numbers.as_ref()?;
                 let gap = numbers.of(cpu)?.gap(&hole)?;
                 // The frontier's own key proves nothing of numbers that were drawn at the same time.
@@ -499,7 +428,7 @@ impl Stream {
                     || numbers.are_proven_before(cursor.position(place));
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves
                 // nothing.
-                let own = self.keyed(place) == Keyed::Own && proven;
+                let own = self.under.keyed(place) == Keyed::Own && proven;
                 self.picked.certainty = if own { self.certainty() } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { cpu, gap, after })
@@ -509,87 +438,12 @@ impl Stream {
         }
     }
 
-    // The picked event.
-
-    /// The picked record, if the picked event is one.
-    pub(crate) fn picked_record<'a>(&self, cpu_rings: &'a [CpuRing]) -> Option<Record<'a>> {
-        let Pick { place, notice, .. } = self.picked;
-        let (cursor, cpu_ring) = (&self.under.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
-        let is_record = notice.is_none() && cursor.note(place).is_none_or(|note| note.is_of_a_record());
-        is_record.then(|| Record::again(cpu_ring.bytes(cursor.position(place), cursor.len_of(place)), &cpu_ring.origin))
-    }
-
-    /// The key of the picked event.
-    pub(crate) fn picked_key(&self) -> Option<u64> {
-        let Pick { place, notice, .. } = self.picked;
-        (notice.is_none() && self.keyed(place) == Keyed::Own).then_some(place.key)
-    }
-
-    /// The picked event.
-    #[cold]
-    pub(crate) fn picked_event<'a>(&self, cpu_rings: &'a [CpuRing]) -> Event<'a> {
-        let Pick { late_by, certainty, .. } = self.picked;
-        let item = self.picked_record(cpu_rings).map_or_else(|| self.other(cpu_rings), Item::Record);
-        Event { key: self.picked_key(), certainty, late_by, item }
-    }
-
-    /// The picked event, if it is not a record.
-    #[cold]
-    #[inline(never)]
-    fn other<'a>(&self, cpu_rings: &'a [CpuRing]) -> Item<'a> {
-        let Pick { place, notice, .. } = self.picked;
-        let (cursor, cpu_ring) = (&self.under.cursors[place.ring_index()], &cpu_rings[place.ring_index()]);
-        let cpu = cpu_ring.origin.cpu;
-        if let Some(notice) = notice {
-            return self.notice_item(&notice, cpu);
-        }
-        match cursor.note(place) {
-            Some(Note::Lost { id, count, after }) => {
-                let (after, until) = (after, self.picked_key());
-                Item::Lost(Lost { cpu, count, id, source: cpu_ring.origin.source(id), after, until })
-            }
-            Some(Note::Fault { fault, len }) => {
-                Item::Damage(Damage { cpu, fault, bytes: cpu_ring.bytes(cursor.position(place), len.into()) })
-            }
-            _ => unreachable!("all others are records, or passed over"),
-        }
-    }
-
-    /// A notice before the picked event, as an item.
-    fn notice_item(&self, notice: &Notice, cpu: u32) -> Item<'static> {
-        let place = self.picked.place;
-        let own = || (self.keyed(place) == Keyed::Own).then_some(place.key);
-        match *notice {
-            Notice::Flushed { complete } => Item::Flushed { complete },
-            Notice::Untraced(untraced) => Item::Untraced(untraced),
-            Notice::Anomaly { kind, expected } => {
-                Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found: place.key })
-            }
-            Notice::OwnAnomaly { cpu, kind, expected, found } => {
-                Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
-            }
-            Notice::Gap { first, last } => {
-                // Before any record `last` is 0, which would look like a key.
-                let any = (0..self.under.cursors.len()).any(|ring_index| self.records(ring_index) > 0);
-                let after = any.then_some(self.last);
-                let count = (last - first).saturating_add(1);
-                Item::Gap(Gap { cpu: None, first, last, count, after, until: own() })
-            }
-            Notice::OwnGap { cpu, gap, after } => {
-                let count = gap.count();
-                let numbers = self.under.cursors[place.ring_index()].numbers.as_ref().and_then(|all| all.of(cpu));
-                let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
-                Item::Gap(Gap { cpu: Some(cpu), first, last, count, after, until: own() })
-            }
-        }
-    }
-
     // Taking it.
 
     /// The event that was picked and is not a plain place. It is taken.
     #[cold]
     pub(crate) fn take_picked<'a>(&mut self, cpu_rings: &'a [CpuRing]) -> Event<'a> {
-        let event = self.picked_event(cpu_rings);
+        let event = self.picked.event(&self.under, cpu_rings);
         self.take_other();
         event
     }
@@ -601,7 +455,7 @@ impl Stream {
         if let Some(notice) = notice {
             return self.commit_notice(notice);
         }
-        let keyed = self.keyed(place);
+        let keyed = self.under.keyed(place);
         let cursor = &mut self.under.cursors[place.ring_index()];
         match cursor.note(place) {
             Some(Note::Lost { count, .. }) => cursor.counts_mut().lost = cursor.counts().lost.saturating_add(count),
@@ -613,10 +467,15 @@ impl Stream {
                         cursor.unproven = cursor.unproven.max(Some(place.key));
                     }
                     self.last = self.last.max(place.key);
-                    self.pass_number(place.key, certainty);
+                    if self.under.keys.are_sure()
+                        && let Some(dense) = &mut self.dense
+                    {
+                        dense.pass(place.key, certainty);
+                    }
                 }
                 if certainty == Certainty::Late {
-                    self.count_late();
+                    let counts = self.under.cursors[place.ring_index()].counts_mut();
+                    (counts.late, counts.max_late) = (counts.late + 1, counts.max_late.max(late_by));
                 }
             }
         }
@@ -629,45 +488,16 @@ impl Stream {
         self.under.cursors[place.ring_index()].take(place, &mut self.under.queues[place.ring_index()]);
     }
 
-    /// Advances a dense sequence past a record that is taken.
-    fn pass_number(&mut self, key: u64, certainty: Certainty) {
-        if !self.under.keys.are_sure() {
-            return;
-        }
-        let Some(sequence) = &mut self.sequence else { return };
-        if certainty == Certainty::Late {
-            // No underflow: only a number that a gap has counted is found, and only once.
-            self.counts.machine.missing -= u64::from(sequence.take_missing(key));
-        }
-        sequence.pass(key);
-    }
-
-    #[cold]
-    fn count_late(&mut self) {
-        let counts = self.under.cursors[self.picked.place.ring_index()].counts_mut();
-        counts.late += 1;
-        counts.max_late = counts.max_late.max(self.picked.late_by);
-    }
-
     /// Marks the notice of the picked event as yielded.
     fn commit_notice(&mut self, notice: Notice) {
         let place = self.picked.place;
         let ring_index = place.ring_index();
         match notice {
             Notice::Flushed { .. } | Notice::Untraced(_) => drop(self.under.notices.pop_front()),
-            Notice::Gap { first, last } => {
-                self.counts.machine.missing =
-                    self.counts.machine.missing.saturating_add((last - first).saturating_add(1));
-                let Some(sequence) = &mut self.sequence else { return };
-                sequence.declare(first, last);
-                // Now the record has the next number when it is picked again.
-                sequence.pass(last);
-            }
+            Notice::Gap { first, last, .. } => self.dense.iter_mut().for_each(|dense| dense.declare(first, last)),
             Notice::Anomaly { kind, .. } => {
-                if let Some(sequence) = &mut self.sequence {
-                    sequence.reported(kind);
-                }
-                self.anomaly_reported_of = Some(self.name_of(place));
+                let of = self.name_of(place);
+                self.dense.iter_mut().for_each(|dense| dense.reported(kind, of));
             }
             Notice::OwnGap { cpu, gap, .. } => {
                 if let Some(numbers) = self.under.cursors[ring_index].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {

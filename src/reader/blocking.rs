@@ -180,7 +180,7 @@ impl Reader {
     /// As [`Reader::next`].
     pub fn batch(&mut self, timeout: Duration) -> Result<Option<Batch<'_>>, Error> {
         self.advance(end(timeout))?;
-        Ok(if self.engine.ended.is_some() { None } else { Some(self.engine.merge.batch()) })
+        Ok(if self.engine.ended().is_some() { None } else { Some(self.engine.merge.batch()) })
     }
 
     /// Refreshes the rings once and folds the events that can be yielded then, without waiting, until the function
@@ -197,7 +197,7 @@ impl Reader {
     ) -> Result<ControlFlow<B, A>, Error> {
         let mut all = init;
         self.advance(end(Duration::ZERO))?;
-        if self.engine.ended.is_some() {
+        if self.engine.ended().is_some() {
             return Ok(ControlFlow::Continue(all));
         }
         // Only the events of this refresh: otherwise a consumer slower than its producers would never return.
@@ -256,7 +256,7 @@ impl Reader {
         if self.engine.is_ready()? {
             return Ok(true);
         }
-        if self.engine.ended.is_some() {
+        if self.engine.ended().is_some() {
             return Ok(false);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -288,7 +288,7 @@ impl Reader {
             }
             // Another refresh may be enough. When the time is over, there is one more and no further one.
             last_refresh = over;
-            if !pause.is_zero() && !self.engine.spins() {
+            if !pause.is_zero() && !self.engine.rest.spins() {
                 self.sleep(left.map_or(pause, |left| left.min(pause)))?;
             }
         }
@@ -296,13 +296,13 @@ impl Reader {
 
     /// Sleeps until something is ready, or the time is over.
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
-        self.engine.sleeps(time);
+        self.engine.rest.slept(time);
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time) {
             // Whichever: the reader refreshes all.
             Ok(ready) => {
                 self.failures.succeeded();
                 // Without time it only reads what is ready.
-                self.engine.wakes(ready > 0 && !time.is_zero());
+                self.engine.rest.wakes += u64::from(ready > 0 && !time.is_zero());
                 Ok(())
             }
             // A signal: as if the time were over. The next turn refreshes.

@@ -1,13 +1,15 @@
 //! The part of a reader that does not sleep: refreshes, fences, due reports, new CPUs.
 
 mod awaited;
+mod chores;
 mod filling;
-mod pending;
+mod rest;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod troubles;
 
 use crate::account::status::Status;
-use crate::error::{Error, ErrorKind, Repeats};
+use crate::error::{Error, ErrorKind};
 use crate::merge::rules::Rule;
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
@@ -16,16 +18,19 @@ use crate::proof::contract::Done;
 use crate::proof::fence::Fence;
 use crate::proof::prover::Prover;
 use crate::reader::ended::Ended;
-use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
-use crate::ring::ANY_CPU;
+use crate::reader::pace::{FLOOR, Pace};
+use crate::reader::report::Report;
 use crate::rings::Rings;
-use crate::rings::control::{Control, Handle, Report, Signals};
+use crate::rings::control::{Asked, Control, Handle, Signals};
+use crate::sys::wake::Wake;
 use awaited::Awaited;
+use chores::Chores;
 use filling::{Filling, QUARTER, SIXTEENTH};
-use pending::Pending;
-use std::os::fd::{AsFd, BorrowedFd};
+use rest::Rest;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use troubles::Troubles;
 
 /// A merge, its fences, and the times of refreshes.
 #[derive(Debug)]
@@ -34,40 +39,20 @@ pub(crate) struct Engine {
     pub(crate) hold: Hold,
     pub(crate) proof: Option<Prover>,
     control: Arc<Control>,
-    /// The signals that the engine has acted on.
+    /// The flushes that the engine has acted on, as a word without other signals.
     noticed: Signals,
-    /// Why the stream has ended, if it has. The signals then never equal `noticed`.
-    pub(crate) ended: Option<Ended>,
-    /// The report that is due once all events from before it are yielded.
-    report: Option<Pending>,
+    /// The report that was asked for, and the end of the stream.
+    report: Report,
     pace: Pace,
     /// Under a rule that awaits a time: when all events that had been seen when this was set are due.
     due: Option<Instant>,
     /// The wait for programs to commit what they have reserved.
     awaited: Awaited,
-    /// Fences that fail.
-    failures: Repeats,
-    /// What proofs say beside their results.
-    warnings: Repeats,
-    /// Refreshes at which too many events were held, and how many of them are to be reported.
-    crowds: Repeats,
-    crowded: Option<u64>,
-    /// Turns in which a proof did not come.
-    delays: Repeats,
-    /// When to check next for new CPUs.
-    check_cpus: Instant,
-    /// How long to keep refreshing after an event was found, and when the last one was found.
-    spin: Duration,
-    found_at: Option<Instant>,
-    /// Events found since the reader last slept, or could have slept.
-    since_sleep: usize,
+    troubles: Troubles,
+    chores: Chores,
+    pub(super) rest: Rest,
     /// How fast programs fill BPF ring buffers.
     filling: Filling,
-    /// When to ask the kernel next for losses after the last record of a ring.
-    check_losses: Instant,
-    /// How often the reader went to sleep, and how often it was woken.
-    sleeps: u64,
-    wakes: u64,
     fences_failed: u64,
 }
 
@@ -82,33 +67,14 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// The shortest sleep while a reservation is busy.
-const COMMIT_NAP: Duration = Duration::from_micros(50);
-
 /// How far apart proofs of reservations are in a rush: as far as with interrupts of the package perfweave-proofs.
 const APART: Duration = Duration::from_micros(100);
-
-/// How often the kernel is asked for its count of losses.
-const ASK_LOSSES: Duration = Duration::from_millis(100);
-
-/// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most
-/// programs take.
-const SPINS: u32 = 256;
 
 /// A flush or a deadline waits for a reservation this many times as long as an event waits for a refresh at most; but
 /// longer than a fence takes, and no longer than somebody waits who has pressed Ctrl-C.
 const PATIENCE: u32 = 10;
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(10);
-
-/// How often newer events come before a report after all: where CPUs share a ring and write all the time, each time more.
-const RAISES: u32 = 16;
-
-/// A proof that takes longer does not come: the kernel reports a grace period as stalled after 21 s.
-const STALLED: Duration = Duration::from_secs(30);
-
-/// A reader rests only while it holds less than this part of the events it found since it slept.
-const PART_HELD: usize = 4;
 
 impl Engine {
     /// The default of the longest time that an event lies in its ring unseen. Also how often CPUs are listed at most.
@@ -129,53 +95,30 @@ impl Engine {
         let start = |fence: &Fence| fence.start(Some(merge.rings()), &Done::new(&control));
         let proof = hold.fence().filter(|_| !complete).map(start).transpose()?;
         let pace = Pace::new(hold.rule(), proof.as_ref(), latency, Instant::now());
-        // The first check also finds CPUs that came while rings were opened (`Hotplug`).
-        let check_cpus = Instant::now() + Self::TICK;
-        let noticed = Signals::QUIET;
         let mut engine = Self {
             merge,
             hold,
             proof,
             control,
-            noticed,
-            ended: None,
-            report: None,
+            noticed: Signals::QUIET,
+            report: Report::None,
             pace,
             due: None,
             awaited: Awaited::default(),
-            failures: Repeats::default(),
-            warnings: Repeats::default(),
-            crowds: Repeats::default(),
-            crowded: None,
-            delays: Repeats::default(),
-            check_cpus,
-            spin,
-            found_at: None,
-            since_sleep: 0,
+            troubles: Troubles::default(),
+            chores: Chores::new(Self::TICK),
+            rest: Rest::new(spin),
             filling: Filling::new(Instant::now()),
-            check_losses: check_cpus,
-            sleeps: 0,
-            wakes: 0,
             fences_failed: 0,
         };
         engine.know_threads();
         Ok(engine)
     }
 
-    /// The descriptors to wait for.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.merge.rings().fds().chain(self.others())
-    }
-
-    /// The descriptors to wait for besides rings.
-    pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// The descriptors to wait for: those of the rings, and the one that handles and proofs wake.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
         // `new` has armed it: this makes nothing, and does not fail.
-        self.control.arm().ok().map(AsFd::as_fd).into_iter()
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_forked(&self) -> bool {
-        self.control.is_forked()
+        self.merge.rings().events().chain(self.control.arm().ok().map(Wake::fd))
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -187,7 +130,7 @@ impl Engine {
     pub(crate) fn is_at_hand(&mut self) -> bool {
         // Also if a proof has ended: one load says both.
         self.control.signals() == self.noticed
-            && self.merge.pick()
+            && self.merge.is_ready()
             // Last: to pick may give bytes back, which notices that a ring fills up.
             && !self.merge.is_rushed()
     }
@@ -206,73 +149,83 @@ impl Engine {
         }
         // Some proofs end at once, and each event would bring the refresh that follows. So proven events come first.
         let has_ended = self.control.signals().has_proof();
-        if !has_ended && self.proof.as_ref().is_some_and(|proof| proof.is_asked) && self.merge.pick() {
+        if !has_ended && self.proof.as_ref().is_some_and(|proof| proof.is_asked) && self.merge.is_ready() {
             return Ok(true);
         }
         // Only here, because it is a system call: what follows may refresh.
         self.control.check()?;
         self.notice_fence(has_ended)?;
-        Ok(self.merge.pick())
+        Ok(self.merge.is_ready())
     }
 
     /// Refreshes the rings. Says whether there is an event to lend, or how long to sleep.
     pub(crate) fn turn(&mut self) -> Result<Turn, Error> {
-        self.forget_deadline();
+        self.report.forget_moved(&mut self.merge, &self.control);
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
-        if self.ended.is_some() {
+        if self.ended().is_some() {
             return Ok(Turn::Ended);
         }
         let begins = self.report_past_deadline();
         // After the begin of a report, so that CPUs are looked for before it ends.
         let now = Instant::now();
-        self.follow_cpus(now)?;
+        self.chores.follow_cpus(&mut self.merge, now)?;
         // A report that begins has refreshed. For one that is due all was found, and what is newer comes after it.
-        if !begins && !self.report_is_due() {
+        if !begins && !self.report.is_due(&self.merge) {
             self.refresh();
         }
-        self.report_too_many()?;
+        self.troubles.report_too_many(|| self.merge.held())?;
         if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
         }
-        self.await_commits();
-        if self.report_is_due()
-            && let Some(pending) = self.report.as_mut().filter(|pending| pending.raises < RAISES && !pending.is_forgone)
-            && self.merge.raise_cap()
-        {
-            pending.raises += 1;
+        self.awaited.spin(&self.merge);
+        if self.report.is_raised(&mut self.merge) {
             self.refresh();
             return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
         }
-        let due = self.report.as_ref().filter(|_| self.report_is_due());
-        match due.map(|pending| (pending.report, !pending.is_forgone)) {
-            Some((Report::Flushed, complete)) => {
-                self.end_report();
-                self.merge.pick_flushed(complete);
-                Ok(Turn::Ready)
-            }
-            Some((Report::Deadline(_), complete)) => Ok(self.end(Ended::Deadline { complete })),
-            None if self.merge.is_over() => Ok(self.end(Ended::Recording)),
-            None => {
-                self.report_delay(now)?;
-                Ok(Turn::Sleep(self.pause()))
-            }
+        if self.report.make(&mut self.merge, &self.control) {
+            return Ok(if self.ended().is_some() { Turn::Ended } else { Turn::Ready });
         }
+        if self.merge.is_over() {
+            self.report.end(Ended::Recording, None, &mut self.merge, &self.control);
+            return Ok(Turn::Ended);
+        }
+        self.troubles.report_delay(&self.awaited, self.proof.as_ref(), now)?;
+        Ok(Turn::Sleep(self.pause()))
     }
 
-    /// Ends the stream. Gives the bytes of yielded events back, because there may be no further refresh.
-    fn end(&mut self, why: Ended) -> Turn {
-        self.merge.advance_tails();
-        (self.ended, self.noticed) = (Some(why), self.noticed.never());
-        Turn::Ended
+    /// The next turn of a reader for which somebody else waits. `woken`: something was readable since the last one. Else
+    /// it may have to rest before it refreshes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn turn_when_polled(&mut self, woken: bool) -> Result<Turn, Error> {
+        self.rest.wakes += u64::from(woken);
+        if self.is_ready()? {
+            return Ok(Turn::Ready);
+        }
+        if self.ended().is_some() {
+            return Ok(Turn::Ended);
+        }
+        let rest = if woken { Duration::ZERO } else { self.rest() };
+        let turn = if rest.is_zero() { self.turn()? } else { Turn::Sleep(rest) };
+        if let Turn::Sleep(time) = turn
+            && !time.is_zero()
+        {
+            self.rest.slept(time);
+        }
+        Ok(turn)
+    }
+
+    /// Why the stream has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.report.ended()
     }
 
     // Sleeping, and rests: how long before the next refresh.
 
     /// The longest sleep after which there may be a reason to refresh.
     pub(crate) fn pause(&self) -> Duration {
-        if self.merge.is_behind() || (self.awaited.since.is_some() && self.merge.may_find_commits()) {
+        if self.merge.is_behind() || self.awaited.may_go_on(&self.merge) {
             return Duration::ZERO;
         }
         let now = Instant::now();
@@ -282,7 +235,7 @@ impl Engine {
             && self.proof.as_ref().is_some_and(Prover::is_under_way)
             && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
-        pause = pause.min(self.commit_nap(now));
+        pause = pause.min(self.awaited.nap(now, self.patience_left(now)));
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
             if self.merge.rings().have(|ring| ring.wakes_when_drained) {
@@ -292,7 +245,7 @@ impl Engine {
         }
         match self.control.time_left() {
             // During a report a deadline begins nothing: if it is past, the reader would spin.
-            Some(left) if self.report.is_none() => pause.min(left),
+            Some(left) if !self.report.is_pending() => pause.min(left),
             _ => pause,
         }
     }
@@ -314,23 +267,6 @@ impl Engine {
         }
     }
 
-    /// Whether to refresh again instead of sleeping.
-    pub(crate) fn spins(&self) -> bool {
-        !self.spin.is_zero()
-            && (self.spin == Duration::MAX || self.found_at.is_some_and(|found| found.elapsed() < self.spin))
-    }
-
-    /// Counts a sleep, if its time is not zero.
-    pub(crate) fn sleeps(&mut self, time: Duration) {
-        self.since_sleep = 0;
-        self.sleeps += u64::from(!time.is_zero());
-    }
-
-    /// Counts a wake, if something other than the reader's own tick woke it.
-    pub(crate) fn wakes(&mut self, woken: bool) {
-        self.wakes += u64::from(woken);
-    }
-
     /// How long to sleep before the next refresh, although more may have been written since the last. Zero: refresh at
     /// once.
     ///
@@ -344,11 +280,10 @@ impl Engine {
     /// buffer, so nothing wakes it.
     pub(crate) fn rest(&mut self) -> Duration {
         let have_buffers = self.merge.rings().have(|ring| ring.wakes_when_drained);
-        let found = self.since_sleep >= if have_buffers && self.pace.is_busy() { 1 } else { WORTH_A_REFRESH };
-        let took_much = found && self.merge.held() < WORTH_A_REFRESH.max(self.since_sleep / PART_HELD);
+        let took_much = self.rest.took_much(self.merge.held(), have_buffers && self.pace.is_busy());
         // Nothing more is written into a recording, so there is nothing to gather.
-        let is_awaited = self.report.is_some() || !self.merge.is_whole() || self.merge.rings().are_complete();
-        if !took_much || is_awaited || !self.spin.is_zero() || !self.have_events() {
+        let is_awaited = self.report.is_pending() || !self.merge.is_whole() || self.merge.rings().are_complete();
+        if !took_much || is_awaited || !self.rest.spin.is_zero() || !self.have_events() {
             return Duration::ZERO;
         }
         let now = Instant::now();
@@ -357,7 +292,7 @@ impl Engine {
         let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
             // Before the tails: those of BPF ring buffers stay behind, so that no record wakes the reader.
-            self.merge.keep_behind = have_buffers;
+            self.merge.tails.keep_behind = have_buffers;
             // Bytes of yielded events are given back before every sleep: by a refresh, or here.
             self.merge.advance_tails();
             // A ring more than half full of held records may have no room for those that would wake the reader.
@@ -366,8 +301,8 @@ impl Engine {
             }
         }
         // No second rest for the same events.
-        self.merge.keep_behind = false;
-        self.since_sleep = 0;
+        self.merge.tails.keep_behind = false;
+        self.rest.since_sleep = 0;
         Duration::ZERO
     }
 
@@ -396,73 +331,39 @@ impl Engine {
     #[cold]
     fn notice_signals(&mut self) -> Result<bool, Error> {
         self.control.check()?;
-        let signals = self.control.signals().without_proof();
+        let signals = self.control.signals();
         // A stream that ended by a deadline could go on, and now never does. The other ends are final.
-        if signals.is_closed() && self.ended.is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
-            self.end(Ended::Closed);
+        if signals.is_closed() && self.ended().is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
+            self.report.end(Ended::Closed, None, &mut self.merge, &self.control);
         }
-        self.forget_deadline();
-        if self.ended.is_some() {
+        self.report.forget_moved(&mut self.merge, &self.control);
+        if self.ended().is_some() {
             return Ok(false);
         }
         // Another report comes first.
-        if signals != self.noticed && self.report.is_none() {
-            self.report_after_refresh(Report::Flushed);
+        let flushes = signals.flushes();
+        if flushes != self.noticed && !self.report.is_pending() {
+            self.begin_report(Asked::Flush);
             // After the refresh, because the key function may panic in it.
-            self.noticed = signals;
+            self.noticed = flushes;
         }
         Ok(true)
     }
 
     /// Starts the report of a deadline that is past, if no other report comes first. Says whether it does.
     fn report_past_deadline(&mut self) -> bool {
-        let past = self.control.past_deadline().filter(|_| self.report.is_none());
-        past.map(|report| self.report_after_refresh(report)).is_some()
-    }
-
-    /// Drops the report of a deadline that is no longer set. A stream that ended at that deadline goes on.
-    fn forget_deadline(&mut self) {
-        if self.report.as_ref().is_some_and(|pending| !self.control.asks_for(pending.report)) {
-            self.end_report();
-            if matches!(self.ended, Some(Ended::Deadline { .. })) {
-                (self.ended, self.noticed) = (None, self.noticed.again());
-            }
-        }
-    }
-
-    fn end_report(&mut self) {
-        self.report = None;
-        self.merge.lift_cap();
+        let past = self.control.past_deadline().filter(|_| !self.report.is_pending());
+        past.map(|deadline| self.begin_report(deadline)).is_some()
     }
 
     /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are
     /// reported before it.
-    fn report_after_refresh(&mut self, report: Report) {
-        self.check_cpus = Instant::now();
+    fn begin_report(&mut self, asked: Asked) {
+        self.chores.check_cpus_soon();
         self.refresh();
-        // After the refresh: all that was written before the call lies before the heads that it has loaded.
-        self.merge.mark_heads();
-        self.report = Some(Pending::new(report));
-        self.cap();
+        self.report.begin(asked, &mut self.merge);
         // A report does not wait for a tick.
         self.prove(Instant::now());
-    }
-
-    /// Once all events before the report were seen, holds newer ones back.
-    fn cap(&mut self) {
-        let Some(pending) = self.report.as_mut().filter(|pending| !pending.is_draining) else { return };
-        if self.merge.is_past_marks() || pending.is_forgone {
-            pending.is_draining = true;
-            self.merge.set_cap();
-            self.merge.read_losses_before_report();
-        }
-    }
-
-    /// Whether all events before the report were yielded. Once it waits no longer: all of them that could be.
-    fn report_is_due(&self) -> bool {
-        let pending = self.report.as_ref().filter(|pending| pending.is_draining);
-        // Time alone releases what a rule holds that proves nothing.
-        pending.is_some_and(|pending| pending.is_forgone && self.merge.rule().is_proof() || self.merge.is_drained())
     }
 
     // Proofs.
@@ -477,48 +378,20 @@ impl Engine {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
-                self.failures.succeeded();
+                self.troubles.succeeded();
                 self.refresh();
                 self.attend()?;
-                self.give_warning()
+                let warning = self.proof.as_mut().and_then(Prover::warning);
+                self.troubles.report_warning(warning, self.report.is_pending())
             }
-            Some(Err(errno)) => self.fence_failed(errno),
+            Some(Err(errno)) => {
+                // Its events stay held, and the reader tries again.
+                self.merge.fail_fence();
+                self.pace.not_proven(self.merge.held());
+                self.fences_failed += 1;
+                self.troubles.failed(errno, self.report.is_pending())
+            }
         }
-    }
-
-    /// Reports what a proof says beside its result. Not every time, unless a flush or deadline waits for it.
-    fn give_warning(&mut self) -> Result<(), Error> {
-        let Some(warning) = self.proof.as_mut().and_then(Prover::warning) else { return Ok(()) };
-        self.warnings.failed(self.report.is_some()).map_or(Ok(()), |times| Err(warning.repeated(times)))
-    }
-
-    /// The events of the failed fence stay held, and the reader tries again. Not every failure is reported, unless a
-    /// flush or deadline waits for the fence.
-    #[cold]
-    fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
-        self.merge.fail_fence();
-        self.pace.not_proven(self.merge.held());
-        self.fences_failed += 1;
-        let waited_for = self.report.is_some();
-        self.failures
-            .failed(waited_for)
-            .map_or(Ok(()), |times| Err(Error::fence_failed(ErrorKind::Degraded, errno, times)))
-    }
-
-    /// Reports a proof that does not come, with the program or the proof for which it waits. Not every time.
-    fn report_delay(&mut self, now: Instant) -> Result<(), Error> {
-        let inside = self.awaited.places.iter().min_by_key(|(_, found)| *found);
-        let inside = inside.map(|((cpu, _), found)| (*cpu, now.saturating_duration_since(*found)));
-        if let Some((cpu, time)) = inside.filter(|(_, time)| *time > STALLED) {
-            let cpu = Some(cpu).filter(|cpu| *cpu != ANY_CPU);
-            return self.delays.failed(false).map_or(Ok(()), |times| Err(Error::not_committed(cpu, time, times)));
-        }
-        let proof = self.proof.as_ref().and_then(|proof| Some((proof.name(), proof.under_way()?)));
-        if let Some((name, time)) = proof.filter(|(_, time)| *time > STALLED) {
-            return self.delays.failed(false).map_or(Ok(()), |times| Err(Error::no_proof(name, time, times)));
-        }
-        self.delays.succeeded();
-        Ok(())
     }
 
     /// Begins the proof that releases held events, if it is time.
@@ -552,88 +425,32 @@ impl Engine {
     /// it.
     fn may_prove(&self, now: Instant) -> bool {
         let is_paced = self.pace.may_prove(now) && !self.rests_from_proofs(now);
-        is_paced || self.report.is_some() || self.merge.full.was_crowded
+        is_paced || self.report.is_pending() || self.merge.full.was_crowded
     }
 
     /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and
     /// waits for it.
     fn rests_from_proofs(&self, now: Instant) -> bool {
-        let gathers = self.pace.is_busy() && self.spin.is_zero() && self.merge.rings().have(|ring| ring.reserves);
+        let gathers = self.pace.is_busy() && self.rest.spin.is_zero() && self.merge.rings().have(|ring| ring.reserves);
         gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
     }
 
-    // What programs have reserved in BPF ring buffers and not committed.
-
-    /// Waits a little for programs to commit what they have reserved in BPF ring buffers, if a proof waits for them.
-    fn await_commits(&mut self) {
-        if !self.merge.awaits_commits() {
-            self.awaited.since = None;
-            return;
-        }
-        // In full only once: a program that has not committed by then takes longer.
-        let spins = if self.awaited.since.is_none() { SPINS } else { 1 };
-        self.awaited.since.get_or_insert_with(Instant::now);
-        for _ in 0..spins {
-            if self.merge.may_find_commits() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
+    /// How much longer a report waits for the oldest reservation. `None` if none waits.
+    fn patience_left(&self, now: Instant) -> Option<Duration> {
+        let patience = (self.pace.longest() * PATIENCE).clamp(LEAST, MOST);
+        self.report.waits_since().map(|since| self.awaited.patience_left(since, patience, now))
     }
 
-    /// Notes at which reservations rings stand for which a proof or a report waits. Call it after a refresh.
-    fn watch_reserved(&mut self, now: Instant) {
-        let places = &mut self.awaited.places;
-        places.retain(|(place, _)| self.merge.awaited_places().any(|other| other == *place));
-        for place in self.merge.awaited_places() {
-            if !places.iter().any(|(known, _)| *known == place) {
-                places.push((place, now));
-            }
-        }
-    }
-
-    /// How long to sleep at most while a proof or a report waits for reservations.
-    fn commit_nap(&self, now: Instant) -> Duration {
-        let Some(since) = self.awaited.since else { return Duration::MAX };
-        // As long again as the wait so far: nothing wakes the reader when a program commits.
-        let nap = COMMIT_NAP.max(now.saturating_duration_since(since));
-        if self.report.as_ref().is_some_and(|pending| !pending.is_forgone) {
-            // Not zero, or the reader would spin: the next refresh gives the reservation up.
-            nap.min(self.patience_left(now).max(COMMIT_NAP))
-        } else {
-            nap
-        }
-    }
-
-    /// How long a report waits for a reservation.
-    fn patience(&self) -> Duration {
-        (self.pace.longest() * PATIENCE).clamp(LEAST, MOST)
-    }
-
-    /// How much longer a report waits for the oldest reservation. One that was found later was found while it waited.
-    fn patience_left(&self, now: Instant) -> Duration {
-        let since = self.report.as_ref().map(|pending| pending.since).max(self.awaited.oldest()).unwrap_or(now);
-        self.patience().saturating_sub(now.saturating_duration_since(since))
-    }
-
-    /// If a report has waited long enough for a program to commit what it has reserved, it waits no longer, and says
-    /// that it is not complete. A program may never commit, and nothing is proven before it does.
+    /// If a report has waited long enough for a program to commit what it has reserved, it waits no longer. A program may
+    /// never commit, and nothing is proven before it does.
     fn lose_patience(&mut self, now: Instant) {
         // A report that waits for a fence, too, waits on: programs come and go all the time.
-        if !self.report_is_due()
-            && !self.awaited.places.is_empty()
-            && self.patience_left(now).is_zero()
-            && let Some(pending) = &mut self.report
+        if !self.awaited.places.is_empty()
+            && self.patience_left(now) == Some(Duration::ZERO)
+            && !self.report.is_due(&self.merge)
         {
-            pending.is_forgone = true;
-            self.cap();
+            self.report.give_up(&mut self.merge);
         }
-    }
-
-    /// Reports that so many events are held that no more are copied out of rings that fill up. Not every time.
-    fn report_too_many(&mut self) -> Result<(), Error> {
-        let Some(times) = self.crowded.take() else { return Ok(()) };
-        Err(Error::too_many_held(self.merge.held(), times))
     }
 
     // Refreshes, and periodic work.
@@ -642,23 +459,16 @@ impl Engine {
     fn refresh(&mut self) {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
-        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        let leave_soon = !self.awaited.is_any() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
         self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
-        if self.merge.full.has_too_many {
-            self.crowded = self.crowds.failed(false).or(self.crowded);
-        } else {
-            self.crowds.succeeded();
-        }
+        self.troubles.refreshed(self.merge.full.has_too_many);
         self.pace.refreshed(now, found);
-        self.since_sleep = self.since_sleep.saturating_add(found);
+        self.rest.refreshed(now, found);
         self.filling.refreshed(now, &self.merge);
-        if found > 0 {
-            self.found_at = Some(now);
-        }
-        self.cap();
-        self.watch_reserved(now);
+        self.report.refreshed(&mut self.merge);
+        self.awaited.refreshed(now, &self.merge);
         self.lose_patience(now);
         self.prove(now);
         self.control.update_status(|status| self.fill_status(status, false));
@@ -681,36 +491,16 @@ impl Engine {
     /// Does periodic work, even if there is always an event to yield: new CPUs, losses, a deadline.
     fn attend(&mut self) -> Result<(), Error> {
         let now = Instant::now();
-        self.follow_cpus(now)?;
+        self.chores.follow_cpus(&mut self.merge, now)?;
         self.report_past_deadline();
         self.find_losses(now);
-        self.report_too_many()
+        self.troubles.report_too_many(|| self.merge.held())
     }
 
-    /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether
-    /// there is an event of one.
+    /// Asks the kernel for losses, if that is due. Returns whether there is an event of one.
     fn find_losses(&mut self, now: Instant) -> bool {
-        // A pause also drops records of rings that were never nearly full, and are not suspected for that.
-        if self.control.take_lossy() {
-            self.merge.suspect_losses();
-        }
-        let report = self.report_is_due();
-        if !report && now < self.check_losses {
-            return false;
-        }
-        self.check_losses = now + ASK_LOSSES;
-        // Only losses before the last refresh count. The kernel is asked ring by ring, because other rings may never
-        // run dry.
-        self.merge.read_suspect_losses(report) && self.merge.is_ready()
-    }
-
-    /// Opens rings for new CPUs, once a tick.
-    fn follow_cpus(&mut self, now: Instant) -> Result<(), Error> {
-        if now < self.check_cpus {
-            return Ok(());
-        }
-        self.check_cpus = now + Self::TICK;
-        self.merge.follow_cpus().map(drop)
+        let is_due = self.report.is_due(&self.merge);
+        self.chores.find_losses(&mut self.merge, &self.control, now, is_due)
     }
 
     // The status.
@@ -733,7 +523,7 @@ impl Engine {
 
     fn fill_status(&self, status: &mut Status, asks: bool) {
         self.merge.fill_status(status, asks);
-        (status.sleeps, status.wakes) = (self.sleeps, self.wakes);
+        (status.sleeps, status.wakes) = (self.rest.sleeps, self.rest.wakes);
         status.fences_failed = self.fences_failed;
         status.stand_ins = self.proof.as_ref().map_or(0, Prover::stand_ins);
         status.fence = self.proof.as_ref().and_then(Prover::under_way);

@@ -10,6 +10,7 @@ mod ended;
 mod engine;
 mod face;
 mod pace;
+mod report;
 #[cfg(feature = "tokio")]
 pub(crate) mod tokio;
 mod unordered;

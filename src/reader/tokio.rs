@@ -128,11 +128,8 @@ impl AsyncReader {
     }
 
     fn poll_engine(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
-        if self.engine.is_ready()? {
+        if self.engine.is_at_hand() {
             return Poll::Ready(Ok(true));
-        }
-        if self.engine.ended.is_some() {
-            return Poll::Ready(Ok(false));
         }
         loop {
             // First register every wake, then refresh: anything written after the refresh wakes the reader.
@@ -145,20 +142,15 @@ impl AsyncReader {
                     .map_err(|over| (failed, woken) = (over.or(failed.take()), true))
                     .is_ok()
             });
-            self.engine.wakes(woken);
             if let Some(errno) = failed {
                 return Poll::Ready(Err(Error::wait(errno, 1)));
             }
-            let rest = if woken { Duration::ZERO } else { self.engine.rest() };
-            if !rest.is_zero() {
-                ready!(self.poll_sleep(rest, cx));
-            }
-            let pause = match self.engine.turn()? {
+            let pause = match self.engine.turn_when_polled(woken)? {
                 Turn::Ready => return Poll::Ready(Ok(true)),
                 Turn::Ended => return Poll::Ready(Ok(false)),
                 Turn::Sleep(pause) => pause,
             };
-            if self.engine.merge.rings().len() != self.rings {
+            if self.rings().len() != self.rings {
                 self.register()?;
                 // The new ring may have been written to before it was registered.
                 continue;
@@ -167,31 +159,20 @@ impl AsyncReader {
             if pause.is_zero() {
                 continue;
             }
-            ready!(self.poll_sleep(pause, cx));
+            self.sleep.as_mut().reset(Instant::now() + pause);
+            ready!(self.sleep.as_mut().poll(cx));
         }
-    }
-
-    /// Sleeps for this time.
-    fn poll_sleep(&mut self, time: Duration, cx: &mut Context<'_>) -> Poll<()> {
-        self.sleep.as_mut().reset(Instant::now() + time);
-        self.engine.sleeps(time);
-        self.sleep.as_mut().poll(cx)
     }
 
     /// Registers everything that wakes the reader, including rings of CPUs that came online since.
     fn register(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::system("wait for a ring", errno);
-        if self.fds.is_empty() {
-            for fd in self.engine.others() {
-                self.fds.push(Registered::duplicate(fd).map_err(failed)?);
-            }
-        }
-        for fd in self.engine.merge.rings().events() {
+        for fd in self.engine.fds() {
             if !self.fds.iter().any(|known| known.is(fd)) {
                 self.fds.push(Registered::new(Arc::clone(fd)).map_err(failed)?);
             }
         }
-        self.rings = self.engine.merge.rings().len();
+        self.rings = self.rings().len();
         Ok(())
     }
 
@@ -200,7 +181,7 @@ impl AsyncReader {
 
 impl Drop for AsyncReader {
     fn drop(&mut self) {
-        if self.engine.is_forked() {
+        if self.rings().is_forked() {
             // Unregistering them would remove them from the epoll instance, which the parent shares.
             std::mem::forget(std::mem::take(&mut self.fds));
         }

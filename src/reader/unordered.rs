@@ -2,8 +2,8 @@
 
 use crate::merge::certainty::Certainty;
 use crate::order::event::{Damage, Event, Item, Lost};
-use crate::record::{Origin, Record};
-use crate::ring::{Fault, Framing, Ring, prefetch, with_framing};
+use crate::record::{Origin, Record, Records};
+use crate::ring::{Bytes, Fault, Framing, Ring, prefetch, with_framing};
 use crate::rings::{CpuRing, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
@@ -128,41 +128,35 @@ impl CpuRing {
                 break;
             }
             reading.plain(origin, each)?;
-            if reading.position == reading.ring.head() {
-                continue;
-            }
-            let begin = reading.position;
-            let item = match Record::at(reading.ring, begin, origin) {
-                Ok(record) => {
-                    reading.position += record.len();
-                    if record.is_discarded() {
-                        continue;
+            let mut records = Records::new(reading.ring, origin, reading.position);
+            let Some(found) = records.next() else { continue };
+            // Before the call: an event that was given is consumed, even if the function panics.
+            reading.position = records.position;
+            let item = match found {
+                Ok(record) if record.is_discarded() => continue,
+                Ok(record) => match record.lost().map(|(id, count)| (losses.take(&record, count), id, count)) {
+                    None => Item::Record(record),
+                    Some((Err(fault), ..)) => damage(cpu, fault, record.as_bytes()),
+                    Some((Ok(()), _, 0)) => continue,
+                    Some((Ok(()), id, count)) => {
+                        Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
                     }
-                    match record.lost() {
-                        Some((id, count)) => match losses.take(&record, count) {
-                            Ok(()) if count == 0 => continue,
-                            Ok(()) => {
-                                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
-                            }
-                            Err(fault) => Item::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
-                        },
-                        None => Item::Record(record),
-                    }
-                }
-                Err((fault, end)) => {
-                    reading.position = end;
-                    Item::Damage(Damage { cpu, fault, bytes: reading.ring.bytes(begin, end - begin) })
-                }
+                },
+                Err((fault, bytes)) => damage(cpu, fault, bytes),
             };
             each(unordered(item))?;
         }
         drop(reading);
         let Some(fault) = head else { return ControlFlow::Continue(()) };
         self.ring.skip_to_head();
-        each(unordered(Item::Damage(Damage { cpu, fault, bytes: Default::default() })))
+        each(unordered(damage(cpu, fault, Default::default())))
     }
 }
 
 fn unordered(item: Item<'_>) -> Event<'_> {
     Event { key: None, certainty: Certainty::Assumed, late_by: 0, item }
+}
+
+fn damage(cpu: u32, fault: Fault, bytes: Bytes<'_>) -> Item<'_> {
+    Item::Damage(Damage { cpu, fault, bytes })
 }

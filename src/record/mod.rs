@@ -12,6 +12,7 @@ mod origin;
 #[cfg(feature = "zerocopy-0-8")]
 mod payload;
 mod view;
+mod walk;
 
 pub(crate) use kind::kind_text;
 pub use layout::Layout;
@@ -19,3 +20,4 @@ pub use layout::Layout;
 pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 pub(crate) use origin::{Origin, Sources};
 pub use view::Record;
+pub(crate) use walk::Records;

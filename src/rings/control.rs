@@ -142,10 +142,10 @@ impl Handle {
 const CLOSED: u64 = 1;
 /// A proof says that it has ended, and was not asked yet.
 const PROOF: u64 = 2;
+/// The stream has ended: the reader lends no event, whatever it holds.
+const ENDED: u64 = 4;
 /// Flushes are counted from here on.
-const FLUSH: u64 = 4;
-/// Never set in the word: no program makes so many flushes.
-const NEVER: u64 = 1 << 63;
+const FLUSH: u64 = 8;
 
 /// Shared by rings, their reader and its handles.
 #[derive(Debug)]
@@ -164,11 +164,11 @@ pub(crate) struct Control {
     status: Mutex<Status>,
 }
 
-/// A report between earlier and later events.
+/// What a reader was asked to report, between earlier and later events.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Report {
-    Flushed,
-    /// Of this deadline, in nanoseconds from `begun` on.
+pub(crate) enum Asked {
+    Flush,
+    /// This deadline, in nanoseconds from `begun` on.
     Deadline(u64),
 }
 
@@ -255,6 +255,16 @@ impl Control {
         self.word.fetch_and(!PROOF, Ordering::Acquire) & PROOF != 0
     }
 
+    /// The reader's stream has ended, or goes on: until it goes on, the word is none with which events are lent.
+    pub(crate) fn set_ended(&self, has_ended: bool) {
+        // Relaxed: the reader's own thread looks for it. Other bits may change meanwhile.
+        if has_ended {
+            self.word.fetch_or(ENDED, Ordering::Relaxed);
+        } else {
+            self.word.fetch_and(!ENDED, Ordering::Relaxed);
+        }
+    }
+
     /// Whether this is a child of the process that made it.
     pub(crate) fn is_forked(&self) -> bool {
         !self.owner.is_here()
@@ -290,17 +300,17 @@ impl Control {
         (deadline != u64::MAX).then(|| Duration::from_nanos(deadline).saturating_sub(self.begun.elapsed()))
     }
 
-    /// The report of the deadline, if it is past.
-    pub(crate) fn past_deadline(&self) -> Option<Report> {
+    /// The deadline, if it is past.
+    pub(crate) fn past_deadline(&self) -> Option<Asked> {
         // Relaxed: as in `set_deadline`.
         let deadline = self.deadline.load(Ordering::Relaxed);
-        (u128::from(deadline) <= self.begun.elapsed().as_nanos()).then_some(Report::Deadline(deadline))
+        (u128::from(deadline) <= self.begun.elapsed().as_nanos()).then_some(Asked::Deadline(deadline))
     }
 
-    /// Whether a report is still due: its deadline may have been moved.
-    pub(crate) fn asks_for(&self, report: Report) -> bool {
+    /// Whether a report is still asked for: its deadline may have been moved.
+    pub(crate) fn asks_for(&self, asked: Asked) -> bool {
         // Relaxed: as in `set_deadline`.
-        !matches!(report, Report::Deadline(deadline) if self.deadline.load(Ordering::Relaxed) != deadline)
+        !matches!(asked, Asked::Deadline(deadline) if self.deadline.load(Ordering::Relaxed) != deadline)
     }
 
     /// Whether output went on after a pause since this was asked last.
@@ -376,18 +386,9 @@ impl Signals {
         self.0 & PROOF != 0
     }
 
-    /// The same whether or not a proof has ended.
-    pub(crate) fn without_proof(self) -> Self {
-        Self(self.0 & !PROOF)
-    }
-
-    /// A value that the word never has. [`Signals::again`] undoes it.
-    pub(crate) fn never(self) -> Self {
-        Self(self.0 | NEVER)
-    }
-
-    pub(crate) fn again(self) -> Self {
-        Self(self.0 & !NEVER)
+    /// The flushes alone.
+    pub(crate) fn flushes(self) -> Self {
+        Self(self.0 & !(FLUSH - 1))
     }
 }
 

@@ -35,7 +35,7 @@ pub use untraced::Untraced;
 
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
-use crate::record::{Layout, Origin, Record, Sources};
+use crate::record::{Layout, Origin, Records, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::Control;
 use crate::rings::opener::{Adopted, Opener, Pause};
@@ -100,18 +100,9 @@ impl CpuRing {
     }
 
     /// How many records there are between a position and the head that was seen. Takes time for each.
-    pub(crate) fn records_from(&self, mut position: u64) -> u64 {
-        let mut records = 0;
-        while position < self.ring.head() {
-            match Record::at(&self.ring, position, &self.origin) {
-                Ok(record) => {
-                    records += u64::from(record.lost().is_none() && !record.is_discarded());
-                    position += record.len();
-                }
-                Err((_, end)) => position = end,
-            }
-        }
-        records
+    pub(crate) fn records_from(&self, position: u64) -> u64 {
+        let records = Records::new(&self.ring, &self.origin, position).flatten();
+        records.filter(|record| record.lost().is_none() && !record.is_discarded()).count() as u64
     }
 
     /// Bytes that were indexed, by the low bits of their position: see [`Ring::bytes_by_low`].

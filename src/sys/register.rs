@@ -1,7 +1,7 @@
 //! Registering file descriptors with tokio.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::Interest;
@@ -21,11 +21,6 @@ impl Registered {
         // number.
         let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self(registered?))
-    }
-
-    /// The same for a borrowed descriptor, which is duplicated.
-    pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Self::new(Arc::new(fd.try_clone_to_owned()?))
     }
 
     /// Whether it has become readable since the last call. The task is woken when it becomes readable again. An error

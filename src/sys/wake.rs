@@ -5,15 +5,17 @@ use nix::errno::Errno;
 #[cfg(not(all(test, loom)))]
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 #[cfg(not(all(test, loom)))]
-use std::time::Duration;
+use std::{os::fd::AsFd, time::Duration};
 
 /// An eventfd that becomes readable when it is woken. The reader waits for edges in epoll and never reads it.
 #[derive(Debug)]
 pub(crate) struct Wake {
-    fd: EventFd,
+    fd: Arc<OwnedFd>,
     /// The same for the model checker, which knows no file descriptors.
     #[cfg(all(test, loom))]
     model: loom::sync::Notify,
@@ -23,7 +25,7 @@ impl Wake {
     pub(crate) fn new() -> io::Result<Self> {
         let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd.into()),
             #[cfg(all(test, loom))]
             model: loom::sync::Notify::new(),
         })
@@ -33,7 +35,7 @@ impl Wake {
         #[cfg(all(test, loom))]
         self.model.notify();
         // An eventfd is full only at 2^64, and is readable then too.
-        let _ = self.fd.write(1);
+        let _ = unistd::write(&self.fd, &1u64.to_ne_bytes());
     }
 
     /// Sleeps until it is woken, or for `millis` milliseconds.
@@ -43,7 +45,7 @@ impl Wake {
         // A wake for another reason, or a signal: the caller checks again.
         match nix::poll::poll(&mut poll, PollTimeout::from(millis)) {
             Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => drop(self.fd.read()),
+            Ok(_) => drop(unistd::read(&self.fd, &mut [0; 8])),
             // Without it nothing wakes the thread.
             Err(_) => std::thread::sleep(Duration::from_millis(millis.into())),
         }
@@ -54,10 +56,9 @@ impl Wake {
     pub(crate) fn sleep(&self, _: u8) {
         self.model.wait();
     }
-}
 
-impl AsFd for Wake {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// What becomes readable.
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 }

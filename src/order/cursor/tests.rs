@@ -10,6 +10,7 @@ use crate::record::clock::Clock;
 use crate::rings::Rings;
 use crate::sequence::counter::Sequence;
 use crate::sim::{Kernel, RingBuffer};
+use std::collections::VecDeque;
 use std::slice;
 
 /// The cursor and the queue of one ring, and what is merged out of it.
@@ -18,12 +19,14 @@ struct Alone {
     queue: Queue,
     far: Far,
     array: Array,
+    /// The largest key of the last refresh.
+    found: Option<u64>,
 }
 
 impl Alone {
     fn new(numbers: Option<CpuNumbers>) -> Self {
         let (cursor, queue) = (Cursor::new(0, numbers), Queue::new(0));
-        Self { cursor, queue, far: Far::with_capacity_min(ROOM), array: Array::new(1) }
+        Self { cursor, queue, far: Far::with_capacity_min(ROOM), array: Array::new(1), found: None }
     }
 
     fn sync(&mut self) {
@@ -34,6 +37,7 @@ impl Alone {
         self.sync();
         let Self { cursor, queue, far, .. } = self;
         cursor.refresh(cpu_ring, &mut Indexing { queue, far, keys });
+        self.found = keys.found;
     }
 
     fn front(&mut self) -> Option<Place> {
@@ -143,7 +147,7 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
             let (many, Alone { cursor, queue, .. }) = dearest(100_000, each_look, load);
             // log2(100,000) is 17; a few binary searches and a heap. What is worse grows with the records themselves.
             assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
-            assert_eq!((queue.held(), cursor.notes.len()), (0, 0));
+            assert_eq!((queue.held(), cursor.notes()[0]), (0, 0));
         }
     }
 }
@@ -154,9 +158,9 @@ fn nothing_is_kept_of_what_was_taken() {
         let (_, mut alone) = dearest(2_000, 100, load);
         (0..2).for_each(|_| alone.shrink());
         let Alone { cursor, queue, far, .. } = alone;
-        assert_eq!((queue.held(), queue.is_empty(), cursor.notes.len(), far.len()), (0, true, 0, 0), "{name}");
+        assert_eq!((queue.held(), queue.is_empty(), cursor.notes()[0], far.len()), (0, true, 0, 0), "{name}");
         assert_eq!(cursor.numbers.as_ref().map(CpuNumbers::open), Some(0), "{name}");
-        let lists = [cursor.notes.capacity(), far.capacity()];
+        let lists = [cursor.notes()[1], far.capacity()];
         assert!(lists.into_iter().all(|capacity| capacity <= ROOM), "{name}: {lists:?}");
         assert_eq!((queue.blocks(), cursor.unread(&queue)), (1, 0), "{name}");
         assert_eq!(cursor.tail(&queue), cursor.cursor, "{name}");
@@ -307,12 +311,12 @@ impl Said {
         assert_eq!((cursor.counts().repaired, queue.longest), (self.repaired, self.longest));
         assert_eq!(cursor.counts().most_used, self.most_used);
         let back = self.held.iter().map(|held| key(*held)).max();
-        assert_eq!((queue.back(), cursor.largest()), (back, self.largest));
+        assert_eq!((queue.back(), alone.found), (back, self.largest));
         // By the first place, which lies near the tail.
         let taken = cursor.tail(queue) - self.published[1];
         assert!(!cursor.is_tail_due(queue) || taken + REACH_BYTES as u64 >= SIZE / TAIL_PART);
         assert!(cursor.is_tail_due(queue) || taken < SIZE / TAIL_PART);
-        assert!([cursor.notes.front(), cursor.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
+        assert!(cursor.notes.ends_are_notes());
         let noted = front.and_then(|front| front.lost);
         match smallest.and_then(|front| cursor.note(front)) {
             Some(Note::Lost { count, after, .. }) => assert_eq!(noted, Some((count, after))),
@@ -367,13 +371,13 @@ fn a_cursor_is_what_lists_say() {
                 alone.shrink();
             }
             let used = said.head - alone.cursor.looked_tail;
-            alone.cursor.suspect = false;
+            alone.cursor.losses.suspect = false;
             alone.refresh(cpu_ring, &mut keys);
             said.refresh(alone.cursor.cursor());
             let cursor = &alone.cursor;
             let dropped = std::mem::take(&mut said.dropped_since_look);
-            assert!(cursor.suspect || !dropped, "the ring was full");
-            assert_eq!(cursor.suspect, used > 0 && used + LONGEST > SIZE);
+            assert!(cursor.losses.suspect || !dropped, "the ring was full");
+            assert_eq!(cursor.losses.suspect, used > 0 && used + LONGEST > SIZE);
             assert_eq!(cursor.cursor(), said.head);
             said.compare(&mut alone);
             take(&mut alone, &mut said, [3, 100, 1000][random(3) as usize]);
@@ -400,7 +404,7 @@ fn what_a_burst_took_is_given_back() {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * (begin + n)).to_ne_bytes())));
         alone.refresh(&mut rings.cpu_rings[0], &mut keys);
     };
-    let room = |alone: &Alone| (alone.queue.blocks(), alone.cursor.notes.capacity(), alone.far.capacity());
+    let room = |alone: &Alone| (alone.queue.blocks(), alone.cursor.notes()[1], alone.far.capacity());
     let empty = room(&alone);
     refresh(&mut alone, |n| 1_000_000 - n, 0);
     refresh(&mut alone, |n| 1_000_000 + n, 2000);
@@ -460,14 +464,14 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
 #[test]
 fn a_loss_in_no_ring_stays_moves_and_is_no_record() {
     let (mut cursor, mut queue) = (Cursor::new(0, None), Queue::new(0));
-    cursor.dropped(&mut queue, 5, 0, true);
-    cursor.dropped(&mut queue, 7, 0, false);
-    let loose = cursor.loose.unwrap();
-    assert!(loose.stays && loose.count == 7, "{loose:?}");
+    cursor.dropped(&mut queue, [5, 0], true);
+    cursor.dropped(&mut queue, [7, 0], false);
+    assert!(matches!(cursor.losses.note(), Some(Note::Lost { count: 7, .. })));
     assert_eq!(cursor.keyed(queue.loose.unwrap()), Keyed::Never);
     assert_eq!(cursor.keyed(Place::new(1, 0, 0, 8, Tag::SAMPLE)), Keyed::Own);
     queue.move_ring_index();
     assert_eq!(queue.loose.unwrap().ring_index(), 1);
+    assert_eq!((cursor.losses.of_lost(9, &mut queue), queue.loose.is_some()), (2, true), "a report waits for it");
 }
 
 /// Nothing is unread once all is yielded, damage included, whose length lies in its note.

@@ -5,7 +5,7 @@ use crate::order::full::MOST_EVENTS;
 use crate::record::Layout;
 use crate::record::{Origin, Sources};
 use crate::sim;
-use crate::{Hold, Item};
+use crate::{ErrorKind, Hold, Item};
 
 /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The
 /// others are traced.
@@ -15,7 +15,7 @@ fn cpus_beyond_the_most_rings_are_reported() {
     let kernel = sim::Kernel::new(&[0, 1]);
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     [2, 3, 4].into_iter().for_each(|cpu| kernel.plug(cpu));
-    let error = merge.follow_cpus_up_to(3).unwrap_err();
+    let error = arrivals::follow(&mut merge.rings, &mut merge.stream, 3).unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, "5 rings: at most 3".into()));
     assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), [0, 1, 2]);
     let mut reported = Vec::new();
@@ -25,7 +25,7 @@ fn cpus_beyond_the_most_rings_are_reported() {
         }
     }
     assert_eq!(reported, [(3, None), (4, None)]);
-    assert!(!merge.follow_cpus_up_to(3).unwrap(), "once");
+    assert!(!arrivals::follow(&mut merge.rings, &mut merge.stream, 3).unwrap(), "once");
 }
 
 /// What waits in the heap, far out of order, is there still when a CPU with a smaller number comes online.
@@ -153,7 +153,7 @@ fn what_a_burst_took_is_given_back_within_64_refreshes() {
     let mut merge = Merge::new(kernel.rings(), Order::new().numbers(crate::Sequence::u64(0))).unwrap();
     let memory = |merge: &Merge| {
         let stream = merge.stream.under();
-        (merge.status().memory, stream.far.capacity(), [stream.queues[0].blocks(), stream.cursors[0].room()])
+        (merge.status().memory, stream.far.capacity(), [stream.queues[0].blocks(), stream.cursors[0].notes()[1]])
     };
     merge.refresh(0);
     let empty = memory(&merge);

@@ -5,6 +5,7 @@ use crate::order::event::{Event, Item};
 use crate::order::tracers::Filter;
 use crate::proof::contract::Proof;
 use crate::reader::Reader;
+use crate::reader::pace::WORTH_A_REFRESH;
 use crate::record::clock::Clock;
 use crate::rings::CpuRing;
 use crate::rings::opener::{Opener, Pause};
@@ -14,6 +15,7 @@ use crate::sys::thread::Thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use perfweave_support::threads;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "tokio")]
 use std::{future::Future, task::Poll};
@@ -69,7 +71,7 @@ fn a_deadline_within_a_tick_is_waited_for() {
     engine.control.set_deadline(None);
     assert!(sleep(&mut engine) > MINUTE);
     engine.control.set_deadline(Some(Instant::now()));
-    assert_eq!((engine.turn().unwrap(), engine.ended), (Turn::Ended, Some(Ended::Deadline { complete: true })));
+    assert_eq!((engine.turn().unwrap(), engine.ended()), (Turn::Ended, Some(Ended::Deadline { complete: true })));
 }
 
 /// A ring that fills up justifies a fence, no matter how long the tick is.
@@ -114,7 +116,7 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     }
     assert_eq!(reader.engine.merge.held() as u64, held);
     // As if no caller had used a time-out of zero.
-    reader.engine.since_sleep = found as usize;
+    reader.engine.rest.since_sleep = found as usize;
     reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
     reader.engine.pace.set_tick(Duration::from_millis(5));
     (kernel, reader)
@@ -140,7 +142,7 @@ fn who_has_taken_much_rests_before_the_next_look() {
             !rests || held > 0 || cpu_ring.ring.words() == (cpu_ring.ring.head(), cpu_ring.ring.head()),
             "given back before it sleeps"
         );
-        reader.engine.sleeps(Duration::ZERO);
+        reader.engine.rest.slept(Duration::ZERO);
         assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or a caller polls all the time");
     }
 }
@@ -152,15 +154,15 @@ fn nobody_rests_who_is_waited_for() {
     reader.engine.control.set_deadline(Some(Instant::now()));
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a deadline comes first");
     reader.engine.control.set_deadline(None);
-    reader.engine.since_sleep = WORTH_A_REFRESH;
+    reader.engine.rest.since_sleep = WORTH_A_REFRESH;
     for spin in [Duration::MAX, Duration::from_nanos(1)] {
-        reader.engine.spin = spin;
+        reader.engine.rest.spin = spin;
         assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
     }
-    reader.engine.spin = Duration::ZERO;
+    reader.engine.rest.spin = Duration::ZERO;
     reader.engine.due = Some(Instant::now());
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a lag is over");
-    (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_REFRESH);
+    (reader.engine.due, reader.engine.rest.since_sleep) = (None, WORTH_A_REFRESH);
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed { .. }));
@@ -172,8 +174,8 @@ fn nobody_rests_who_is_waited_for() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).most_held(0)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     reader.engine.refresh();
-    assert!(reader.engine.since_sleep >= WORTH_A_REFRESH);
-    reader.engine.since_sleep = 1 << 20;
+    assert!(reader.engine.rest.since_sleep >= WORTH_A_REFRESH);
+    reader.engine.rest.since_sleep = 1 << 20;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
     // A reader whose rest is over does not rest again.
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
@@ -210,7 +212,7 @@ fn fast_buffer(bytes: usize) -> (sim::RingBuffer, Reader) {
 fn take_from(buffer: &sim::RingBuffer, reader: &mut Reader, key: u64) {
     assert!(buffer.output(&key.to_ne_bytes()));
     assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(key));
-    (reader.engine.since_sleep, reader.engine.found_at) = (1, None);
+    (reader.engine.rest.since_sleep, reader.engine.rest.found_at) = (1, None);
     reader.engine.pace.set_busy();
     reader.engine.filling.is_slow = false;
 }
@@ -235,7 +237,7 @@ fn nothing_wakes_a_reader_that_gathers() {
     drop(reader.engine.merge.next());
     assert_eq!(behind(&reader), 16, "what it had before is given back");
     reader.engine.pace.set_busy();
-    reader.engine.since_sleep = 1;
+    reader.engine.rest.since_sleep = 1;
     reader.engine.pace.set_tick(HOUR);
     assert_eq!(reader.engine.rest(), FLOOR);
     // This time it finds nothing. Before it sleeps it refreshes once more, and catches up.
@@ -256,16 +258,16 @@ fn a_reader_gathers_what_comes_fast() {
     reader.engine.filling.is_slow = true;
     assert_eq!(reader.engine.unwatched(), Duration::from_micros((8 << 20) / 1024), "there is time");
     reader.engine.filling.is_slow = false;
-    reader.engine.since_sleep = 0;
+    reader.engine.rest.since_sleep = 0;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
-    reader.engine.since_sleep = WORTH_A_REFRESH - 1;
+    reader.engine.rest.since_sleep = WORTH_A_REFRESH - 1;
     reader.engine.pace.refreshed(Instant::now() + 2 * HOUR, 0);
     assert_eq!(reader.engine.rest(), Duration::ZERO, "few events: each wakes it");
     // A ring that is more than half full.
     let (buffer, mut reader) = fast_buffer(1 << 16);
     (2..1500).for_each(|key: u64| assert!(buffer.output(&[key.to_ne_bytes(); 4].concat())));
     reader.engine.refresh();
-    (reader.engine.since_sleep, reader.engine.found_at) = (1 << 20, None);
+    (reader.engine.rest.since_sleep, reader.engine.rest.found_at) = (1 << 20, None);
     reader.engine.pace.set_busy();
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
@@ -279,9 +281,9 @@ fn proofs_of_reservations_are_apart_in_a_rush() {
     assert!(!engine.rests_from_proofs(now), "there was none");
     engine.pace.proving(now);
     assert!(engine.rests_from_proofs(now) && !engine.may_prove(now) && !engine.rests_from_proofs(now + super::APART));
-    engine.spin = Duration::MAX;
+    engine.rest.spin = Duration::MAX;
     assert!(!engine.rests_from_proofs(now));
-    engine.spin = Duration::ZERO;
+    engine.rest.spin = Duration::ZERO;
     engine.pace.refreshed(now + 2 * HOUR, 0);
     assert!(!engine.rests_from_proofs(now), "events come slowly");
     // Perf rings, whose programs write words of their own.
@@ -427,7 +429,7 @@ fn a_task_that_rests_looks_when_it_has() {
 
         // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded
         // bytes.
-        reader.engine.since_sleep = 64;
+        reader.engine.rest.since_sleep = 64;
         reader.engine.pace.set_tick(HOUR);
         let mut next = Box::pin(reader.next());
         let rests = std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await;
@@ -437,7 +439,7 @@ fn a_task_that_rests_looks_when_it_has() {
         assert_eq!(cpu_ring.ring.words(), (cpu_ring.ring.head(), cpu_ring.ring.head()));
         assert!(kernel.emit(0, much + 1, b""));
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much + 1));
-        reader.engine.since_sleep = 64;
+        reader.engine.rest.since_sleep = 64;
         let (handle, sleeper) = (reader.handle(), threads::own());
         let flushing = std::thread::spawn(move || {
             threads::until_asleep(sleeper);
@@ -800,7 +802,7 @@ fn too_many_events_are_an_error_now_and_then() {
     }
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     assert!(errors(&mut reader, 20).is_empty());
-    assert_eq!(reader.engine.crowds.failed(false), Some(1), "it counts anew");
+    assert_eq!(reader.engine.troubles.crowds.failed(false), Some(1), "it counts anew");
 }
 
 /// A program that never commits, and a fence that never ends: after half a minute the reader says which it is, now and
@@ -815,7 +817,7 @@ fn a_proof_that_does_not_come_is_an_error_now_and_then() {
         };
         (0..20).filter_map(failed).count()
     };
-    let long_ago = || Instant::now().checked_sub(2 * STALLED).expect("the machine is up for a minute");
+    let long_ago = || Instant::now().checked_sub(2 * troubles::STALLED).expect("the machine is up for a minute");
     // Inside a reservation.
     let (buffer, ring) = sim::RingBuffer::new(4096);
     let mut rings = Rings::empty(Clock::Perf);

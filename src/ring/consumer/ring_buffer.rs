@@ -117,26 +117,7 @@ impl Ring {
     pub unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
         let map = map.as_fd();
         let info = info_of(map)?;
-        let refused = |why: String| Err(Error::new(ErrorKind::InvalidInput, why));
-        match info.map_type {
-            bpf::BPF_MAP_TYPE_RINGBUF => {}
-            bpf::BPF_MAP_TYPE_USER_RINGBUF => {
-                return refused(
-                    "programs in user space write a BPF_MAP_TYPE_USER_RINGBUF, and the kernel reads it".into(),
-                );
-            }
-            other => return refused(format!("a BPF ring buffer is expected; this map is {}", bpf::map_type(other))),
-        }
-        if info.map_flags & bpf::BPF_F_RB_OVERWRITE != 0 {
-            let cure = "create the map without that flag";
-            return refused(format!(
-                "the kernel overwrites the oldest records of this map (BPF_F_RB_OVERWRITE): {cure}"
-            ));
-        }
-        let (page, size) = (machine::page_size(), info.max_entries as usize);
-        if !size.is_power_of_two() || !(page as u64..=Self::MAX).contains(&(size as u64)) {
-            return refused(format!("a BPF ring buffer of {size} bytes"));
-        }
+        let (page, size) = (machine::page_size(), size_of_buffer(&info)?);
         let map_pages = |len: usize, writable, offset| {
             let len = NonZeroUsize::new(len).ok_or(nix::Error::EINVAL);
             let mapping = len.and_then(|len| Mapping::new(map, len, writable, offset));
@@ -152,7 +133,8 @@ impl Ring {
         // SAFETY: the first word of the consumer's page, aligned as pages are.
         let consumed = words::load_own(unsafe { tail_word.as_ref() });
         if !consumed.is_multiple_of(8) {
-            return refused(format!("the consumer position {consumed} of the BPF ring buffer is no multiple of 8"));
+            let message = format!("the consumer position {consumed} of the BPF ring buffer is no multiple of 8");
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         Ok(Self {
             head_word: base.cast::<AtomicU64>(),
@@ -210,15 +192,8 @@ impl Ring {
             // SAFETY: this function's contract is the same.
             return Ok(vec![(ANY_CPU, unsafe { Self::adopt_ring_buffer(map) }?)]);
         }
-        if info.key_size != 4 {
-            let message =
-                format!("keys of {} bytes: a map of ring buffers has the CPU as its key, 4 bytes", info.key_size);
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        let cannot = |errno| Error::system("look into the map of BPF ring buffers", errno);
         let mut rings: Vec<(u32, Self)> = Vec::new();
-        for cpu in bpf::map_keys(map).map_err(cannot)? {
-            let Some(inner) = bpf::map_in_map(map, cpu).map_err(cannot)? else { continue };
+        for (cpu, inner) in buffers_of(map, &info)? {
             // SAFETY: this function's contract is the same.
             let ring = unsafe { Self::adopt_ring_buffer(&inner) }?;
             if let Some((other, _)) = rings.iter().find(|(_, other)| other.is_same_map(&ring)) {
@@ -226,9 +201,6 @@ impl Ring {
                 return Err(Error::new(ErrorKind::InvalidInput, message));
             }
             rings.push((cpu, ring));
-        }
-        if rings.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "the map of BPF ring buffers is empty"));
         }
         Ok(rings)
     }
@@ -331,6 +303,44 @@ fn info_of(map: BorrowedFd<'_>) -> Result<bpf::MapInfo, Error> {
         Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("a BPF ring buffer", &what),
         _ => Error::system("ask what the map is", errno),
     })
+}
+
+/// Bytes of the data of a BPF ring buffer.
+fn size_of_buffer(info: &bpf::MapInfo) -> Result<usize, Error> {
+    let refused = |why: String| Err(Error::new(ErrorKind::InvalidInput, why));
+    match info.map_type {
+        bpf::BPF_MAP_TYPE_RINGBUF => {}
+        bpf::BPF_MAP_TYPE_USER_RINGBUF => {
+            return refused("programs in user space write a BPF_MAP_TYPE_USER_RINGBUF, and the kernel reads it".into());
+        }
+        other => return refused(format!("a BPF ring buffer is expected; this map is {}", bpf::map_type(other))),
+    }
+    if info.map_flags & bpf::BPF_F_RB_OVERWRITE != 0 {
+        let cure = "create the map without that flag";
+        return refused(format!("the kernel overwrites the oldest records of this map (BPF_F_RB_OVERWRITE): {cure}"));
+    }
+    let size = info.max_entries as usize;
+    if !size.is_power_of_two() || !(machine::page_size() as u64..=Ring::MAX).contains(&(size as u64)) {
+        return refused(format!("a BPF ring buffer of {size} bytes"));
+    }
+    Ok(size)
+}
+
+/// The BPF ring buffers in a map of maps whose keys are the numbers of CPUs.
+fn buffers_of(map: BorrowedFd<'_>, info: &bpf::MapInfo) -> Result<Vec<(u32, OwnedFd)>, Error> {
+    if info.key_size != 4 {
+        let message = format!("keys of {} bytes: a map of ring buffers has the CPU as its key, 4 bytes", info.key_size);
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    let cannot = |errno| Error::system("look into the map of BPF ring buffers", errno);
+    let mut buffers = Vec::new();
+    for cpu in bpf::map_keys(map).map_err(cannot)? {
+        buffers.extend(bpf::map_in_map(map, cpu).map_err(cannot)?.map(|inner| (cpu, inner)));
+    }
+    if buffers.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "the map of BPF ring buffers is empty"));
+    }
+    Ok(buffers)
 }
 
 impl KernelHalf {

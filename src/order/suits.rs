@@ -1,0 +1,65 @@
+//! Whether rings can be merged with the options of a user.
+
+use crate::error::{Error, ErrorKind};
+use crate::merge::place::RINGS;
+use crate::order::Order;
+use crate::order::arrivals::too_many;
+use crate::order::key::Key;
+use crate::ring::ANY_CPU;
+use crate::rings::{CpuRing, Rings};
+
+/// An error if the clock of live rings can be set back, or if the key is the kernel's time and the records of a ring
+/// have none.
+fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
+    if !rings.are_from_elsewhere() {
+        rings.clock().check_is_steady()?;
+    }
+    if matches!(key, Key::Time)
+        && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
+    {
+        let cpu = cpu_ring.origin.cpu;
+        let message = if rings.are_from_elsewhere() {
+            // Its records need not say their CPU.
+            "its records carry no time to order by (perf record --no-timestamp): name another key".to_owned()
+        } else if cpu_ring.origin.layout.has_fields() {
+            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
+            format!("the records of CPU {cpu} carry no time to order by: {cure}")
+        } else {
+            let cure = "unless the program writes one: name the field of the payload that has it";
+            format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
+        };
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
+/// Whether these rings can be merged with these options.
+pub(super) fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
+    if rings.cpu_rings.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
+    }
+    if rings.cpu_rings.len() > RINGS {
+        return Err(too_many(rings.cpu_rings.len(), RINGS));
+    }
+    for (at, cpu_ring) in rings.cpu_rings.iter().enumerate() {
+        if rings.cpu_rings[..at].iter().any(|other| other.ring.is_same_map(&cpu_ring.ring)) {
+            let cpu = cpu_ring.origin.cpu;
+            let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
+            let message =
+                format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+    }
+    check_key(rings, &order.key)?;
+    let names_none = |cpu_ring: &&CpuRing| {
+        cpu_ring.ring.properties().is_shared && cpu_ring.origin.cpu == ANY_CPU && cpu_ring.origin.layout.cpu().is_none()
+    };
+    if let Some(cpu_ring) = rings.cpu_rings.iter().find(names_none).filter(|_| order.numbers.is_some()) {
+        let name = cpu_ring.ring.properties().name;
+        let message = format!(
+            "numbers of each CPU in {name} that CPUs share: its records must name their CPU, in a field that the layout names"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}

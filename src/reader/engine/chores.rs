@@ -1,0 +1,58 @@
+//! Work that is done now and then, however many events there are to yield: a look for new CPUs, and for losses.
+
+use crate::error::Error;
+use crate::order::merge::Merge;
+use crate::rings::control::Control;
+use std::time::{Duration, Instant};
+
+/// How often the kernel is asked for its count of losses.
+const ASK_LOSSES: Duration = Duration::from_millis(100);
+
+/// When each is due.
+#[derive(Debug)]
+pub(super) struct Chores {
+    /// How often CPUs are listed at most.
+    tick: Duration,
+    /// When to look next for new CPUs.
+    check_cpus: Instant,
+    /// When to ask the kernel next for losses after the last record of a ring.
+    check_losses: Instant,
+}
+
+impl Chores {
+    /// The first look also finds CPUs that came while rings were opened (`Hotplug`).
+    pub(super) fn new(tick: Duration) -> Self {
+        let first = Instant::now() + tick;
+        Self { tick, check_cpus: first, check_losses: first }
+    }
+
+    /// Looks for CPUs at the next call.
+    pub(super) fn check_cpus_soon(&mut self) {
+        self.check_cpus = Instant::now();
+    }
+
+    /// Opens rings for new CPUs, once a tick.
+    pub(super) fn follow_cpus(&mut self, merge: &mut Merge, now: Instant) -> Result<(), Error> {
+        if now < self.check_cpus {
+            return Ok(());
+        }
+        self.check_cpus = now + self.tick;
+        merge.follow_cpus().map(drop)
+    }
+
+    /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether
+    /// there is an event of one.
+    pub(super) fn find_losses(&mut self, merge: &mut Merge, control: &Control, now: Instant, is_due: bool) -> bool {
+        // A pause also drops records of rings that were never nearly full, and are not suspected for that.
+        if control.take_lossy() {
+            merge.suspect_losses();
+        }
+        if !is_due && now < self.check_losses {
+            return false;
+        }
+        self.check_losses = now + ASK_LOSSES;
+        // Only losses before the last refresh count. The kernel is asked ring by ring, because other rings may never
+        // run dry.
+        merge.read_suspect_losses(is_due) && merge.is_ready()
+    }
+}
