@@ -158,7 +158,9 @@ pub use reader::{Ended, Reader};
 pub use record::clock::{Clock, ClockOffset};
 pub use record::{Layout, Record};
 pub use recorder::Recorder;
-pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Fault, Ring};
+#[cfg(any(test, feature = "test-util"))]
+pub use ring::Fault;
+pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;
 pub use rings::control::{Handle, Pause};

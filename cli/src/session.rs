@@ -370,13 +370,9 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::Record(_) | Item::Flushed { .. } => None,
         Item::Lost(lost) if lost.cpu == ANY_CPU => Some(format!("{} records were lost here", lost.count)),
         Item::Lost(lost) => Some(format!("CPU {} lost {} records here", lost.cpu, lost.count)),
-        Item::Damage(damage) if damage.cpu == ANY_CPU => {
-            Some(format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault))
-        }
+        Item::Damage(damage) if damage.cpu == ANY_CPU => Some(damage.to_string()),
         Item::Gap(gap) => Some(format!("{} numbers are missing, from {} to {}", gap.count, gap.first, gap.last)),
-        Item::Damage(damage) => {
-            Some(format!("CPU {}: {} bytes are no record: {}", damage.cpu, damage.bytes.len(), damage.fault))
-        }
+        Item::Damage(damage) => Some(format!("CPU {}: {damage}", damage.cpu)),
         Item::Untraced(Untraced { cpu, lasted: Some(time), .. }) => {
             Some(format!("CPU {cpu} is traced again after {:.3} s", time.as_secs_f64()))
         }

@@ -155,7 +155,7 @@ pub(crate) fn run(input: &[u8]) {
                     Expected::Record(record.as_bytes().to_vec(), record.time(), payload)
                 }
                 Item::Lost(lost) => Expected::Lost(lost.count, lost.id),
-                Item::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
+                Item::Damage(damage) => Expected::Damage(damage.fault(), damage.bytes.to_vec()),
                 other => panic!("{other:?}"),
             };
             assert_eq!(seen, place.what);

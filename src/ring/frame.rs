@@ -4,6 +4,7 @@
 ///
 /// Sizes and positions are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 #[non_exhaustive]
 pub enum Fault {
     /// `data_head` is further from `data_tail` than the length of the ring, or moved backwards. The reader goes on at

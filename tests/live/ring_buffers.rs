@@ -673,7 +673,7 @@ fn a_second_reader_is_noticed() {
     let mut faults = Vec::new();
     reading::all(&mut reader, |event| {
         if let Item::Damage(damage) = event.item() {
-            faults.push(damage.fault);
+            faults.push(damage.fault());
         }
     });
     assert!(matches!(faults[..], [Fault::Consumer { from: 16, to: 32 }]), "{faults:?}");
@@ -709,7 +709,7 @@ fn a_second_reader_is_noticed_by_one_that_gathers() {
                 Item::Damage(damage) => {
                     // Where the program has filled what was given back before this reader looks, the head is too far
                     // ahead for the ring.
-                    assert!(matches!(damage.fault, Fault::Consumer { .. } | Fault::Head { .. }), "{damage:?}");
+                    assert!(matches!(damage.fault(), Fault::Consumer { .. } | Fault::Head { .. }), "{damage:?}");
                     (faults, after) = (faults + 1, 0);
                 }
                 _ => after += 1,

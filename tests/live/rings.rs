@@ -667,7 +667,7 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
             let mut faults = Vec::new();
             let mut from_other = 0;
             reading::all(&mut reader, |event| match event.item() {
-                Item::Damage(damage) => faults.push(damage.fault),
+                Item::Damage(damage) => faults.push(damage.fault()),
                 Item::Record(record) if other != 0 && record.cpu() == other => {
                     assert_eq!(record.payload().unwrap().u64(0), Some(77));
                     from_other += 1;
@@ -718,7 +718,7 @@ fn forged_times_are_damage_and_others_keep_their_order() {
     let mut forgeries = 0;
     reading::all(&mut reader, |event| match event.item() {
         Item::Damage(damage) => {
-            forgeries += u32::from(matches!(damage.fault, Fault::Time { time, .. } if time == 1 << 63))
+            forgeries += u32::from(matches!(damage.fault(), Fault::Time { time, .. } if time == 1 << 63))
         }
         other => assert!(event.key().is_none_or(|key| key < 1 << 62), "{other:?}"),
     });

@@ -244,7 +244,7 @@ fn bytes_that_are_no_record_are_damage() {
             Item::Record(_) => seen.push(0),
             Item::Damage(damage) => {
                 assert!(
-                    matches!(damage.fault, Fault::Size { size: found, .. } if found == u32::from(size)),
+                    matches!(damage.fault(), Fault::Size { size: found, .. } if found == u32::from(size)),
                     "{damage:?}"
                 );
                 seen.push(damage.bytes.len());
@@ -268,7 +268,7 @@ fn a_record_that_is_too_short_is_one_damage() {
     let mut count = (0, 0);
     drain(&mut Reader::new(read(&bytes).unwrap(), Order::new()).unwrap(), |event| match event.item() {
         Item::Damage(damage) => {
-            assert!(matches!(damage.fault, Fault::Short { size: 8 }), "{damage:?}");
+            assert!(matches!(damage.fault(), Fault::Short { size: 8 }), "{damage:?}");
             count.0 += 1;
         }
         Item::Record(_) => count.1 += 1,

@@ -22,7 +22,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// What is wrong with bytes that cannot be a record.
 pub(crate) fn fault(event: &Event<'_>) -> Option<Fault> {
-    if let Item::Damage(damage) = event.item() { Some(damage.fault) } else { None }
+    if let Item::Damage(damage) = event.item() { Some(damage.fault()) } else { None }
 }
 
 /// Waits for the next event.

@@ -489,7 +489,7 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
     for event in merge.batch() {
         match event.item() {
             Item::Damage(damage) => {
-                let Fault::Leap { key, largest } = damage.fault else { panic!("{damage:?}") };
+                let Fault::Leap { key, largest } = damage.fault() else { panic!("{damage:?}") };
                 assert!(key >= 1 << 63 && largest < 100, "{damage:?}");
                 assert_eq!(damage.bytes.len() as u64, EIGHT);
                 leaps += 1;
@@ -1416,7 +1416,7 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
         }
         fence(&mut merge);
         let leaps = merge.batch().filter_map(|event| match event.item() {
-            Item::Damage(damage) => Some(damage.fault),
+            Item::Damage(damage) => Some(damage.fault()),
             _ => None,
         });
         leaps.collect::<Vec<_>>()

@@ -242,7 +242,7 @@ fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 48", "elsewhere"], "{size}");
         let Item::Damage(damage) = events[1].item() else { panic!() };
-        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
+        assert_eq!((damage.cpu, damage.fault()), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!(events[1].key(), None);
         kernel.emit(0, 20, b"again");
         fence(&mut merge);
@@ -267,7 +267,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "behind"]);
     let Item::Damage(damage) = events[1].item() else { panic!() };
-    assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
+    assert_eq!(damage.fault(), Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!(damage.bytes.u64(8), Some(11), "the bytes can be read");
 }
 
@@ -285,7 +285,7 @@ fn a_bad_head_is_damage_once_everything_before_it_is_out() {
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "elsewhere", "held", "damage 0"], "{wild}");
         let Item::Damage(damage) = events[3].item() else { panic!() };
-        assert!(matches!(damage.fault, Fault::Head { from: 48, size: 4096, .. }), "{:?}", damage.fault);
+        assert!(matches!(damage.fault(), Fault::Head { from: 48, size: 4096, .. }), "{:?}", damage.fault());
         // The reader continues at the head that the kernel now gives.
         merge.refresh(0);
         assert_eq!(kernel.tail(0), wild);

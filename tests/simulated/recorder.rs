@@ -382,7 +382,7 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         let expected = ["damage 48", "else", "good", "good", "good", "good"];
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
         let Item::Damage(damage) = events[0].item() else { panic!() };
-        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
+        assert_eq!((damage.cpu, damage.fault()), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!((events[0].key(), events[0].certainty()), (None, Certainty::Assumed));
         assert_eq!(recorder.complete_from(), Some(14), "the older records are missing");
         // Later output overwrites the bad bytes, and then all records are valid.
@@ -424,7 +424,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "newer"]);
     let Item::Damage(damage) = events[1].item() else { panic!() };
-    assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
+    assert_eq!(damage.fault(), Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!((damage.bytes.u64(8), events[1].key()), (Some(11), None));
     assert_eq!(recorder.complete_from(), None, "nothing else is missing");
 }

@@ -109,7 +109,7 @@ impl Ring {
     ///
     /// # Safety
     /// Nobody else may read the map: a second reader would give bytes back to the kernel that this one lends. The crate
-    /// notices a second reader at its next refresh ([`Fault::Consumer`]), which may be too late.
+    /// notices a second reader at its next refresh ([`Damage`](crate::Damage)), which may be too late.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the map is none, or if the kernel overwrites its oldest records
