@@ -56,7 +56,7 @@
 //!
 //! | feature | brings |
 //! | --- | --- |
-//! | `tokio` | `AsyncReader`, `EventStream` |
+//! | `tokio` | `AsyncReader` |
 //! | `perf-event-open-sys-7` | `RingOptions::event`, `EventSpec`, `Source::attr`: any event by its attribute |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`, a simulated kernel for a program's own tests, and `Merge`, a reader that goes step by step |
@@ -153,7 +153,7 @@ pub use proof::contract::{Done, Proof};
 pub use proof::fence::{Fence, GracePeriods};
 pub use proof::wait_thread::WaitThread;
 #[cfg(feature = "tokio")]
-pub use reader::tokio::{AsyncReader, EventStream};
+pub use reader::tokio::AsyncReader;
 pub use reader::{Ended, Reader};
 pub use record::clock::{Clock, ClockOffset};
 pub use record::{Layout, Record};

@@ -621,7 +621,6 @@ async fn a_task_that_reads_to_the_end_of_a_flush() {
 #[tokio::test]
 async fn no_way_to_iterate_under_tokio_ends_before_the_end() {
     use perfweave::AsyncReader;
-    use perfweave_support::futures_util::StreamExt;
 
     let reader = || {
         let kernel = sim::Kernel::new(&[0, 1]);
@@ -642,14 +641,4 @@ async fn no_way_to_iterate_under_tokio_ends_before_the_end() {
         batch.for_each(|event| count.add(event));
     }
     assert_eq!((count, many.ended()), (Count(ALL), Some(Ended::Deadline { complete: true })), "batch");
-
-    let (mut stream, mut count) = (reader().into_stream(), Count::default());
-    while let Some(event) = stream.next().await {
-        count.add(event.unwrap().as_event());
-    }
-    assert_eq!(
-        (count, stream.into_reader().ended()),
-        (Count(ALL), Some(Ended::Deadline { complete: true })),
-        "into_stream"
-    );
 }
