@@ -236,12 +236,6 @@ impl Rings {
         self.traced_threads.as_deref()
     }
 
-    /// Whether this process was forked from the one that made the rings. It does not have their memory, and calls give
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
-    pub fn is_forked(&self) -> bool {
-        self.control.is_forked()
-    }
-
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
         self.is_complete
@@ -275,12 +269,6 @@ impl Rings {
     /// next.
     pub fn skipped(&self) -> &[Error] {
         &self.skipped
-    }
-
-    /// The first event that is not BPF output, for a [`Proof`](crate::Proof) of what programs write. `None` if there is
-    /// none, or if the writers are not known.
-    pub fn others(&self) -> Option<&str> {
-        self.sources.iter().find(|source| !event_attr::is_bpf_output(&source.attr)).map(Source::name)
     }
 
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an
@@ -401,14 +389,8 @@ impl Rings {
         self.cpu_rings.iter().any(|cpu_ring| property(cpu_ring.ring.properties()))
     }
 
-    /// The first ring that does not show which programs are inside a reservation, for a [`Proof`](crate::Proof): its CPU,
-    /// and what its kind is called. `None` if all are BPF ring buffers.
-    pub fn without_reservations(&self) -> Option<(u32, &'static str)> {
-        let ring = self.cpu_rings.iter().find(|cpu_ring| !cpu_ring.ring.properties().reserves);
-        ring.map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.properties().name))
-    }
-
-    /// Sets the clock that stamps the records, if it is not known: simulated rings have none.
+    /// Sets the clock that stamps the records: simulated rings have none (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
     pub fn on_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self

@@ -126,7 +126,7 @@ fn the_rings_say_what_the_format_said() {
     assert_eq!((rings.cpus().collect::<Vec<_>>(), rings.layouts().all(|layout| *layout == LAYOUT)), (vec![0, 1], true));
     assert_eq!(rings.ids().collect::<Vec<_>>(), [(100, 0), (101, 1), (100, 0), (101, 1)]);
     assert_eq!((rings.facts::<usize>(), rings.facts::<u32>()), (Some(&8), None));
-    assert!(!rings.are_live() && !rings.is_forked() && rings.traced_threads().is_none());
+    assert!(!rings.are_live() && rings.traced_threads().is_none());
     // Nor does a kernel write into simulated rings.
     assert!(!sim::Kernel::new(&[0]).rings().are_live());
     let (_buffer, ring) = sim::RingBuffer::new(4096);

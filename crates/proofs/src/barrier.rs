@@ -55,10 +55,11 @@ impl Barrier {
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.
     fn check(self, rings: &Rings) -> Result<(), Error> {
-        if let Some((cpu, name)) = rings.without_reservations() {
+        let perf = rings.cpus().zip(rings.layouts()).find(|(_, layout)| !layout.is_ring_buffer());
+        if let Some((cpu, _)) = perf {
             let message = format!(
-                "{name} does not show who is inside, and CPU {cpu} has one: reservations prove the order of BPF ring \
-                 buffers alone"
+                "a perf ring does not show who is inside, and CPU {cpu} has one: reservations prove the order of BPF \
+                 ring buffers alone"
             );
             return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose the default fence, or epochs"));
         }
