@@ -86,7 +86,7 @@ impl Inside {
     fn open(&self) -> Result<Reader> {
         let Source::Ring(maps) = &self.source else { return Err(Failure::invalid("no perf buffer")) };
         let mut rings = adopt(maps.iter())?;
-        if rings.len() > 1 && !self.opts.has_key() {
+        if rings.cpus().len() > 1 && !self.opts.has_key() {
             return Err(Failure::invalid(
                 "several ring buffers have no order without a key\nhint: set opts.key, to PW_KEY_PAYLOAD and key_offset if records have a time",
             ));

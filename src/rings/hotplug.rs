@@ -86,7 +86,7 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
         all.extend(producers);
         rings.add_ring(cpu_ring, ProducerGate::Event(owner))?;
     }
-    if rings.is_empty() {
+    if rings.cpu_rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
         let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
         return Err(Error::new(ErrorKind::NotFound, message));

@@ -350,13 +350,8 @@ impl Rings {
         self.cpu_rings.len()
     }
 
-    /// Whether there are no rings.
-    pub fn is_empty(&self) -> bool {
-        self.cpu_rings.is_empty()
-    }
-
-    /// The CPUs that have a ring.
-    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+    /// The CPU of each ring. A CPU may have several.
+    pub fn cpus(&self) -> impl ExactSizeIterator<Item = u32> {
         self.cpu_rings.iter().map(|cpu_ring| cpu_ring.origin.cpu)
     }
 

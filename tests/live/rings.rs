@@ -454,7 +454,7 @@ fn several_events_share_a_ring_and_are_told_apart() {
             };
         }
         let Some(rings) = kernel("open several events", options.open()) else { return };
-        assert_eq!(rings.len(), load::online().len(), "one ring for each CPU, not for each event");
+        assert_eq!(rings.cpus().len(), load::online().len(), "one ring for each CPU, not for each event");
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         let load = load::Load::on(&[0], |_| std::hint::spin_loop());
         let mut seen = [0u32; 3];

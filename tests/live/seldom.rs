@@ -312,7 +312,7 @@ fn everything_shows_itself() {
     }
     shows("Sequence {", format!("{:?} {:?}", Sequence::u64(4), Sequence::with(|_| None)));
     let Some((events, _)) = echo() else { return };
-    assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
+    assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().cpus().len());
     shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));
 }
 

@@ -440,7 +440,7 @@ fn test_perf_reader_close_by_dropping() {
 fn test_create_perf_event() {
     let Some((map, _)) = echo() else { return };
     let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).wakeup(Wakeup::Bytes(1)).open().unwrap();
-    assert_eq!((rings.len(), rings.fds().count()), (1, 1));
+    assert_eq!((rings.cpus().len(), rings.fds().count()), (1, 1));
 }
 
 /// TestReadRecord: a record of no known type is an IsUnknownEvent error. Theirs has then read its header only, and

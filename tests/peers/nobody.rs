@@ -264,7 +264,10 @@ fn a_forked_child_may_drop_rings_and_recorders() {
     apart!();
     let Some((map, program)) = echo() else { return };
     let mut rings = Some(Rings::options().bpf_output(&map).pages(1).open().unwrap());
-    assert_eq!(in_child(|| rings.take().map_or(1, |rings| first_false(&[rings.len() == load::online().len()]))), 0);
+    assert_eq!(
+        in_child(|| rings.take().map_or(1, |rings| first_false(&[rings.cpus().len() == load::online().len()]))),
+        0
+    );
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     let mut numbers = Vec::new();
     let _ = rings.take().unwrap().drain(|event| {

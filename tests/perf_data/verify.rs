@@ -232,7 +232,7 @@ fn missing_numbers_are_counted_by_both() {
     let order = Order::new().hold(machine.hold()).numbers(numbers());
     let reader = Reader::new(machine.rings(), order).unwrap();
     reader.handle().flush().unwrap();
-    let (file, told) = (File::new(), reader.rings().len());
+    let (file, told) = (File::new(), reader.rings().cpus().len());
     let writer = Writer::create(&file.0, reader.rings()).unwrap();
     let written = write(reader, writer, 20);
     assert_eq!((written.left_out, told), (4, 2), "a gap for each stretch of each CPU");

@@ -193,7 +193,7 @@ fn what_is_due_is_done_although_there_is_always_something_to_yield() {
     kernel.plug(2);
     threads::until("the ring of the new CPU is there", || {
         busy(&mut reader).unwrap();
-        reader.rings().len() == 3
+        reader.rings().cpus().len() == 3
     });
 }
 
