@@ -35,7 +35,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::{Control, Pause, ProducerGate};
+use crate::rings::control::{Control, ProducerGate};
 use crate::rings::options::RingOptions;
 use crate::rings::ring_buffers::Failures;
 use crate::rings::spill::Copies;
@@ -346,7 +346,7 @@ impl Rings {
     }
 
     /// How many rings there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.cpu_rings.len()
     }
 
@@ -422,20 +422,10 @@ impl Rings {
         self.started
     }
 
-    /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
-    ///
-    /// # Errors
-    /// As [`Handle::pause`](crate::Handle::pause).
-    pub fn pause(&self, how: Pause) -> Result<(), Error> {
-        self.control.pause(how)
-    }
-
-    /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.
-    ///
-    /// # Errors
-    /// As [`Handle::resume`](crate::Handle::resume).
-    pub fn resume(&self) -> Result<(), Error> {
-        self.control.resume()
+    /// The handle of a reader of these rings, before there is one (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn handle(&self) -> control::Handle {
+        control::Handle(Arc::clone(&self.control))
     }
 
     /// The memory of a CPU's ring, for your own way of reading it. The first ring, where a CPU has several.

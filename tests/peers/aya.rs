@@ -105,11 +105,11 @@ fn test_for_each_lost() {
 fn test_read_first_lost() {
     let Some((rings, _map, program)) = open() else { return };
     let mut reader = reader(rings);
-    reader.rings().pause(Pause::Output).unwrap();
+    reader.handle().pause(Pause::Output).unwrap();
     for _ in 0..1000 {
         assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOSPC);
     }
-    reader.rings().resume().unwrap();
+    reader.handle().resume().unwrap();
     write(&program, [2]);
     let event = reader.next_timeout(LONG).unwrap().unwrap();
     let Item::Lost(lost) = event.item() else { panic!("{event:?}") };

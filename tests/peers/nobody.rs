@@ -297,9 +297,9 @@ fn a_forked_child_cannot_pause_its_parents_rings() {
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
     let code = in_child(|| {
         first_false(&[
-            is_forked(rings.pause(Pause::Slots)),
-            is_forked(rings.pause(Pause::Output)),
-            is_forked(rings.resume()),
+            is_forked(rings.handle().pause(Pause::Slots)),
+            is_forked(rings.handle().pause(Pause::Output)),
+            is_forked(rings.handle().resume()),
         ])
     });
     assert_eq!(code, 0);

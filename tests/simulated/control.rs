@@ -363,9 +363,9 @@ fn pauses_reach_simulated_rings() {
 fn resuming_lets_output_into_every_ring() {
     let kernel = sim::Kernel::new(&[0, 3]);
     let rings = kernel.rings();
-    rings.pause(Pause::Output).unwrap();
+    rings.handle().pause(Pause::Output).unwrap();
     assert!(!kernel.emit(3, 1, b"") && !kernel.emit(0, 1, b""));
-    rings.resume().unwrap();
+    rings.handle().resume().unwrap();
     assert!(kernel.emit(3, 2, b"") && kernel.emit(0, 2, b""));
     assert_error!(rings.raw(1).err().unwrap(), NotFound, "CPU 1");
     assert_error!(rings.raw(70_000).err().unwrap(), NotFound, "no CPU 70000: this machine can have CPUs up to");

@@ -277,9 +277,9 @@ fn live_forged_losses_do_not_reach_the_ledger() {
         assert!(forgeries > 0 && told == 0 && ledger.total().lost == 0, "{forgeries} forged, {told} told: {ledger}");
         assert!(ledger.total().exact && !ledger.total().is_balanced(), "{ledger}");
         // Real ones.
-        reader.rings().pause(Pause::Output).unwrap();
+        reader.handle().pause(Pause::Output).unwrap();
         (0..7).for_each(|number| assert_eq!(forger.echo.run_with(0, &[number]).unwrap(), -libc::ENOSPC));
-        reader.rings().resume().unwrap();
+        reader.handle().resume().unwrap();
         reading::all(&mut reader, |event| told += event.item().lost().map_or(0, |lost| lost.count));
         assert_eq!((told, reader.ledger().unwrap().total().lost), (7, 7));
     }

@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
             Step::Emit(cpu, len) => self.emit(self.cpu(cpu), len),
             Step::Burst(cpu, count) => (0..count).for_each(|_| self.emit(self.cpu(cpu), 0)),
             Step::Pause(output) => {
-                self.merge.rings().pause(if output { Pause::Output } else { Pause::Slots }).expect("a pause");
+                self.merge.rings().handle().pause(if output { Pause::Output } else { Pause::Slots }).expect("a pause");
                 self.detached |= !output;
             }
             Step::Resume => self.resume(),
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
     }
 
     fn resume(&mut self) {
-        self.merge.rings().resume().expect("no pause");
+        self.merge.rings().handle().resume().expect("no pause");
         self.detached = false;
     }
 

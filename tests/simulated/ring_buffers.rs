@@ -555,12 +555,12 @@ fn pausing_output_is_refused() {
         let mut rings = kernel.rings();
         rings.add(cpu, RingBuffer::new(4096).1, Layout::RING_BUFFER);
         let said = format!("the output into a BPF ring buffer cannot be paused, and {is} is one");
-        assert_error!(rings.pause(Pause::Output).unwrap_err(), Unsupported, said);
+        assert_error!(rings.handle().pause(Pause::Output).unwrap_err(), Unsupported, said);
         assert!(!kernel.emit(0, 1, b""), "the perf ring is paused");
-        rings.resume().unwrap();
+        rings.handle().resume().unwrap();
         assert!(kernel.emit(0, 2, b""));
-        rings.pause(Pause::Slots).unwrap();
-        rings.resume().unwrap();
+        rings.handle().pause(Pause::Slots).unwrap();
+        rings.handle().resume().unwrap();
         let reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
         assert_error!(reader.handle().pause(Pause::Output).unwrap_err(), Unsupported, said);
         reader.handle().close();

@@ -116,7 +116,7 @@ impl Flights<'_> {
             self.write(recorder, trigger)?;
         } else {
             // Who heard it may have stopped the rings when its file was already written.
-            recorder.rings().resume()?;
+            recorder.handle().resume()?;
         }
         if let Some(client) = &trigger.answer {
             answer(client, &self.newest);
@@ -170,14 +170,14 @@ impl Flights<'_> {
     /// Writes the last moments into a file.
     fn moments(&mut self, recorder: &mut Recorder, trigger: &Trigger, path: &Path) -> Result<Flight, Failure> {
         // Recording has gone on if the trigger was heard while the file before was written.
-        let paused = recorder.rings().pause(Pause::Output);
+        let paused = recorder.handle().pause(Pause::Output);
         self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
         let rings = match paused.and_then(|()| recorder.freeze()) {
             Ok(rings) => rings,
             Err(error) => {
                 // What was heard meanwhile is not in the rings any more, either.
                 self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
-                recorder.rings().resume()?;
+                recorder.handle().resume()?;
                 return Err(error.into());
             }
         };
