@@ -70,7 +70,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         Rule::Hold(hold) => hold,
         Rule::Epochs(Some(_)) => Hold::Fence(Epochs::open(&maps.words)?.fence()),
         // A proof that looks at nothing.
-        Rule::Epochs(None) => Hold::Fence(Fence::custom(|| Ok(()))),
+        Rule::Epochs(None) => Hold::Fence(Fence::by(|| Ok(()))),
     };
     let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(options.held).spin(options.spin);
     let rings = maps.open(options.bytes, &order)?;

@@ -151,7 +151,6 @@ pub use order::key::Key;
 pub use order::merge::Merge;
 pub use proof::contract::{Done, Proof};
 pub use proof::fence::{Fence, GracePeriods};
-pub use proof::wait_thread::WaitThread;
 #[cfg(feature = "tokio")]
 pub use reader::tokio::AsyncReader;
 pub use reader::{Ended, Reader};

@@ -462,7 +462,7 @@ mod tests {
         let (buffer, ring) = sim::RingBuffer::new(4096);
         let mut rings = Rings::empty(Clock::Monotonic);
         rings.add(3, ring, Layout::RING_BUFFER);
-        let hold = Hold::Fence(Fence::custom(|| Ok(())));
+        let hold = Hold::Fence(Fence::by(|| Ok(())));
         let order = Order::new().key(Key::Payload(0)).hold(hold).latency(Duration::from_millis(1));
         let reader = Reader::new(rings, order).unwrap();
         let inside = buffer.reserve(8).unwrap();
@@ -501,7 +501,7 @@ mod tests {
     fn a_problem_with_which_the_reader_goes_on_ends_no_session() {
         let kernel = sim::Kernel::new(&[0]);
         let failures = std::sync::atomic::AtomicU32::new(3);
-        let fence = Fence::custom(move || {
+        let fence = Fence::by(move || {
             let left = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
             if left.is_ok() { Err(io::Error::other("not now")) } else { Ok(()) }
         });

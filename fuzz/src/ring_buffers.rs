@@ -16,7 +16,7 @@ pub(crate) fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     let cpus: &[u32] = [&[0, 1, 5][..], &[ANY_CPU][..]][usize::from(choice / 8 % 2)];
     let steps: Vec<(u8, u8)> = rest.chunks_exact(2).take(LONGEST).map(|step| (step[0], step[1])).collect();
-    let fence = || Hold::Fence(Fence::custom(|| Ok(())));
+    let fence = || Hold::Fence(Fence::by(|| Ok(())));
     match choice % 8 {
         0..=2 => {
             let trial = Trial::run(cpus, &steps, fence(), false);
@@ -48,7 +48,7 @@ pub(crate) fn machine(cpus: &[u32], bytes: usize) -> (Vec<RingBuffer>, Rings) {
 }
 
 pub(crate) fn order() -> Order {
-    Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::custom(|| Ok(()))))
+    Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::by(|| Ok(()))))
 }
 
 /// A proof that ends as soon as it has begun: for keys that are drawn inside, reservations need nothing else.

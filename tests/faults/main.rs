@@ -269,7 +269,7 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
     };
     let waited = supervised(judge, || {
         let ended = Arc::clone(&over);
-        let fence = Fence::custom(move || {
+        let fence = Fence::by(move || {
             threads::until("it was polled", || ended.load(Ordering::Relaxed));
             Ok(())
         });

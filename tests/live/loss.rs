@@ -136,7 +136,7 @@ fn burst_behind_a_slow_fence(most: Option<usize>) -> Option<(Seen, u64, Reader)>
     let fence = {
         let slow = Mutex::new(gate.fence().open().unwrap());
         let grace = Mutex::new(Fence::Auto.open().unwrap());
-        Fence::custom(move || {
+        Fence::by(move || {
             slow.lock().unwrap().wait()?;
             grace.lock().unwrap().wait()
         })

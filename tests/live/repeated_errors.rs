@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(30);
 fn fails(times: u64) -> (Fence, Arc<AtomicU64>) {
     let tries = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&tries);
-    let fence = Fence::custom(move || match counted.fetch_add(1, Ordering::SeqCst) {
+    let fence = Fence::by(move || match counted.fetch_add(1, Ordering::SeqCst) {
         n if n >= times => Ok(()),
         n if n % 2 == 1 => panic!("a panic in the fence"),
         _ => Err(io::Error::from_raw_os_error(libc::EPERM)),

@@ -292,7 +292,7 @@ fn everything_shows_itself() {
     let rings = sim::Kernel::new(&[0]).rings();
     shows("Rings", format!("{rings:?}"));
     shows("Merge", format!("{:?}", Merge::new(rings, Order::new()).unwrap()));
-    shows("GracePeriods", format!("{:?}", Fence::custom(|| Ok(())).open().unwrap()));
+    shows("GracePeriods", format!("{:?}", Fence::by(|| Ok(())).open().unwrap()));
 
     let backward = sim::Kernel::backward(&[0], 4096, Layout::RAW);
     shows("Recorder", format!("{:?}", backward.recorder().unwrap()));
@@ -303,7 +303,7 @@ fn everything_shows_itself() {
         (Fence::Membarrier, "Membarrier"),
         (Fence::Map, "Map"),
         (expedited(every), "Proof"),
-        (Fence::custom(|| Ok(())), "Proof"),
+        (Fence::by(|| Ok(())), "Proof"),
     ] {
         shows(shown, format!("{fence:?}"));
     }

@@ -187,7 +187,7 @@ impl Gate {
 
     pub(crate) fn fence(self: &Arc<Self>) -> Fence {
         let gate = Arc::clone(self);
-        Fence::custom(move || gate.pass())
+        Fence::by(move || gate.pass())
     }
 
     /// If a test fails, it opens no gate and its reader waits for the fence. This limits that wait.

@@ -621,7 +621,7 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_run() {
     let kernel = sim::Kernel::new(&[0]);
     let (end, ends) = mpsc::channel();
     let ends = Mutex::new(ends);
-    let fence = perfweave::Fence::custom(move || {
+    let fence = perfweave::Fence::by(move || {
         let _ = ends.lock().unwrap().recv();
         Ok(())
     });

@@ -111,7 +111,7 @@ fn by_default_nothing_is_lost_while_a_fence_is_slow() {
     let gate = reading::Gate::new();
     let fence = {
         let (slow, grace) = [gate.fence(), Fence::Auto].map(|fence| Mutex::new(fence.open().unwrap())).into();
-        Fence::custom(move || {
+        Fence::by(move || {
             slow.lock().unwrap().wait()?;
             grace.lock().unwrap().wait()
         })
@@ -169,7 +169,7 @@ fn a_report_comes_after_all_that_full_rings_hold() {
     for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
         for more in [false, true] {
             let kernel = small(&[0, 1], 64 << 10);
-            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).most_held(most);
+            let order = Order::new().hold(Hold::Fence(Fence::by(|| Ok(())))).most_held(most);
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
             let mut time = 0;
             let mut write = |cpu| {

@@ -1090,7 +1090,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         let kernel = small(&[0], 4096);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(gate);
-        let slow = Fence::custom(move || {
+        let slow = Fence::by(move || {
             // The gate opens, and stays open.
             let _ = gate.lock().unwrap().recv_timeout(LONG);
             Ok(())

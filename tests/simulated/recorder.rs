@@ -277,7 +277,7 @@ fn a_handle_resumes_nothing_that_is_copied() {
     let handle: Arc<OnceLock<Handle>> = Arc::default();
     let (writer, resumes) = (kernel.clone(), Arc::clone(&handle));
     // The fence is waited for while the rings stand still.
-    let fence = Fence::custom(move || {
+    let fence = Fence::by(move || {
         resumes.get().unwrap().resume().map_err(std::io::Error::from)?;
         assert!(!writer.emit(0, 20, b"over"), "it is written while it is copied");
         Ok(())
@@ -697,14 +697,14 @@ fn a_copy_is_a_sort_of_the_newest_that_fit() {
 /// The fence guarantees that no writer still writes the bytes that are read, so it must be a real one.
 #[test]
 fn a_fence_of_ones_own_is_refused() {
-    let opened = Recorder::open(Rings::options().tracepoint_id(1), &Fence::custom(|| Ok(())));
+    let opened = Recorder::open(Rings::options().tracepoint_id(1), &Fence::by(|| Ok(())));
     assert_error!(opened.unwrap_err(), Unsupported, "no fence: ");
 }
 
 #[test]
 fn if_the_fence_fails_recording_goes_on() {
     let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
-    let fence = Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
+    let fence = Fence::by(|| Err(std::io::ErrorKind::TimedOut.into()));
     let mut recorder = kernel.recorder_with(&fence).unwrap();
     for time in 0..3 {
         let error = recorder.freeze().map(drop).unwrap_err();
@@ -721,7 +721,7 @@ fn a_pause_during_a_copy_stays() {
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
     let (handle, resumes) = (Arc::new(OnceLock::<Handle>::new()), Arc::new(AtomicBool::new(false)));
     let (of, then) = (Arc::clone(&handle), Arc::clone(&resumes));
-    let fence = Fence::custom(move || {
+    let fence = Fence::by(move || {
         let handle = of.get().unwrap();
         handle.pause(Pause::Output).unwrap();
         if then.load(Ordering::Relaxed) {

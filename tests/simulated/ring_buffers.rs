@@ -32,7 +32,7 @@ fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
 fn reservations_match_sort() {
     let mut repaired = 0;
     schedules(|cpus, steps| {
-        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::custom(|| Ok(()))), false);
+        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::by(|| Ok(()))), false);
         assert_eq!(trial.keys(), trial.submitted());
         assert!(trial.yielded.iter().all(|(_, certainty)| *certainty == Certainty::Proven));
         repaired += trial.merge.status().total().repaired;
@@ -45,7 +45,7 @@ fn reservations_match_sort() {
 fn keys_drawn_before_the_reservation_can_be_late() {
     let mut late = 0;
     schedules(|cpus, steps| {
-        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::custom(|| Ok(()))), true);
+        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::by(|| Ok(()))), true);
         late += trial.yielded.iter().filter(|(_, certainty)| *certainty == Certainty::Late).count() as u64;
         trial.assert_complete();
     });
@@ -144,7 +144,7 @@ fn ask(reader: &mut Reader, is_flush: bool) {
 
 /// The rules, each for both reports. Whether the rule proves.
 fn rules_and_reports() -> impl Iterator<Item = (Hold, bool, bool)> {
-    let holds = [Barrier::Programs.fence(), Fence::custom(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
+    let holds = [Barrier::Programs.fence(), Fence::by(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
     let assumes = [Hold::None, Hold::Lag(Duration::from_nanos(1))].map(|hold| (hold, false));
     let all = holds.into_iter().chain(assumes);
     all.flat_map(|(hold, proves)| [(hold.clone(), proves, true), (hold, proves, false)])
@@ -727,7 +727,7 @@ fn a_flush_ends_where_the_next_reader_can_begin() {
         drop(ring);
         assert!(buffer.output(&2u64.to_ne_bytes()));
         let (writer, is_first) = (buffer.clone(), AtomicBool::new(true));
-        let fence = Hold::Fence(Fence::custom(move || {
+        let fence = Hold::Fence(Fence::by(move || {
             if is_first.swap(false, Ordering::Relaxed) {
                 late.iter().for_each(|key| assert!(writer.output(&key.to_ne_bytes())));
                 writer.discard(writer.reserve(100).unwrap());
@@ -752,7 +752,7 @@ fn a_flush_comes_although_writers_overtake_each_other_for_ever() {
     assert!(buffer.output(&2u64.to_ne_bytes()));
     let (writer, fences) = (buffer.clone(), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&fences);
-    let fence = Hold::Fence(Fence::custom(move || {
+    let fence = Hold::Fence(Fence::by(move || {
         let n = count.fetch_add(1, Ordering::Relaxed);
         // Drawn after everything that was seen, and one that was drawn before and is written now.
         let keys = [10 * (n + 1), (10 * n).saturating_sub(1).max(1)];
@@ -817,7 +817,7 @@ fn readers_that_come_and_go_yield_each_record() {
         let programs = Arc::new(Mutex::new(programs));
         let running = || programs.lock().unwrap();
         let inside = Arc::clone(&programs);
-        let fence = Hold::Fence(Fence::custom(move || {
+        let fence = Hold::Fence(Fence::by(move || {
             inside.lock().unwrap().pass();
             Ok(())
         }));

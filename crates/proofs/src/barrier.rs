@@ -3,6 +3,7 @@
 use crate::interrupts::Interrupts;
 use perfweave::{Done, Error, ErrorKind, Fence, Proof, Rings};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its
@@ -50,7 +51,7 @@ impl Barrier {
 
     /// The fence, for [`Hold::Fence`](perfweave::Hold::Fence).
     pub fn fence(self) -> Fence {
-        Fence::proof("reserved", move || Reserved::new(self))
+        Fence::Proof("reserved", Arc::new(move || Box::new(Reserved::new(self))))
     }
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.

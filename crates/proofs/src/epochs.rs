@@ -97,7 +97,7 @@ impl Epochs {
     /// The fence, for [`Hold::Fence`](perfweave::Hold::Fence).
     pub fn fence(&self) -> Fence {
         let epochs = self.clone();
-        Fence::proof("epochs", move || Watch::new(epochs.clone()))
+        Fence::Proof("epochs", Arc::new(move || Box::new(Watch::new(epochs.clone()))))
     }
 
     /// Sets what replaces the proof for a program that stays inside: [`Fence::Auto`] unless set.

@@ -2,7 +2,8 @@
 
 use crate::barrier::{Barrier, Reserved};
 use crate::epochs::Epochs;
-use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, Fence, GracePeriods, Proof, Rings};
+use crate::stand_in::StandIn;
+use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, Fence, Proof, Rings};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ pub(crate) struct Watch {
     /// Whether the words were read repeatedly for this proof.
     spun: bool,
     /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
-    stand_in: Option<GracePeriods>,
+    stand_in: Option<StandIn>,
     /// Since when the grace period under way replaces this proof. A grace period may be left from an earlier proof.
     standing_in: Option<Instant>,
     /// How often it replaced a proof.
@@ -126,13 +127,13 @@ impl Watch {
             Some(stand_in) => stand_in,
             none => {
                 let Some(done) = &self.done else { return Ok(false) };
-                none.insert(self.epochs.stand_in.open_beside(None, done).map_err(io::Error::other)?)
+                none.insert(StandIn::open(&self.epochs.stand_in, None, done).map_err(io::Error::other)?)
             }
         };
         // The end of a grace period for an earlier proof, which ended by itself.
         let _ = stand_in.poll();
         // One for an earlier proof is under way, or the last began too recently.
-        if stand_in.pause() != Some(Duration::ZERO) {
+        if !stand_in.may_begin() {
             return Ok(false);
         }
         stand_in.begin();
@@ -152,7 +153,7 @@ impl Proof for Watch {
         self.done = Some(done.clone());
         // The kernel's own stand in for all rings, and are opened when they are needed. Another says now if it does not.
         if let Fence::Proof(..) = &self.epochs.stand_in {
-            self.stand_in = Some(self.epochs.stand_in.open_beside(rings, done)?);
+            self.stand_in = Some(StandIn::open(&self.epochs.stand_in, rings, done)?);
         }
         self.barrier.as_mut().map_or(Ok(()), |barrier| barrier.prepare())
     }
@@ -291,7 +292,7 @@ mod tests {
         let mut stands_in_at_once = |cpu, word| {
             kernel.set_epoch(cpu, word);
             watch.begin();
-            until(|| watch.stand_in.as_ref().is_none_or(|fences| fences.pause() == Some(Duration::ZERO)));
+            until(|| watch.stand_in.as_ref().is_none_or(StandIn::may_begin));
             let ended = watch.poll();
             let stands_in = watch.standing_in.is_some();
             until(|| !stands_in || ended.is_some() || watch.poll().is_some());
@@ -324,7 +325,7 @@ mod tests {
         let kernel = Kernel::new(&[0]);
         let (open, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
-        let stand_in = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
+        let stand_in = Fence::by(move || gate.lock().unwrap().recv().map_err(io::Error::other));
         let epochs = epochs(&kernel, Duration::ZERO).stand_in(stand_in);
         let mut watch = watch(epochs);
 
