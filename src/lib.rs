@@ -159,7 +159,7 @@ pub use record::{Layout, Record};
 pub use recorder::Recorder;
 #[cfg(any(test, feature = "test-util"))]
 pub use ring::Fault;
-pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Ring};
+pub use ring::{ANY_CPU, Bytes, EpochWords, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;
 pub use rings::control::{Handle, Pause};

@@ -42,7 +42,7 @@ pub(crate) use consumer::framing::{Framing, Properties, RingKind, with_framing};
 pub(crate) use consumer::perf::Perf;
 pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use consumer::ring_buffer::RingBuffer;
-pub use epochs::{Epoch, EpochWords};
+pub use epochs::EpochWords;
 pub use frame::Fault;
 pub(crate) use frame::Header;
 pub(crate) use memory::KernelHalf;

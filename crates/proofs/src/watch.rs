@@ -3,7 +3,7 @@
 use crate::barrier::{Barrier, Reserved};
 use crate::epochs::Epochs;
 use crate::stand_in::StandIn;
-use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, Fence, Proof, Rings};
+use perfweave::{Done, Error, ErrorKind, Fence, Proof, Rings};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub(crate) struct Watch {
     begun: Instant,
     /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has
     /// seen.
-    inside: Vec<(u32, Epoch)>,
+    inside: Vec<(u32, u64)>,
     /// Whether the words were read repeatedly for this proof.
     spun: bool,
     /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
@@ -30,7 +30,7 @@ pub(crate) struct Watch {
     /// How often it replaced a proof.
     stood_in: u64,
     /// The last word for which it replaced a proof. If the word is unchanged, the reader does not wait for it again.
-    stuck: Option<(u32, Epoch)>,
+    stuck: Option<(u32, u64)>,
     /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. To be
     /// reported once.
     returned: Option<(u32, Duration)>,
@@ -76,20 +76,14 @@ impl Watch {
             let Some(ordered) = barrier.poll() else { return };
             self.failed = ordered.err();
         }
-        let words = &self.epochs.words;
         // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest
-        // key.
-        EpochWords::behind_clocks();
-        let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
-        // At depth 0 all that had entered have left, so such a word is not read again.
-        self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
+        // key. A word that says that nobody is inside is not read again.
+        self.epochs.words.inside(&mut self.inside);
     }
 
     /// Reads the words of the programs that were inside again.
     fn are_outside(&mut self) -> bool {
-        let words = &self.epochs.words;
-        self.inside.retain(|(cpu, before)| !words.load(*cpu).has_passed(*before));
-        self.inside.is_empty()
+        !self.epochs.words.still_inside(&mut self.inside)
     }
 
     /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most
@@ -181,9 +175,10 @@ impl Proof for Watch {
         if ended.is_ok() && !self.inside.is_empty() {
             // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is
             // unchanged, one of them has not left, or one sleeps.
-            let words = &self.epochs.words;
+            let mut now = Vec::new();
+            self.epochs.words.inside(&mut now);
             // The whole word: in another generation all that were inside have left.
-            self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
+            self.stuck = self.inside.iter().find(|inside| now.contains(inside)).copied();
             self.returned = self.stuck.map(|(cpu, _)| (cpu, self.begun.elapsed()));
         }
         Some(ended)

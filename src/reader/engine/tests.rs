@@ -341,7 +341,10 @@ impl Proof for Asked {
 fn what_leaves_at_once_is_not_copied() {
     for inside in [false, true] {
         let kernel = sim::Kernel::with(&[0], 1 << 16, crate::record::Layout::new(4 | 1024, true, 0));
-        let order = Order::new().hold(Hold::Fence(Fence::Proof("asked", std::sync::Arc::new(move || Box::new(Asked { inside, is_asked: false })))));
+        let order = Order::new().hold(Hold::Fence(Fence::Proof(
+            "asked",
+            std::sync::Arc::new(move || Box::new(Asked { inside, is_asked: false })),
+        )));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
         for turns in 0..2 {
             // A quarter of the ring within no time: the rest would be full soon.
