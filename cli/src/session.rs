@@ -104,7 +104,7 @@ impl Session {
         }
         let mut session = Self::of(reader, stop);
         session.deadline = common.seconds.map(|time| session.began + time);
-        session.reader.set_deadline(session.deadline)?;
+        session.reader.handle().set_deadline(session.deadline)?;
         Ok(session)
     }
 
@@ -472,7 +472,7 @@ mod tests {
         }
         let mut session = Session::of(reader, Arc::default());
         if by_deadline {
-            session.reader.set_deadline(Some(Instant::now())).unwrap();
+            session.reader.handle().set_deadline(Some(Instant::now())).unwrap();
         } else {
             session.stop.now(&session.reader.handle());
         }

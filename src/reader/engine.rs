@@ -9,7 +9,6 @@ mod tests;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, Repeats};
 use crate::merge::rules::Rule;
-use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::{self, Order};
 use crate::proof::contract::Done;
@@ -31,7 +30,6 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) merge: Merge,
-    pub(crate) hold: Hold,
     pub(crate) proof: Option<Prover>,
     control: Arc<Control>,
     /// The signals that the engine has acted on.
@@ -134,7 +132,6 @@ impl Engine {
         let noticed = Signals::QUIET;
         let mut engine = Self {
             merge,
-            hold,
             proof,
             control,
             noticed,

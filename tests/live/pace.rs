@@ -156,7 +156,7 @@ fn a_report_waits_for_no_tick() {
             if n % 2 == 0 {
                 reader.handle().flush().unwrap();
             } else {
-                reader.set_deadline(Some(Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             let flushed = loop {
                 match reader.next_timeout(MUCH_TOO_LONG).unwrap() {
@@ -168,7 +168,7 @@ fn a_report_waits_for_no_tick() {
             let deadline = (n % 2 == 1).then_some(Ended::Deadline { complete: true });
             assert_eq!((flushed, reader.ended()), (deadline.is_none(), deadline), "{hold}: it waits for a tick");
             assert_eq!(seen, 2, "{hold}");
-            reader.set_deadline(None).unwrap();
+            reader.handle().set_deadline(None).unwrap();
         }
     }
 }

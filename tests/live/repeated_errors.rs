@@ -126,7 +126,7 @@ fn a_report_that_cannot_be_made_is_answered_with_the_failure() {
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
         kernel.emit(0, 5, b"held");
         if deadline {
-            reader.set_deadline(Some(Instant::now())).unwrap();
+            reader.handle().set_deadline(Some(Instant::now())).unwrap();
         } else {
             reader.handle().flush().unwrap();
         }

@@ -249,7 +249,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             if is_flush {
                 reader.handle().flush().unwrap();
             } else {
-                reader.set_deadline(Some(Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             incomplete(&mut reader, is_flush);
             assert_eq!(reader.status().reserved, Some(ANY_CPU));
@@ -257,7 +257,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
         });
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         assert_eq!(reading::numbers(&mut reader), (1..=12).collect::<Vec<_>>());
         // Committed before the other reserves: that other keeps its order from being proven.
         write(&program, 0, 13);
@@ -268,11 +268,11 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             if is_flush {
                 reader.handle().flush().unwrap();
             } else {
-                reader.set_deadline(Some(Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             incomplete(&mut reader, is_flush);
             assert_eq!(reader.status().held, 1, "nothing leaves early");
-            reader.set_deadline(None).unwrap();
+            reader.handle().set_deadline(None).unwrap();
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
         });
@@ -458,12 +458,12 @@ fn flush_deadline_and_close() {
         (0..3).for_each(|n| write(&quiet, 0, n));
         assert_eq!(reading::numbers(&mut reader), [0, 1, 2]);
         (3..6).for_each(|n| write(&quiet, 0, n));
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
         for n in 3..6 {
             assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(n));
         }
         assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline { complete: true }));
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         reader.handle().close();
         assert_eq!(reading::ended(&mut reader), Some(Ended::Closed));
     }
@@ -551,9 +551,9 @@ fn batches_functions_and_drains() {
     }
     assert_eq!(numbers, expected);
     write_some();
-    reader.set_deadline(Some(Instant::now())).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
     numbers.clear();
-    reader.for_each(|event| numbers.push(number(&event))).unwrap();
+    numbers.extend(reader.batch(Duration::ZERO).unwrap().into_iter().flatten().map(|event| number(&event)));
     assert_eq!(numbers, expected);
     drop(reader);
 

@@ -181,7 +181,7 @@ fn lending_batch_and_owning_give_the_same() {
         numbers.len() >= 140
     });
     threads::until("the rest", || {
-        reader.for_each(|event| numbers.push(number(&event))).unwrap();
+        numbers.extend(reader.batch(Duration::ZERO).unwrap().into_iter().flatten().map(|event| number(&event)));
         numbers.len() >= 160
     });
     assert_eq!(numbers, (0..160).collect::<Vec<_>>());

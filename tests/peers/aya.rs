@@ -40,7 +40,7 @@ fn drained(rings: &mut Rings) -> Vec<u64> {
 /// All events that a reader can give now.
 fn read(reader: &mut Reader) -> Vec<u64> {
     let mut numbers = Vec::new();
-    reader.for_each(|event| numbers.push(number(&event))).unwrap();
+    numbers.extend(reader.batch(Duration::ZERO).unwrap().into_iter().flatten().map(|event| number(&event)));
     numbers
 }
 

@@ -101,8 +101,8 @@ fn a_forked_child_is_told_and_harms_nothing() {
                 is_forked(reader.next()),
                 is_forked(reader.next_timeout(LONG)),
                 is_forked(reader.batch(LONG)),
-                is_forked(reader.for_each(|_| ())),
-                is_forked(reader.set_deadline(None)),
+                is_forked(reader.try_fold((), |(), _| std::ops::ControlFlow::<(), ()>::Continue(()))),
+                is_forked(reader.handle().set_deadline(None)),
                 is_forked(reader.ledger()),
                 handle_is_forked(&handle),
             ]);

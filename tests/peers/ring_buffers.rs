@@ -273,7 +273,7 @@ fn test_reader_no_wakeup() {
         let mut reader = reader(&samples.map, hold);
         samples.trigger();
         assert_eq!(ask(&samples.map, Query::Available), 120);
-        reader.set_deadline(Some(Instant::now() - Duration::from_secs(1))).unwrap();
+        reader.handle().set_deadline(Some(Instant::now() - Duration::from_secs(1))).unwrap();
         for expected in [333, 777] {
             assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(expected));
         }

@@ -114,7 +114,7 @@ fn what_runs_has_the_names_that_perf_gives_it() {
     let names = writer.names();
     assert!(names.processes > 3 && names.threads >= names.processes && names.mappings > 10, "{names:?}");
     assert!(names.kernel && names.build_ids > 2, "{names:?}: {:?}", writer.unnamed());
-    reader.set_deadline(Some(Instant::now() + Duration::from_secs(3))).unwrap();
+    reader.handle().set_deadline(Some(Instant::now() + Duration::from_secs(3))).unwrap();
     while let Some(event) = reader.next().unwrap() {
         writer.write(&event.event()).unwrap();
     }

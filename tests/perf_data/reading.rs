@@ -235,11 +235,11 @@ fn a_deadline_ends_the_stream_of_a_recording_too() {
     machine.emit(0, 1, b"one");
     let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
     let mut reader = Reader::new(open(&file.0), Order::new()).unwrap();
-    reader.set_deadline(Some(Instant::now())).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
     assert!(reader.next().unwrap().is_none());
     assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }));
-    reader.set_deadline(None).unwrap();
+    reader.handle().set_deadline(None).unwrap();
     assert!(reader.next().unwrap().is_none());
     assert_eq!(reader.ended(), Some(Ended::Recording));
 }

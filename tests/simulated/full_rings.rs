@@ -179,7 +179,7 @@ fn a_report_comes_after_all_that_full_rings_hold() {
             while write(0) > 0 {}
             let last = (0..2000).map(|_| write(1)).max().unwrap();
             if deadline {
-                reader.set_deadline(Some(std::time::Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(std::time::Instant::now())).unwrap();
             } else {
                 reader.handle().flush().unwrap();
             }

@@ -877,7 +877,7 @@ fn losses_are_told_before_a_report() {
     assert_eq!(seen, ["5", "lost 1 on 0 in 5..-", "lost 2 on 4 in -..- assumed"]);
     assert_eq!(next(&mut reader), "Flushed");
     kernel.emit(4, 8, &[0; 8]);
-    reader.set_deadline(Some(Instant::now())).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
     assert_eq!(next(&mut reader), "lost 1 on 4 in -..- assumed");
     assert_eq!(next(&mut reader), "Deadline");
     assert!(reader.ledger().unwrap().total().is_balanced());
@@ -1100,7 +1100,12 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         for time in 1..=600u64 {
             dropped += u64::from(!kernel.emit(0, time, &[time.to_ne_bytes(), (!time).to_ne_bytes()].concat()));
             if time % 8 == 0 {
-                reader.for_each(|event| seen.extend(event.key().map(|key| (key, event.certainty())))).unwrap();
+                reader
+                    .batch(Duration::ZERO)
+                    .unwrap()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|event| seen.extend(event.key().map(|key| (key, event.certainty()))));
             }
         }
         drop(open);

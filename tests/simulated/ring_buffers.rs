@@ -138,7 +138,7 @@ fn ask(reader: &mut Reader, is_flush: bool) {
     if is_flush {
         reader.handle().flush().unwrap();
     } else {
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
     }
 }
 
@@ -175,11 +175,11 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
         let status = reader.status();
         assert_eq!((status.held, status.reserved), (if proves { 12 } else { 0 }, Some(1)), "{what}");
         // A second one finds the same.
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         ask(&mut reader, is_flush);
         assert_eq!(until_reported(&mut reader), (Vec::new(), false), "{what}");
         // The stream goes on, and what was held is proven.
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         buffers[1].submit(never, &19u64.to_ne_bytes());
         ask(&mut reader, is_flush);
         let held: &[u64] = if proves { &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 19, 20] } else { &[19, 20] };

@@ -360,6 +360,7 @@ mod tests {
     use perfweave_events::EventOptions;
     use std::fs;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     fn reader(recorder: &mut Recorder) -> Reader {
         Reader::new(recorder.freeze().unwrap(), Order::new()).unwrap()
@@ -373,7 +374,12 @@ mod tests {
         assert!([1, 5, 6, 7].into_iter().all(|time| kernel.emit(0, time, &[0; 8])));
         for (trigger, words) in [(0, "0 records before it and 4 after it"), (5, "2 records before it and 2 after it")] {
             let mut sides = Sides { trigger, before: 0, after: 0 };
-            reader(&mut recorder).for_each(|event| sides.count(&event)).unwrap();
+            reader(&mut recorder)
+                .batch(Duration::ZERO)
+                .unwrap()
+                .into_iter()
+                .flatten()
+                .for_each(|event| sides.count(&event));
             assert_eq!(sides.words("it"), words);
         }
     }
@@ -393,7 +399,12 @@ mod tests {
         let stopped = Clock::Monotonic.now().unwrap();
         run();
         let mut times = Vec::new();
-        reader(&mut recorder).for_each(|event| times.extend(event.key())).unwrap();
+        reader(&mut recorder)
+            .batch(Duration::ZERO)
+            .unwrap()
+            .into_iter()
+            .flatten()
+            .for_each(|event| times.extend(event.key()));
         assert!(!times.is_empty() && times.iter().all(|time| *time <= stopped), "{stopped}: {times:?}");
     }
 

@@ -470,10 +470,14 @@ fn rings_are_looked_at_while_much_is_taken() {
     };
     let each: Take = |reader| {
         let mut taken = 0;
-        reader.for_each(|_| taken += 1).unwrap();
+        let all = reader.try_fold((), |(), _| {
+            taken += 1;
+            std::ops::ControlFlow::<(), ()>::Continue(())
+        });
+        assert!(all.unwrap().is_continue());
         taken
     };
-    for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("for_each", each)]
+    for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("try_fold", each)]
     {
         // Records that may be the reader's own are taken one by one.
         for (meanwhile, one_by_one) in [(0, false), (31, false), (32, false), (32, true)] {

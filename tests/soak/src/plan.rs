@@ -61,7 +61,7 @@ pub enum By {
 pub enum Way {
     Batch,
     Next,
-    ForEach,
+    Fold,
     Owned,
 }
 
@@ -114,7 +114,7 @@ impl Plan {
             latency: random.millis(1, 200),
             stall: Duration::from_millis(random.one(&[0, 0, 2, 30])),
             delay: random.one(&[0, 0, 200, 5000]),
-            way: random.one(&[Way::Batch, Way::Batch, Way::Next, Way::ForEach, Way::Owned]),
+            way: random.one(&[Way::Batch, Way::Batch, Way::Next, Way::Fold, Way::Owned]),
             pauses: random.once_in(2),
             flushes: random.once_in(2),
             deadlines: random.once_in(3),
