@@ -5,7 +5,7 @@
 
 use crate::reading;
 use crate::reading::{LONG, number};
-use perfweave::{Event, Hold, Item, Layout, Merge, Order, Pause, Reader, Rings, sim};
+use perfweave::{Hold, Item, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{assert_error, echo, foreign, kernel, load};
 use std::ops::ControlFlow;
@@ -207,12 +207,13 @@ fn data_that_arrives_while_draining_is_there_for_the_next() {
     let mut reader = reader(rings);
     for round in 100..200 {
         let mut numbers = Vec::new();
-        let each = |event: Event<'_>| {
+        let all = reader.try_fold((), |(), event| {
             numbers.push(number(&event));
             write(&program, [next]);
             next += 1;
-        };
-        reader.for_each(each).unwrap();
+            ControlFlow::<()>::Continue(())
+        });
+        assert!(all.unwrap().is_continue());
         assert_eq!(numbers, (5 * round..5 * round + 5).collect::<Vec<_>>());
     }
     assert_eq!(reader.status().total().lost, 0);

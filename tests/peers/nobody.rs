@@ -140,16 +140,14 @@ fn a_child_that_is_forked_between_two_events_reads_no_more() {
     let (mut seen, mut child) = (0, None);
     let handed = catch_unwind(AssertUnwindSafe(|| {
         while seen < 100 {
-            reader
-                .for_each(|event| {
-                    assert_eq!(number(&event), seen);
-                    seen += 1;
-                    if seen == 40 {
-                        // SAFETY: the child reads what it does not have, and the kernel ends it.
-                        child = Some(unsafe { fork() }.unwrap());
-                    }
-                })
-                .unwrap();
+            reader.batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| {
+                assert_eq!(number(&event), seen);
+                seen += 1;
+                if seen == 40 {
+                    // SAFETY: the child reads what it does not have, and the kernel ends it.
+                    child = Some(unsafe { fork() }.unwrap());
+                }
+            });
         }
     }));
     match child {

@@ -211,7 +211,7 @@ fn test_ringbuf_reader() {
         let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(page())) else { return };
         let mut reader = Reader::new(
             adopt([&map]),
-            Order::new().key(Key::with(|record| Some(record.payload()?.len() as u64))).hold(reserved()),
+            Order::new().key(Key::Fn(Box::new(|record| Some(record.payload()?.len() as u64)))).hold(reserved()),
         )
         .unwrap();
         assert_eq!(reader.rings().raw(ANY_CPU).unwrap().size as u32, page());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::order::event::{Event, Item};
+use crate::order::hold::Hold;
 use crate::order::tracers::Filter;
 use crate::proof::contract::Proof;
 use crate::reader::Reader;
