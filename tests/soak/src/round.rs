@@ -6,6 +6,7 @@ use crate::tally::Tally;
 use crate::writers::Writers;
 use perfweave::{Clock, Ended, Error, Event, Handle, Item, Layout, Pause, Reader, Ring, Rings};
 use perfweave_support::load::{self, Beside};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
