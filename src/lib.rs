@@ -166,7 +166,6 @@ pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
 pub use rings::{RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
-pub use sequence::counter::Sequence;
 pub use sys::interrupt::CpuInterrupt;
 pub use sys::wakeup::Wakeup;
 

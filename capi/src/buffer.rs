@@ -286,7 +286,7 @@ fn ring_map(map: c_int, before: &[OwnedFd]) -> Result<OwnedFd> {
         .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string()))?;
     // A reader refuses a ring buffer that is there twice.
     let all = adopt(before.iter().chain([&map]))?;
-    Reader::new(all, Order::new().key(Key::with(|_| None)).hold(Hold::None))?;
+    Reader::new(all, Order::new().key(Key::Fn(Box::new(|_| None))).hold(Hold::None))?;
     Ok(map)
 }
 

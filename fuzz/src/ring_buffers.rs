@@ -3,7 +3,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::sim::{Reservation, RingBuffer};
-use perfweave::{ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence};
+use perfweave::{ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings};
 
 /// The most steps of an input.
 const LONGEST: usize = 400;
@@ -268,7 +268,7 @@ impl Hostile<'_> {
             _ => SIZE << (choice >> 6),
         };
         let order = order().most_held(most);
-        let order = if cpus == [ANY_CPU] { order } else { order.numbers(Sequence::u64(8)) };
+        let order = if cpus == [ANY_CPU] { order } else { order.numbers(Key::Payload(8), None) };
         let mut machine = Hostile {
             input: &input[..input.len().min(4 * LONGEST)],
             merge: Merge::new(rings, order).unwrap(),

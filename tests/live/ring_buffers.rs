@@ -4,9 +4,7 @@
 use crate::reading;
 use crate::reading::{Given, number};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    ANY_CPU, Certainty, Clock, Ended, Fault, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence,
-};
+use perfweave::{ANY_CPU, Certainty, Clock, Ended, Fault, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_proofs::{Barrier, Epochs};
 use perfweave_support::bpf::{Map, Program, Query};
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
@@ -372,7 +370,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
 
     let error = Reader::new(adopt(&map), Order::new().hold(reserved())).unwrap_err();
     assert_error!(error, InvalidInput, "name the field of the payload");
-    let error = Reader::new(adopt(&map), order(reserved()).numbers(Sequence::u64(8))).unwrap_err();
+    let error = Reader::new(adopt(&map), order(reserved()).numbers(Key::Payload(8), None)).unwrap_err();
     assert_error!(error, InvalidInput, "must name their CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();

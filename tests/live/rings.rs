@@ -282,7 +282,7 @@ fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     assert_error!(error, InvalidInput, "carry no time to order by");
 
     // A function may read the time.
-    for order in [Order::new(), Order::new().key(Key::with(|record| record.time()))] {
+    for order in [Order::new(), Order::new().key(Key::Fn(Box::new(|record| record.time())))] {
         let mut reader = Reader::new(open(&order), order).unwrap();
         assert_eq!(echo.run_with(load::online()[0], &[1]).unwrap(), 0);
         let event = reading::next(&mut reader);

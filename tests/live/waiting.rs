@@ -214,11 +214,11 @@ fn panics_leave_the_rings_in_order() {
     let bomb = Arc::new(AtomicBool::new(true));
     let key = {
         let bomb = Arc::clone(&bomb);
-        perfweave::Key::with(move |record| {
+        perfweave::Key::Fn(Box::new(move |record| {
             let number = record.payload()?.u64(0)?;
             assert!(number != 3 || !bomb.load(Ordering::Relaxed), "the key function panics");
             Some(number)
-        })
+        }))
     };
     let mut reader = Reader::new(rings, Order::new().key(key).hold(Hold::None)).unwrap();
     for number in 1..=5 {

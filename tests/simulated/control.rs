@@ -379,10 +379,10 @@ fn a_flush_survives_a_panic() {
     let bomb = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let key = {
         let bomb = std::sync::Arc::clone(&bomb);
-        Key::with(move |record| {
+        Key::Fn(Box::new(move |record| {
             assert!(!bomb.load(std::sync::atomic::Ordering::Relaxed), "the key function panics");
             record.time()
-        })
+        }))
     };
     let mut reader = Reader::new(kernel.rings(), Order::new().key(key).hold(Hold::None)).unwrap();
     kernel.emit(0, 1, b"");

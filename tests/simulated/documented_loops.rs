@@ -2,7 +2,7 @@
 //! record, a gap, a record, damage and a record. Each must read all of them.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Ended, Error, ErrorKind, Event, Hold, Item, Layout, Merge, Order, Reader, Sequence, sim};
+use perfweave::{Certainty, Ended, Error, ErrorKind, Event, Hold, Item, Key, Layout, Merge, Order, Reader, sim};
 use perfweave_events::Format;
 use std::cell::RefCell;
 use std::error::Error as StdError;
@@ -187,7 +187,7 @@ fn reader() -> Reader {
 
 /// The fence ends at once. Otherwise a reader that waits for 50 ms could get no event.
 fn order() -> Order {
-    Order::new().hold(Hold::None).numbers(Sequence::u64(NUMBER))
+    Order::new().hold(Hold::None).numbers(Key::Payload(NUMBER), None)
 }
 
 /// Takes the printed lines about records, losses, gaps, damage and flushes.

@@ -2,7 +2,7 @@
 //! kernel drops is counted.
 
 use crate::{fence, reading, small};
-use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, sim};
+use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, sim};
 use perfweave_support::{echo, load};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn rings_that_overflow_lose_no_proof() {
         let kernel = small(&[0, 1, 2], 4096);
         let gate = reading::Gate::new();
         let order = Order::new().hold(Hold::Fence(gate.fence())).most_held(most);
-        let order = order.numbers(Sequence::u64(0).starting_at(0));
+        let order = order.numbers(Key::Payload(0), Some(0));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
         let (mut numbers, mut written) = ([0u64; 3], Vec::new());
         for time in 1..=12_000u64 {
@@ -69,7 +69,7 @@ fn nothing_is_copied_out_of_rings_that_outlive_the_reader() {
         let mut rings = kernel.rings();
         let (buffer, ring) = sim::RingBuffer::new(4096);
         rings.add(1, ring, Layout::RING_BUFFER);
-        let order = Order::new().key(Key::with(|record| record.payload()?.u64(0)));
+        let order = Order::new().key(Key::Fn(Box::new(|record| record.payload()?.u64(0))));
         let order = if let Some(most) = most { order.most_held(most) } else { order };
         let mut merge = Merge::new(rings, order).unwrap();
         let inside = buffer.reserve(8).unwrap();

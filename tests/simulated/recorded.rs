@@ -4,8 +4,8 @@
 use perf_event_open_sys::bindings;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use perfweave::{
-    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Layout, Merge, Order, Reader, Recording, Rings,
-    Sequence, sim,
+    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Key, Layout, Merge, Order, Reader, Recording, Rings,
+    sim,
 };
 use std::mem::offset_of;
 use std::time::Duration;
@@ -214,12 +214,10 @@ fn a_loss_may_have_no_time() {
 
 /// What a verifier reads of records that are not in a ring of a kernel.
 #[test]
-fn a_sequence_reads_the_number_of_a_record() {
-    let numbers = Sequence::u64(0).starting_at(9);
-    assert_eq!(numbers.first(), Some(9));
+fn a_key_reads_the_number_of_a_record() {
     let mut merge = Merge::new(read("event only\n0 1 0 abcdefgh"), Order::new()).unwrap();
     merge.refresh(0);
     let event = merge.next().unwrap();
-    assert_eq!(numbers.of(&event.record().unwrap()), Some(u64::from_ne_bytes(*b"abcdefgh")));
-    assert_eq!(Sequence::u64(8).of(&event.record().unwrap()), None);
+    assert_eq!(Key::Payload(0).of(&event.record().unwrap()), Some(u64::from_ne_bytes(*b"abcdefgh")));
+    assert_eq!(Key::Payload(8).of(&event.record().unwrap()), None);
 }

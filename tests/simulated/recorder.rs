@@ -237,7 +237,7 @@ fn without_any_key_rings_come_one_after_the_other() {
         kernel.emit(4, 1, format!("d{n}").as_bytes());
         kernel.emit(1, 1, format!("a{n}").as_bytes());
     }
-    let mut merge = copied(&mut recorder, Key::with(|_| None));
+    let mut merge = copied(&mut recorder, Key::Fn(Box::new(|_| None)));
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["a6", "a7", "a8", "a9", "d6", "d7", "d8", "d9"]);
     assert!(events.iter().all(|event| event.certainty() == Certainty::Assumed && event.key().is_none()));
@@ -582,9 +582,9 @@ fn a_copy_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
     let keyless = layout & 2 != 0;
     let has_key = move |number: u64| !(keyless && number.is_multiple_of(5));
     let key = || {
-        Key::with(move |record| {
+        Key::Fn(Box::new(move |record| {
             record.time().filter(|_| record.payload().and_then(|payload| payload.u64(0)).is_some_and(has_key))
-        })
+        }))
     };
     let mut recorder = kernel.recorder().unwrap();
     let mut models: BTreeMap<u32, Model> = cpus.iter().map(|cpu| (*cpu, Model::default())).collect();

@@ -6,7 +6,7 @@ use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
     ANY_CPU, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader,
-    Rings, Sequence, sim,
+    Rings, sim,
 };
 use perfweave_proofs::Barrier;
 use perfweave_support::assert_error;
@@ -229,11 +229,11 @@ fn newer_events_keep_no_report_that_gives_up() {
             move || _ = writer.output(&newer.fetch_add(1, Ordering::Relaxed).to_ne_bytes())
         };
         let writes = write.clone();
-        let key = Key::with(move |record| {
+        let key = Key::Fn(Box::new(move |record| {
             let key = record.payload()?.u64(0)?;
             writes();
             Some(key)
-        });
+        }));
         let order = Order::new().key(key).hold(hold).latency(Duration::from_millis(1));
         let mut reader = Reader::new(rings, order).unwrap();
         let never = buffers[1].reserve(8).unwrap();
@@ -329,7 +329,7 @@ fn a_proof_waits_for_what_was_reserved_when_the_fence_ended() {
 fn records_have_any_length() {
     for most in [0, 16 << 20] {
         let (buffers, rings) = machine(&[0], 1 << 20);
-        let order = order().most_held(most).numbers(perfweave::Sequence::u64(8).starting_at(0));
+        let order = order().most_held(most).numbers(Key::Payload(8), Some(0));
         let mut merge = Merge::new(rings, order).unwrap();
         let lengths = [16, 17, 23, 24, 65_519, 65_520, 65_521, 65_528, 65_536, 70_001, 300_000];
         for round in 0..5u64 {
@@ -378,7 +378,7 @@ fn each_cpu_has_its_numbers_in_a_shared_ring_buffer() {
     let (buffer, ring) = RingBuffer::new(4096);
     let mut rings = Rings::empty(Clock::Perf);
     rings.add(ANY_CPU, ring, Layout::RING_BUFFER.cpu_at(16));
-    let mut merge = Merge::new(rings, order().numbers(Sequence::u64(8).starting_at(1))).unwrap();
+    let mut merge = Merge::new(rings, order().numbers(Key::Payload(8), Some(1))).unwrap();
     let wild = u64::from(u32::MAX - 1);
     let written = [(0, 1), (7, 1), (0, 2), (7, 4), (wild, 9), (8192, 9), (0, 5), (7, 2), (8191, 2), (0, 5)];
     for (at, (cpu, number)) in (1u64..).zip(written) {
@@ -470,7 +470,7 @@ fn what_proves_nothing_is_refused() {
     let (_buffers, rings) = machine(&[0], 4096);
     assert_eq!(kind(rings, order().key(Key::Time)), Err(ErrorKind::InvalidInput));
     let (_buffers, rings) = machine(&[ANY_CPU], 4096);
-    let numbered = order().numbers(perfweave::Sequence::u64(8));
+    let numbered = order().numbers(Key::Payload(8), None);
     assert_eq!(kind(rings, numbered), Err(ErrorKind::InvalidInput));
 }
 

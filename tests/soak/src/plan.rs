@@ -1,7 +1,7 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Clock, Error, Fence, Hold, Key, Order, Sequence, Wakeup};
+use perfweave::{Clock, Error, Fence, Hold, Key, Order, Wakeup};
 use perfweave_proofs::{Barrier, Epochs, expedited};
 use perfweave_support::bpf;
 use std::time::Duration;
@@ -175,6 +175,6 @@ impl Plan {
             By::Number => order.key(Key::Payload(0)),
             By::Ktime => order.key(Key::Payload(16)),
         };
-        Ok(if self.numbers { order.numbers(Sequence::u64(8).starting_at(0)) } else { order })
+        Ok(if self.numbers { order.numbers(Key::Payload(8), Some(0)) } else { order })
     }
 }
