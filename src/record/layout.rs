@@ -65,7 +65,7 @@ impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
     pub const RAW: Self = Self::new(RAW, false, 0);
 
-    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits,
+    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffers`](crate::Ring::adopt_ring_buffers)): what a program submits,
     /// and nothing else. Such records carry no time, no id and no padding.
     pub const RING_BUFFER: Self = Self { raw: NOWHERE, kind: RingKind::RingBuffer, ..Self::RAW };
 

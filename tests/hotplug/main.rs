@@ -551,7 +551,7 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
     let open = || {
         let mut rings = Rings::empty(Clock::Monotonic);
         // SAFETY: one reader at a time.
-        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
         let barrier = Barrier::Interrupts { every: Duration::ZERO, isolated: true };
         Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::Fence(barrier.fence()))).unwrap()
     };

@@ -97,7 +97,7 @@ fn the_payload_names_the_cpu() {
     let program = program.unwrap();
     let mut rings = Rings::empty(Clock::Monotonic);
     // SAFETY: it has no other reader.
-    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER.cpu_at(20));
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER.cpu_at(20));
     let mut reader = Reader::new(rings, order(reserved())).unwrap();
     for cpu in load::online() {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
@@ -376,7 +376,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
     assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
     // SAFETY: it has no other reader.
-    mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+    mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
     let error = Reader::new(mixed, order(reserved())).unwrap_err();
     assert_error!(error, Unsupported, "perf ring", "choose the default fence");
 
@@ -390,7 +390,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     // SAFETY: as above.
     rings.add(
         ANY_CPU,
-        unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(),
+        unsafe { Ring::adopt_ring_buffers(Map::ring_buffer(BYTES).unwrap()) }.unwrap().remove(0).1,
         Layout::RING_BUFFER,
     );
     assert_error!(
@@ -434,7 +434,7 @@ fn ring_buffers_and_perf_rings_are_merged() {
     let cpus = load::online();
     let mut rings = Rings::options().bpf_output(&events).open().unwrap();
     // SAFETY: it has no other reader.
-    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
     let mut reader = Reader::new(rings, order(Hold::FENCE)).unwrap();
     for n in 0..300 {
         write(if n % 3 == 0 { &program } else { &perf }, cpus[n as usize % cpus.len()], n);
@@ -628,8 +628,6 @@ fn a_descriptor_is_asked_for_once() {
     once(&words, &|fd| Epochs::open(fd).map(drop));
     once(&events, &|fd| Rings::options().bpf_output(fd).pages(1).open().map(drop));
     // SAFETY: it has no other reader.
-    once(&map, &|fd| unsafe { Ring::adopt_ring_buffer(fd) }.map(drop));
-    // SAFETY: as above.
     once(&map, &|fd| unsafe { Ring::adopt_ring_buffers(fd) }.map(drop));
 }
 

@@ -314,7 +314,7 @@ fn a_forked_child_harms_no_ring_buffer() {
     let adopt = || {
         let mut rings = Rings::empty(Clock::Monotonic);
         // SAFETY: one reader at a time.
-        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
         rings
     };
     let write = |n| assert_eq!(program.run_with(0, &[n]).unwrap(), 0);
