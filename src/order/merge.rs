@@ -667,15 +667,13 @@ impl Merge {
 
     /// The status in the memory of an earlier one. `asks`: whether to ask the kernel for its present counts.
     pub(crate) fn fill_status(&self, status: &mut Status, asks: bool) {
-        let (frontier, top) = (&self.stream.under().frontier, self.stream.top());
-        let (seen, key) = (frontier.seen, frontier.key);
+        let top = self.stream.top();
         let mut accounts = std::mem::take(&mut status.accounts);
         accounts.clear();
         *status = Status {
             accounts,
             numbers: self.stream.under().cursors.iter().any(|cursor| cursor.numbers.is_some()),
             held: self.held(),
-            lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(self.stream.last()))),
             next: top.map(|top| (self.rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
             reserved: self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu),
             ..self.stream.counts
