@@ -136,7 +136,8 @@ impl fmt::Display for Damage<'_> {
 }
 
 impl Item<'_> {
-    /// The loss, if the item is one.
+    /// The loss, if the item is one (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
     pub fn lost(&self) -> Option<Lost> {
         if let Self::Lost(lost) = self { Some(*lost) } else { None }
     }
