@@ -91,8 +91,8 @@
 //! in the same ring. Other rings are not affected.
 //!
 //! The crate cannot check one thing. A lawful kernel does not write between tail and head. That makes a `&[u8]` into
-//! the ring sound. A BPF program that outputs more than [`Layout::largest_output`] bytes at once makes the kernel break
-//! this law: the output overwrites unread records, even while a program reads them. The bytes of those records are then
+//! the ring sound. A BPF program that outputs too much at once, more than 65,508 bytes, or 65,500 if other events share
+//! the ring, makes the kernel break this law: the output overwrites unread records, even while a program reads them. The bytes of those records are then
 //! garbage. The crate never takes a length or a bound from such bytes a second time.
 //!
 //! # Forked children

@@ -138,8 +138,8 @@ impl RingOptions {
     /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], even
     /// by different descriptors or paths.
     ///
-    /// A program may output 65,508 bytes at once, and 65,500 if other events share the rings: see
-    /// [`Layout::largest_output`](crate::Layout::largest_output). More breaks the ring.
+    /// A program may output 65,508 bytes at once, and 65,500 if other events share the rings. More breaks the ring
+    /// ([hostile rings](crate#hostile-rings)).
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         let name = "BPF output";
         let map = map.as_fd().try_clone_to_owned().map_err(event_map::unusable);
