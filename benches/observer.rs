@@ -433,7 +433,8 @@ fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration, buf
     let mut order = Order::new().hold(hold.clone());
     if numbered {
         let program = |record: &Record<'_>| record.source().is_some_and(|source| source == PROGRAM);
-        order = order.key(Key::with(move |record| if program(record) { record.payload()?.u64(8) } else { None }));
+        order =
+            order.key(Key::Fn(Box::new(move |record| if program(record) { record.payload()?.u64(8) } else { None })));
     }
     if buffers {
         order = order.key(Key::Payload(0));

@@ -70,8 +70,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         Rule::Hold(hold) => hold,
         Rule::Epochs(Some(_)) => Hold::Fence(Epochs::open(&maps.words)?.fence()),
         // A proof that looks at nothing.
-        Rule::Epochs(None) => Hold::Fence(Fence::custom(|| Ok(()))),
+        Rule::Epochs(None) => Hold::Fence(Fence::by(|| Ok(()))),
     };
+    let rule = hold.to_string();
     let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(options.held).spin(options.spin);
     let rings = maps.open(options.bytes, &order)?;
     let clock = rings.clock();
@@ -125,7 +126,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!(
             "{}",
             perfweave_support::json!({
-                "hold": reader.hold().to_string(),
+                "hold": rule,
                 "fence": fence,
                 "yielded": tally.yielded,
                 "unproven": tally.unproven,
@@ -148,7 +149,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             })
         );
     } else {
-        println!("hold rule            {} (fence: {fence}, {} of them)", reader.hold(), status.fences);
+        println!("hold rule            {rule} (fence: {fence}, {} of them)", status.fences);
         println!("events               {} of {written} written", tally.yielded);
         println!("unproven             {}", tally.unproven);
         println!("late                 {} (at most by {} ns)", total.late, total.max_late);

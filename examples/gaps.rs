@@ -10,10 +10,10 @@
 //! cargo run --release --example gaps -- --seconds 5 --pauses --held 16
 //! ```
 
+use perfweave::Item;
 use perfweave::{
     Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Order, Pause, Reader, SequenceAnomaly, Status,
 };
-use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;
 use perfweave_support::bpf::{self, Reg};
 use perfweave_support::load::{self, Beside};
@@ -66,7 +66,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
 
     let order = match dense {
         true => Order::new().key(Key::Payload(0)).hold(Hold::Dense { first: Some(0), fence: Fence::Auto }),
-        false => Order::new().numbers(Sequence::u64(8).starting_at(0)),
+        false => Order::new().numbers(Key::Payload(8), Some(0)),
     };
     let rings = order.ring_options().bpf_output(&events).pages(pages).open()?;
     let cpus: Vec<u32> = rings.cpus().collect();

@@ -81,7 +81,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     // The pattern stands for sys_enter and sys_exit, in this order.
     let (thread, number) = (Format::of(&rings, 0)?.field("common_pid")?, Format::of(&rings, 0)?.field("id")?);
     let mut reader = Reader::new(rings, Order::new())?;
-    reader.set_deadline(time.map(|time| Instant::now() + time))?;
+    reader.handle().set_deadline(time.map(|time| Instant::now() + time))?;
     eprintln!("tracing {pid}");
     drop(child.as_mut().and_then(|child| child.stdin.take()));
 

@@ -42,7 +42,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let rings = Rings::options().tracepoint("sched:sched_switch").bytes(1 << 20).open()?;
     let mut reader = Reader::new(rings, Order::new().without_self())?;
-    reader.set_deadline(Some(Instant::now() + time))?;
+    reader.handle().set_deadline(Some(Instant::now() + time))?;
     let (server, handle) = (TcpListener::bind(address)?, reader.handle());
     println!("http://{}/metrics", server.local_addr()?);
     // It ends with the program.

@@ -88,7 +88,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let [name, state, prev, next] = ["prev_comm", "prev_state", "prev_pid", "next_pid"].map(|name| switch.field(name));
     let (name, state, prev, next, woken) = (name?, state?, prev?, next?, waking.field("pid")?);
     let mut reader = Reader::new(rings, Order::new().without_self())?;
-    reader.set_deadline(time.map(|time| Instant::now() + time))?;
+    reader.handle().set_deadline(time.map(|time| Instant::now() + time))?;
     eprintln!("tracing");
 
     let (mut away, mut processes) = (HashMap::<u64, Away>::new(), HashMap::<u32, Process>::new());

@@ -100,7 +100,6 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "late": total.late,
                 "damaged": total.damaged,
                 "cpus": [first, second],
-                "hold": reader.hold().to_string(),
                 "fence": reader.fence(),
             })
         );
@@ -113,7 +112,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         );
         println!("lost, damaged         {}, {}", total.lost, total.damaged);
         println!("late                  {}", total.late);
-        println!("hold rule             {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
+        println!("fence                 {}", reader.fence().unwrap_or("none"));
     }
     Ok(tally.violations == 0)
 }

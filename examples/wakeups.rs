@@ -63,7 +63,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     if simulate && !json {
         writeln!(out, "{SIMULATION}")?;
     }
-    reader.set_deadline(Some(Instant::now() + time))?;
+    reader.handle().set_deadline(Some(Instant::now() + time))?;
     while let Some(batch) = reader.batch(Duration::from_millis(100))? {
         for event in batch {
             let line = scheduler.event(&event);
@@ -285,13 +285,13 @@ impl Scheduler {
         let Account { lost, late, damaged, .. } = status.total();
         writeln!(out, "lost {lost}, unproven {}, late {late}, damaged {damaged}", self.unproven)?;
         writeln!(out, "left out {} events of this program alone", status.left_out)?;
-        writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
+        writeln!(out, "fence {}", reader.fence().unwrap_or("none"))
     }
 
     fn json(&mut self, reader: &Reader, is_simulated: bool) -> String {
         let status = reader.status();
         let (Account { lost, late, damaged, .. }, left_out) = (status.total(), status.left_out);
-        let (rows, hold) = (self.busiest(), reader.hold());
+        let rows = self.busiest();
         let pairs = rows.iter().take(15).map(|(waker, woken, times, [p50, p99, max])| {
             let (waker, woken) = (quoted(waker), quoted(woken));
             format!(
@@ -304,9 +304,7 @@ impl Scheduler {
         let (events, unproven) = (self.events, self.unproven);
         format!(r#"{{"events":{events},"lost":{lost},"late":{late},"unproven":{unproven},"damaged":{damaged},"#)
             + &format!(r#""left_out":{left_out},"#)
-            + &format!(
-                r#""hold":"{hold}","fence":{fence},"simulated":{is_simulated},"joined":{joined},"pairs":[{pairs}]}}"#
-            )
+            + &format!(r#""fence":{fence},"simulated":{is_simulated},"joined":{joined},"pairs":[{pairs}]}}"#)
     }
 }
 

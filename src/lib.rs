@@ -56,7 +56,7 @@
 //!
 //! | feature | brings |
 //! | --- | --- |
-//! | `tokio` | `AsyncReader`, `EventStream` |
+//! | `tokio` | `AsyncReader` |
 //! | `perf-event-open-sys-7` | `RingOptions::event`, `EventSpec`, `Source::attr`: any event by its attribute |
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`, a simulated kernel for a program's own tests, and `Merge`, a reader that goes step by step |
@@ -91,8 +91,8 @@
 //! in the same ring. Other rings are not affected.
 //!
 //! The crate cannot check one thing. A lawful kernel does not write between tail and head. That makes a `&[u8]` into
-//! the ring sound. A BPF program that outputs more than [`Layout::largest_output`] bytes at once makes the kernel break
-//! this law: the output overwrites unread records, even while a program reads them. The bytes of those records are then
+//! the ring sound. A BPF program that outputs too much at once, more than 65,508 bytes, or 65,500 if other events share
+//! the ring, makes the kernel break this law: the output overwrites unread records, even while a program reads them. The bytes of those records are then
 //! garbage. The crate never takes a length or a bound from such bytes a second time.
 //!
 //! # Forked children
@@ -151,14 +151,15 @@ pub use order::key::Key;
 pub use order::merge::Merge;
 pub use proof::contract::{Done, Proof};
 pub use proof::fence::{Fence, GracePeriods};
-pub use proof::wait_thread::WaitThread;
 #[cfg(feature = "tokio")]
-pub use reader::tokio::{AsyncReader, EventStream};
+pub use reader::tokio::AsyncReader;
 pub use reader::{Ended, Reader};
 pub use record::clock::{Clock, ClockOffset};
 pub use record::{Layout, Record};
 pub use recorder::Recorder;
-pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Fault, Ring};
+#[cfg(any(test, feature = "test-util"))]
+pub use ring::Fault;
+pub use ring::{ANY_CPU, Bytes, EpochWords, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;
 pub use rings::control::Handle;
@@ -166,7 +167,6 @@ pub use rings::opener::Pause;
 pub use rings::options::RingOptions;
 pub use rings::{RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
-pub use sequence::counter::Sequence;
 pub use sys::interrupt::CpuInterrupt;
 pub use sys::wakeup::Wakeup;
 

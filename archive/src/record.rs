@@ -339,7 +339,7 @@ fn read(
         };
         thread::Builder::new().name("wait".into()).spawn(work).map_err(Error::system("no thread for the command"))?;
     }
-    reader.set_deadline(options.seconds.map(|time| Instant::now() + time))?;
+    reader.handle().set_deadline(options.seconds.map(|time| Instant::now() + time))?;
     let mut cure = Cure::default();
     take_all(&mut reader, &mut recorder, &mut cure, options, stop)?;
     let ledger = reader.ledger()?;

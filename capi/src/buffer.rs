@@ -86,7 +86,7 @@ impl Inside {
     fn open(&self) -> Result<Reader> {
         let Source::Ring(maps) = &self.source else { return Err(Failure::invalid("no perf buffer")) };
         let mut rings = adopt(maps.iter())?;
-        if rings.len() > 1 && !self.opts.has_key() {
+        if rings.cpus().len() > 1 && !self.opts.has_key() {
             return Err(Failure::invalid(
                 "several ring buffers have no order without a key\nhint: set opts.key, to PW_KEY_PAYLOAD and key_offset if records have a time",
             ));
@@ -286,7 +286,7 @@ fn ring_map(map: c_int, before: &[OwnedFd]) -> Result<OwnedFd> {
         .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string()))?;
     // A reader refuses a ring buffer that is there twice.
     let all = adopt(before.iter().chain([&map]))?;
-    Reader::new(all, Order::new().key(Key::with(|_| None)).hold(Hold::None))?;
+    Reader::new(all, Order::new().key(Key::Fn(Box::new(|_| None))).hold(Hold::None))?;
     Ok(map)
 }
 

@@ -3,7 +3,7 @@
 use crate::border::{Failure, Result, checked};
 use crate::event::pw_notice_fn;
 use perfweave_proofs::{Barrier, Epochs};
-use pw::{Fence, Hold, Key, Order, Sequence};
+use pw::{Fence, Hold, Key, Order};
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -161,7 +161,7 @@ impl pw_opts {
     pub(crate) fn order(&self, ring_buffers: bool) -> Result<Order> {
         let key = match self.key {
             // Records without keys stay with the record before them.
-            0 if ring_buffers => Key::with(|_| None),
+            0 if ring_buffers => Key::Fn(Box::new(|_| None)),
             0 => Key::Time,
             1 => Key::Payload(self.key_offset),
             other => return Err(Failure::invalid(format!("opts->key is {other}, which is no enum pw_key"))),
@@ -169,7 +169,7 @@ impl pw_opts {
         let mut order = Order::new().key(key).hold(self.hold()?);
         order = match self.has_numbers {
             0 => order,
-            1 => order.numbers(Sequence::u64(self.numbers_offset)),
+            1 => order.numbers(Key::Payload(self.numbers_offset), None),
             other => return Err(Failure::invalid(format!("opts->has_numbers is {other}, not 0 or 1"))),
         };
         order = match self.most_held {

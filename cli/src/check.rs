@@ -218,7 +218,7 @@ fn tries() -> Vec<(bool, Line)> {
     let machine = || Rings::options().tracepoint("sched:sched_switch").bytes(1 << 16).open();
     let format = |rings: Rings| perfweave_events::format(&rings, 0).map(|format| format.matches("field:").count());
     let tracefs = perfweave_events::tracefs().and_then(|place| Ok((place, machine().and_then(format)?)));
-    let rings = |rings: Rings| format!("{} rings", rings.len());
+    let rings = |rings: Rings| format!("{} rings", rings.cpus().len());
     let mut lines = vec![
         (false, Line::of("own process", own.open(), rings)),
         (true, Line::of("tracepoints", machine(), rings)),

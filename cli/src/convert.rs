@@ -156,7 +156,7 @@ pub const WITHOUT_TIMES: &str = "it was recorded without times (perf record --no
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     let rings = read(path, perf_data::open)?;
-    if rings.is_empty() {
+    if rings.cpus().len() == 0 {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
     }

@@ -104,7 +104,7 @@ impl Session {
         }
         let mut session = Self::of(reader, stop);
         session.deadline = common.seconds.map(|time| session.began + time);
-        session.reader.set_deadline(session.deadline)?;
+        session.reader.handle().set_deadline(session.deadline)?;
         Ok(session)
     }
 
@@ -370,13 +370,9 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::Record(_) | Item::Flushed { .. } => None,
         Item::Lost(lost) if lost.cpu == ANY_CPU => Some(format!("{} records were lost here", lost.count)),
         Item::Lost(lost) => Some(format!("CPU {} lost {} records here", lost.cpu, lost.count)),
-        Item::Damage(damage) if damage.cpu == ANY_CPU => {
-            Some(format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault))
-        }
+        Item::Damage(damage) if damage.cpu == ANY_CPU => Some(damage.to_string()),
         Item::Gap(gap) => Some(format!("{} numbers are missing, from {} to {}", gap.count, gap.first, gap.last)),
-        Item::Damage(damage) => {
-            Some(format!("CPU {}: {} bytes are no record: {}", damage.cpu, damage.bytes.len(), damage.fault))
-        }
+        Item::Damage(damage) => Some(format!("CPU {}: {damage}", damage.cpu)),
         Item::Untraced(Untraced { cpu, lasted: Some(time), .. }) => {
             Some(format!("CPU {cpu} is traced again after {:.3} s", time.as_secs_f64()))
         }
@@ -466,7 +462,7 @@ mod tests {
         let (buffer, ring) = sim::RingBuffer::new(4096);
         let mut rings = Rings::empty(Clock::Monotonic);
         rings.add(3, ring, Layout::RING_BUFFER);
-        let hold = Hold::Fence(Fence::custom(|| Ok(())));
+        let hold = Hold::Fence(Fence::by(|| Ok(())));
         let order = Order::new().key(Key::Payload(0)).hold(hold).latency(Duration::from_millis(1));
         let reader = Reader::new(rings, order).unwrap();
         let inside = buffer.reserve(8).unwrap();
@@ -476,7 +472,7 @@ mod tests {
         }
         let mut session = Session::of(reader, Arc::default());
         if by_deadline {
-            session.reader.set_deadline(Some(Instant::now())).unwrap();
+            session.reader.handle().set_deadline(Some(Instant::now())).unwrap();
         } else {
             session.stop.now(&session.reader.handle());
         }
@@ -505,7 +501,7 @@ mod tests {
     fn a_problem_with_which_the_reader_goes_on_ends_no_session() {
         let kernel = sim::Kernel::new(&[0]);
         let failures = std::sync::atomic::AtomicU32::new(3);
-        let fence = Fence::custom(move || {
+        let fence = Fence::by(move || {
             let left = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
             if left.is_ok() { Err(io::Error::other("not now")) } else { Ok(()) }
         });

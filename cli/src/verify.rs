@@ -4,7 +4,7 @@ use crate::convert::{self, Progress, WITHOUT_TIMES};
 use crate::failure::Outcome;
 use crate::missing;
 use crate::out::{Out, line};
-use perfweave::{Account, Sequence};
+use perfweave::{Account, Key};
 use perfweave_perf_data::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Outcome {
     let progress = Progress::new("reading");
     let verdict = match args.numbers {
         None => convert::read(&args.file, verify),
-        Some(offset) => convert::read(&args.file, |path| verify_numbered(path, &Sequence::u64(offset))),
+        Some(offset) => convert::read(&args.file, |path| verify_numbered(path, &Key::Payload(offset), None)),
     };
     drop(progress);
     let verdict = verdict?;

@@ -103,6 +103,7 @@ pub fn read_buffer(buffer: impl AsFd, failures: impl AsFd, options: &Options) ->
 pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
     // A kernel fence does for any program.
     let hold = if options.fence { Hold::FENCE } else { programs };
+    let rule = hold.to_string();
     let mut reader = Reader::new(rings, order.hold(hold))?;
 
     // Threads that move from CPU to CPU: what happens in each move is written into two rings.
@@ -119,7 +120,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
     let mut by_ring = Check::default();
     let mut pass = ByRing::default();
     let mut unproven = 0;
-    reader.set_deadline(Some(Instant::now() + options.time))?;
+    reader.handle().set_deadline(Some(Instant::now() + options.time))?;
     while let Some(batch) = reader.batch(Duration::from_millis(100))? {
         for event in batch {
             // What is lost or damaged is counted in the end.
@@ -154,7 +155,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
                 "arrived_before_left_by_ring": by_ring.early,
                 "lost": total.lost,
                 "damaged": total.damaged,
-                "hold": reader.hold().to_string(),
+                "hold": rule,
                 "fence": reader.fence(),
                 "stand_ins": status.stand_ins,
             })
@@ -166,7 +167,7 @@ pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Re
         println!("arrived before left  {} (ring by ring: {})", ordered.early, by_ring.early);
         println!("unproven, late       {unproven}, {}", total.late);
         println!("lost, damaged        {}, {}", total.lost, total.damaged);
-        println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
+        println!("hold rule            {rule} (fence: {})", reader.fence().unwrap_or("none"));
     }
     // With switches missing, a thread may well seem to be where it is not.
     let early = ordered.early > 0 && total.lost == 0;

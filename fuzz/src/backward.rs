@@ -61,7 +61,7 @@ pub(crate) fn run(input: &[u8]) {
                     assert_eq!(lost.until, event.key());
                     Expected::Lost(lost.count, lost.id)
                 }
-                Item::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
+                Item::Damage(damage) => Expected::Damage(damage.fault(), damage.bytes.to_vec()),
                 other => panic!("{other:?}"),
             };
             let at = expected.iter().position(|of| *of == (cpu, seen.clone()));

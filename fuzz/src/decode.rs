@@ -77,7 +77,7 @@ fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format
         }
         Item::Damage(damage) => {
             assert_eq!(damage.bytes, *record);
-            vec![format!("{:?}", damage.fault)]
+            vec![format!("{:?}", damage.fault())]
         }
         // A loss also has the key of the record before it, which differs between the two.
         Item::Lost(lost) => vec![format!("{:?}", (lost.count, lost.id, lost.source, lost.until))],

@@ -2,7 +2,7 @@
 //! which first copies the bytes out, and sorts.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Sequence, sim};
+use perfweave::{Fault, Hold, Item, Key, Layout, Merge, Order, sim};
 use std::collections::BTreeMap;
 
 const TID: u64 = 2;
@@ -155,7 +155,7 @@ pub(crate) fn run(input: &[u8]) {
                     Expected::Record(record.as_bytes().to_vec(), record.time(), payload)
                 }
                 Item::Lost(lost) => Expected::Lost(lost.count, lost.id),
-                Item::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
+                Item::Damage(damage) => Expected::Damage(damage.fault(), damage.bytes.to_vec()),
                 other => panic!("{other:?}"),
             };
             assert_eq!(seen, place.what);
@@ -176,7 +176,7 @@ fn stay_within_bound(input: &mut Input<'_>) {
     let choice = input.byte();
     let kernel = sim::Kernel::with(&CPUS, 4 << 10, Layout::new(TIME | RAW, choice.is_multiple_of(2), 0));
     let order = Order::new().most_held(most);
-    let order = if choice & 2 == 0 { order } else { order.numbers(Sequence::u64(0)) };
+    let order = if choice & 2 == 0 { order } else { order.numbers(Key::Payload(0), None) };
     let mut merge = Merge::new(kernel.rings(), order).expect("a merge");
     let (mut time, mut left) = (1000, 1000);
     let turn = |merge: &mut Merge, taken: usize| {

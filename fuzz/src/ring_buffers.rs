@@ -3,7 +3,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::sim::{Reservation, RingBuffer};
-use perfweave::{ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence};
+use perfweave::{ANY_CPU, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Rings};
 
 /// The most steps of an input.
 const LONGEST: usize = 400;
@@ -16,7 +16,7 @@ pub(crate) fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     let cpus: &[u32] = [&[0, 1, 5][..], &[ANY_CPU][..]][usize::from(choice / 8 % 2)];
     let steps: Vec<(u8, u8)> = rest.chunks_exact(2).take(LONGEST).map(|step| (step[0], step[1])).collect();
-    let fence = || Hold::Fence(Fence::custom(|| Ok(())));
+    let fence = || Hold::Fence(Fence::by(|| Ok(())));
     match choice % 8 {
         0..=2 => {
             let trial = Trial::run(cpus, &steps, fence(), false);
@@ -48,7 +48,7 @@ pub(crate) fn machine(cpus: &[u32], bytes: usize) -> (Vec<RingBuffer>, Rings) {
 }
 
 pub(crate) fn order() -> Order {
-    Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::custom(|| Ok(()))))
+    Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::by(|| Ok(()))))
 }
 
 /// A proof that ends as soon as it has begun: for keys that are drawn inside, reservations need nothing else.
@@ -268,7 +268,7 @@ impl Hostile<'_> {
             _ => SIZE << (choice >> 6),
         };
         let order = order().most_held(most);
-        let order = if cpus == [ANY_CPU] { order } else { order.numbers(Sequence::u64(8)) };
+        let order = if cpus == [ANY_CPU] { order } else { order.numbers(Key::Payload(8), None) };
         let mut machine = Hostile {
             input: &input[..input.len().min(4 * LONGEST)],
             merge: Merge::new(rings, order).unwrap(),

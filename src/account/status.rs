@@ -54,9 +54,6 @@ pub struct Status {
     pub wakes: u64,
     /// Events that were seen and are held: records, losses and damage.
     pub held: usize,
-    /// How far the largest key that may be yielded is below the largest key seen, in units of the key. 0 before any key
-    /// was seen.
-    pub lag: u64,
     /// The CPU and key of the next event, if any is held ([`ANY_CPU`](crate::ANY_CPU) for a BPF ring buffer that CPUs
     /// share). Nothing is yielded before it. Under a fence rule it waits for writers on any CPU that may still write a
     /// smaller key. Under the dense rule it waits for the number before it.

@@ -23,14 +23,12 @@ impl Accounts<'_> {
     pub(super) fn fill(&self, status: &mut Status) {
         let Self { rings, stream, .. } = self;
         let (under, top) = (stream.under(), stream.top());
-        let (seen, key) = (under.frontier.seen, under.frontier.key);
         let mut accounts = std::mem::take(&mut status.accounts);
         accounts.clear();
         *status = Status {
             accounts,
             numbers: under.cursors.iter().any(|cursor| cursor.numbers.is_some()),
             held: stream.held(),
-            lag: seen.map_or(0, |seen| seen.saturating_sub(key.unwrap_or(0).max(stream.last()))),
             next: top.map(|top| (rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
             reserved: self.reserved,
             ..stream.counts

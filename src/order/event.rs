@@ -5,6 +5,7 @@ use crate::record::{Origin, Record};
 use crate::ring::{ANY_CPU, Bytes, Fault, Header};
 use crate::rings::Untraced;
 use crate::sequence::anomaly::AnomalyKind;
+use std::fmt;
 use std::sync::Arc;
 
 /// A record, a loss or another item, at its place in the stream.
@@ -109,20 +110,34 @@ pub struct SequenceAnomaly {
     pub found: u64,
 }
 
-/// Bytes of a ring that cannot be a record. The reader skips them.
+/// Bytes of a ring that cannot be a record. The reader skips them. `Display` says what is wrong, with its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage<'a> {
     /// The CPU of the ring.
     pub cpu: u32,
-    /// What is wrong.
-    pub fault: Fault,
+    pub(crate) fault: Fault,
     /// The bytes that the reader skips, header included. Empty if the fault is the head.
     pub bytes: Bytes<'a>,
 }
 
+impl Damage<'_> {
+    /// What is wrong (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+}
+
+impl fmt::Display for Damage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes are no record: {}", self.bytes.len(), self.fault)
+    }
+}
+
 impl Item<'_> {
-    /// The loss, if the item is one.
+    /// The loss, if the item is one (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
     pub fn lost(&self) -> Option<Lost> {
         if let Self::Lost(lost) = self { Some(*lost) } else { None }
     }

@@ -65,10 +65,10 @@ mod tests {
     #[test]
     fn each_record_takes_what_its_place_in_the_ring_says() {
         let kernel = sim::Kernel::with(&[0], 4096, Layout::new(4 | 1024, true, 0));
-        let key = Key::with(|record| {
+        let key = Key::Fn(Box::new(|record| {
             assert_ne!(record.kind(), bindings::PERF_RECORD_LOST);
             record.time()
-        });
+        }));
         let (mut rings, keys) = (kernel.rings(), Keys::new(key, None, None, None));
         let mut footprint = || {
             rings.cpu_rings[0].ring.refresh().unwrap();

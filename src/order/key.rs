@@ -3,14 +3,11 @@
 use crate::record::clock::Clock;
 use crate::record::{Layout, Record};
 use crate::ring::{Fault, Framing, Header, RingKind};
-use crate::sequence::counter::Sequence;
 use crate::sequence::numbers::CpuNumbers;
 use std::fmt;
 
-/// The function behind [`Key::Fn`].
-type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
-
-/// Where to find the number that orders records: a time or a sequence number, from one source that only grows.
+/// Where to find the number that orders records: a time or a sequence number, from one source that only grows. Or where
+/// the number is that each CPU counts by itself ([`Order::numbers`](crate::Order::numbers)).
 ///
 /// A record without a key stays with the record before it in its ring.
 #[derive(Default)]
@@ -27,28 +24,24 @@ pub enum Key {
     /// place of the record that follows them. For a recording that is so long that its index may not fit into memory,
     /// the reader calls it twice: see [`Order::most_held`](crate::Order::most_held). It must not panic. If it panics, the record stays
     /// unread.
-    Fn(Extract),
-}
-
-impl Key {
-    /// The key that `extract` finds in a record.
     ///
     /// ```
     /// # use perfweave::Key;
     /// // A 32-bit sequence number behind a 4-byte tag.
-    /// let key = Key::with(|record| record.payload()?.u32(4).map(u64::from));
+    /// let key = Key::Fn(Box::new(|record| record.payload()?.u32(4).map(u64::from)));
     /// ```
-    pub fn with(extract: impl Fn(&Record<'_>) -> Option<u64> + Send + 'static) -> Self {
-        Self::Fn(Box::new(extract))
-    }
+    Fn(Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>),
+}
 
+impl Key {
     /// Whether records without the kernel's time may have no key. Nobody knows what a function reads.
     pub(crate) fn may_need_time(&self) -> bool {
         !matches!(self, Self::Payload(_))
     }
 
+    /// A record's key, as it was written, if it has one.
     #[inline]
-    fn of(&self, record: &Record<'_>) -> Option<u64> {
+    pub fn of(&self, record: &Record<'_>) -> Option<u64> {
         match self {
             Self::Time => record.time(),
             Self::Payload(offset) => record.payload()?.u64(*offset),
@@ -75,8 +68,8 @@ pub(crate) struct Keys {
     leap: u64,
     /// The number that leapt last, and how many did in a row.
     leapt: (u64, u32),
-    /// Where each CPU's own numbers are.
-    numbers: Option<Sequence>,
+    /// Where each CPU's own numbers are, and the first of them, if it is known.
+    numbers: Option<(Key, Option<u64>)>,
 }
 
 /// The furthest that a key that is not a time may exceed all others. No source grows like that. A wild key would make
@@ -100,9 +93,9 @@ const NEAR: u64 = 1 << 20;
 const SLACK: u64 = 1_000_000;
 
 impl Keys {
-    /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are. `first`: the
-    /// first key, if it is known.
-    pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
+    /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are, and the first of
+    /// them, if it is known. `first`: the first key, if it is known.
+    pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<(Key, Option<u64>)>, first: Option<u64>) -> Self {
         let clock = clock.filter(|clock| clock.now().is_some());
         Self { key, clock, now: 0, are_sure: true, found: None, largest: first, leap: LEAP, leapt: (0, 0), numbers }
     }
@@ -137,13 +130,13 @@ impl Keys {
     /// A record's number on its own CPU.
     #[inline]
     pub(crate) fn number(&self, record: &Record<'_>) -> Option<u64> {
-        self.numbers.as_ref()?.of(record)
+        self.numbers.as_ref()?.0.of(record)
     }
 
     /// New sequences of the numbers of each CPU that writes into a ring with this layout, if records have such numbers.
     pub(crate) fn new_numbers(&self, layout: &Layout) -> Option<CpuNumbers> {
-        let numbers = self.numbers.as_ref()?;
-        Some(CpuNumbers::new(numbers.first(), layout.cpu().is_some()))
+        let (_, first) = self.numbers.as_ref()?;
+        Some(CpuNumbers::new(*first, layout.cpu().is_some()))
     }
 
     /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own

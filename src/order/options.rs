@@ -5,7 +5,6 @@ use crate::order::key::Key;
 use crate::order::tracers::Filter;
 use crate::rings::Rings;
 use crate::rings::options::RingOptions;
-use crate::sequence::counter::Sequence;
 use std::time::Duration;
 
 /// The default of [`Order::latency`].
@@ -19,7 +18,7 @@ pub(crate) const MOST_HELD: usize = 64 << 20;
 pub struct Order {
     pub(crate) key: Key,
     pub(crate) hold: Hold,
-    pub(crate) numbers: Option<Sequence>,
+    pub(crate) numbers: Option<(Key, Option<u64>)>,
     /// What was asked for.
     pub(crate) most_held: Option<usize>,
     pub(crate) latency: Duration,
@@ -84,7 +83,15 @@ impl Order {
     }
 
     /// Sets where each CPU's own sequence number is, for programs that number their output. A missing number is then a
-    /// [`Gap`](crate::Gap) with its CPU, before the record that shows the gap.
+    /// [`Gap`](crate::Gap) with its CPU, before the record that shows the gap. Records without a number are not checked.
+    ///
+    /// `first` is the first number of each CPU, so that numbers missing before the first one seen are a gap too. `None`:
+    /// counting starts with the first number seen.
+    ///
+    /// The program must count up in the same run in which it outputs the record, and must not be able to sleep. Then a
+    /// fence proves that a missing number will not come. A counter of the whole machine is a key: see
+    /// [`Hold::Dense`]. A counter has 64 bits. A narrower one that wraps around [jumps](crate::AnomalyKind::Jump) each
+    /// time.
     ///
     /// A gap is proven if a proof has ended that began after its record, or one with a larger key, was seen. A record
     /// whose key only equals the largest one seen then, as with a clock that ticks seldom, may be yielded while a
@@ -94,8 +101,8 @@ impl Order {
     /// In a BPF ring buffer that CPUs share, records must name their CPU ([`Layout::cpu_at`](crate::Layout::cpu_at)). A
     /// record there that is too short for that, or names a CPU that no kernel has, is not checked. Each counter counts
     /// for one ring: a CPU that writes into two needs two.
-    pub fn numbers(mut self, numbers: Sequence) -> Self {
-        self.numbers = Some(numbers);
+    pub fn numbers(mut self, number: Key, first: Option<u64>) -> Self {
+        self.numbers = Some((number, first));
         self
     }
 

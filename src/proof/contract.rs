@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A way to show that no smaller key is in flight, for [`Fence::proof`](crate::Fence::proof). One proof at a time, for
+/// A way to show that no smaller key is in flight, for [`Fence::Proof`](crate::Fence::Proof). One proof at a time, for
 /// all keys seen before it begins.
 ///
 /// A reader refreshes all rings, begins a proof, and yields what it had seen by then once the proof has ended well and
@@ -74,29 +74,17 @@ pub struct Done {
     control: Arc<Control>,
     /// The threads that prove for the reader.
     threads: Arc<Mutex<Vec<Arc<Thread>>>>,
-    /// Of the proof that uses this one.
-    outer: Option<Arc<Self>>,
 }
 
 impl Done {
     pub(crate) fn new(control: &Arc<Control>) -> Self {
-        Self { control: Arc::clone(control), threads: Arc::default(), outer: None }
+        Self { control: Arc::clone(control), threads: Arc::default() }
     }
 
     /// The proof under way has ended: the reader asks for its result ([`Proof::poll`]) before the next event, and is
     /// woken if it sleeps. Any thread may call it, at any time: too often only costs time.
     pub fn raise(&self) {
-        // First its own: who is told by the outer one asks for it.
         self.control.raise_proof();
-        if let Some(outer) = &self.outer {
-            outer.raise();
-        }
-    }
-
-    /// For a proof that the reader's own uses. What is taken from it is not taken from the reader.
-    pub(crate) fn beside(&self) -> Self {
-        let (threads, outer) = (Arc::clone(&self.threads), Some(Arc::new(self.clone())));
-        Self { control: Control::new(), threads, outer }
     }
 
     /// Whether it was raised since this was asked last.
@@ -119,7 +107,8 @@ impl Done {
     }
 }
 
-/// Tells nobody: for tests of a proof.
+/// Tells nobody: for tests of a proof (feature `test-util`).
+#[cfg(any(test, feature = "test-util"))]
 impl Default for Done {
     fn default() -> Self {
         Self::new(&Control::new())
@@ -129,21 +118,5 @@ impl Default for Done {
 impl fmt::Debug for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Done").finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    /// The end of an inner proof reaches the reader, also if another inner proof has looked for its own.
-    #[test]
-    fn what_is_taken_beside_is_not_taken_from_the_reader() {
-        let reader = Done::default();
-        let [first, second] = [(); 2].map(|()| reader.beside());
-        first.raise();
-        assert!(!second.take() && first.take() && reader.take());
-        reader.raise();
-        assert!(!first.take() && reader.take());
     }
 }

@@ -6,6 +6,7 @@ use crate::proof::kernel::Wanted;
 use crate::proof::prover::Prover;
 use crate::proof::wait_thread::WaitThread;
 use crate::rings::Rings;
+use crate::rings::control::Control;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -48,24 +49,39 @@ pub enum Fence {
     /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
     /// BPF map.
     Map,
-    /// A proof of your own, or of the package perfweave-proofs: its name, and what makes one for each reader. See
-    /// [`Proof`] and [`Fence::proof`].
+    /// A [`Proof`] of your own, or of the package perfweave-proofs: its name, which the rule prints as, and what makes
+    /// one for each reader. [`Fence::custom`] makes one of a call that blocks.
     Proof(&'static str, Arc<dyn Fn() -> Box<dyn Proof> + Send + Sync>),
 }
 
 impl Fence {
-    /// [`Fence::Proof`] from a function that makes a proof for each reader. `name`: what the rule prints as.
-    pub fn proof<P: Proof + 'static>(name: &'static str, make: impl Fn() -> P + Send + Sync + 'static) -> Self {
-        Self::Proof(name, Arc::new(move || Box::new(make())))
+    /// A [`Fence::Proof`] by calls that block until everything is shown, on a thread of its own for each reader: a grace
+    /// period, mostly. It counts as one of the reader's threads, and no signal of the program is delivered to it.
+    ///
+    /// `open` is called on that thread when a reader is made, and gives the function that waits, which stays there. The
+    /// function returns once every record whose key was drawn before the call is published. `every` is the shortest time
+    /// between two calls. After calls that fail, they get rarer. A panic is a failure. A reader that is dropped waits
+    /// for a call that is still running, for ten seconds at most.
+    pub fn custom<W: FnMut() -> io::Result<()> + 'static>(
+        name: &'static str,
+        every: Duration,
+        open: impl Fn() -> Result<W, Error> + Send + Sync + 'static,
+    ) -> Self {
+        let open = Arc::new(open);
+        let make = move || {
+            let open = Arc::clone(&open);
+            Box::new(WaitThread::new(name, every, move || open())) as Box<dyn Proof>
+        };
+        Self::Proof(name, Arc::new(make))
     }
 
-    /// A grace period of your own, on a [`WaitThread`]: the function returns once every record whose key was drawn
-    /// before the call is published. `sim` has such a fence for its rings.
-    pub fn custom(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
+    /// [`Fence::custom`] that opens nothing, every 5 ms at most (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn by(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         let wait = Arc::new(wait);
-        Self::proof("custom", move || {
+        Self::custom("custom", Duration::from_millis(5), move || {
             let wait = Arc::clone(&wait);
-            WaitThread::new("custom", CUSTOM, move || Ok(move || wait()))
+            Ok(move || wait())
         })
     }
 
@@ -76,17 +92,19 @@ impl Fence {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no way of this fence is possible;
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
-        self.open_beside(None, &Done::default())
+        self.start(None, &Done::new(&Control::new())).map(GracePeriods)
     }
 
-    /// The same for a [`Proof`] that uses other proofs: give what its [`open`](Proof::open) got. Their threads count as
-    /// its reader's, and their end wakes it.
+    /// The proof itself, opened, for a [`Proof`] that uses others: give what its [`open`](Proof::open) got. A thread of
+    /// it counts as one of the reader's, and its end wakes the reader, which then asks the proof that it has.
     ///
     /// # Errors
     /// As [`Fence::open`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if it proves nothing for these
     /// rings.
-    pub fn open_beside(&self, rings: Option<&Rings>, done: &Done) -> Result<GracePeriods, Error> {
-        self.start(rings, &done.beside()).map(GracePeriods)
+    pub fn open_beside(&self, rings: Option<&Rings>, done: &Done) -> Result<Box<dyn Proof>, Error> {
+        let (mut proof, _) = self.make();
+        proof.open(rings, done)?;
+        Ok(proof)
     }
 
     /// Opens the proof that it asks for, for rings if there are any.
@@ -98,19 +116,21 @@ impl Fence {
 
     /// The proof that it asks for, before it is opened.
     pub(crate) fn prover(&self, done: &Done) -> Prover {
+        let (proof, is_hurried) = self.make();
+        Prover::new(proof, is_hurried, done)
+    }
+
+    /// The proof, and whether it is a grace period of the kernel.
+    fn make(&self) -> (Box<dyn Proof>, bool) {
         let kernel = |wanted: Wanted| (Box::new(wanted.proof()) as Box<dyn Proof>, true);
-        let (proof, is_hurried) = match self {
+        match self {
             Self::Auto => kernel(Wanted::Any),
             Self::Membarrier => kernel(Wanted::Membarrier),
             Self::Map => kernel(Wanted::Map),
             Self::Proof(_, make) => (make(), false),
-        };
-        Prover::new(proof, is_hurried, done)
+        }
     }
 }
-
-/// The shortest time between the starts of two custom grace periods. As long as a reader's shortest tick is otherwise.
-const CUSTOM: Duration = Duration::from_millis(5);
 
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -132,13 +152,9 @@ impl GracePeriods {
         self.0.name()
     }
 
-    /// How long until a grace period may begin. `None` while one is under way.
-    pub fn pause(&self) -> Option<Duration> {
-        self.0.pause()
-    }
-
     /// Begins a grace period and does not wait. Returns false if one is already under way. For a test that drives a
-    /// `Merge`: call it right after `Merge::begin_fence`.
+    /// `Merge`: call it right after `Merge::begin_fence` (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -147,10 +163,11 @@ impl GracePeriods {
         may
     }
 
-    /// The result of the grace period under way, if it has ended, without waiting. Returned once.
+    /// The result of the grace period under way, if it has ended, without waiting. Returned once (feature `test-util`).
     ///
     /// # Errors
     /// As [`GracePeriods::wait`].
+    #[cfg(any(test, feature = "test-util"))]
     pub fn poll(&mut self) -> Option<io::Result<()>> {
         self.0.poll()
     }

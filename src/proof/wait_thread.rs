@@ -19,10 +19,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A proof by a call that blocks until everything is shown, on a thread of its own: mostly a grace period of the kernel.
-/// The thread counts as one of the reader's, and no signal of the program is delivered to it.
-///
-/// Dropping it waits for a call that is still running, for ten seconds at most.
-pub struct WaitThread {
+/// See [`Fence::custom`](crate::Fence::custom).
+pub(crate) struct WaitThread {
     /// What opens the way to wait, until it is open.
     open: Option<Open>,
     name: &'static str,
@@ -79,10 +77,8 @@ impl Shared {
 }
 
 impl WaitThread {
-    /// A thread that is started when a reader opens it. `open` is called there, and gives the function that waits: it
-    /// stays on that thread. It returns once every record whose key was drawn before the call is published. `every` is
-    /// the shortest time between two calls. After calls that fail, they get rarer. A panic is a failure.
-    pub fn new<W: FnMut() -> io::Result<()> + 'static>(
+    /// A thread that is started when a reader opens it. `open` is called there, and gives the function that waits.
+    pub(crate) fn new<W: FnMut() -> io::Result<()> + 'static>(
         name: &'static str,
         every: Duration,
         open: impl FnOnce() -> Result<W, Error> + Send + Sync + 'static,

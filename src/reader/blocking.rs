@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// kernel.emit(0, 10, b"first");
 ///
 /// let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-/// reader.set_deadline(Some(Instant::now() + Duration::from_millis(50)))?;
+/// reader.handle().set_deadline(Some(Instant::now() + Duration::from_millis(50)))?;
 /// while let Some(event) = reader.next()? {
 ///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
@@ -209,20 +209,6 @@ impl Reader {
                 ControlFlow::Break(ended) => return Ok(ended),
             }
         }
-    }
-
-    /// Refreshes the rings once and calls a function with each event that can be yielded then, without waiting. It ends
-    /// early in the same case as [`Reader::batch`]. It calls nothing once the stream has ended: [`Reader::ended`].
-    ///
-    /// # Errors
-    /// As [`Reader::next`].
-    pub fn for_each(&mut self, mut each: impl FnMut(Event<'_>)) -> Result<(), Error> {
-        let all = self.try_fold((), |(), event| {
-            each(event);
-            ControlFlow::<(), ()>::Continue(())
-        })?;
-        debug_assert!(all.is_continue());
-        Ok(())
     }
 
     reader_face!();

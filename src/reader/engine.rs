@@ -11,7 +11,6 @@ mod troubles;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
 use crate::merge::rules::Rule;
-use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::{self, Order};
 use crate::proof::contract::Done;
@@ -36,7 +35,6 @@ use troubles::Troubles;
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) merge: Merge,
-    pub(crate) hold: Hold,
     pub(crate) proof: Option<Prover>,
     control: Arc<Control>,
     /// The flushes that the engine has acted on, as a word without other signals.
@@ -97,7 +95,6 @@ impl Engine {
         let pace = Pace::new(hold.rule(), proof.as_ref(), latency, Instant::now());
         let mut engine = Self {
             merge,
-            hold,
             proof,
             control,
             noticed: Signals::QUIET,

@@ -14,28 +14,14 @@ macro_rules! reader_face {
             self.engine.ended()
         }
 
-        /// Sets when the stream ends; `None` for never. See
-        /// [`Handle::set_deadline`](crate::Handle::set_deadline).
-        ///
-        /// # Errors
-        /// As [`Handle::set_deadline`](crate::Handle::set_deadline).
-        pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), $crate::error::Error> {
-            self.handle().set_deadline(deadline)
-        }
-
         /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before each
-        /// refresh and each sleep. Only a program that takes events and then does not call the reader for a long time
-        /// needs this method.
+        /// refresh and each sleep (feature `test-util`).
         ///
         /// # Panics
         /// In a forked child, which does not have the rings.
+        #[cfg(any(test, feature = "test-util"))]
         pub fn advance_tails(&mut self) {
             self.engine.merge.advance_tails();
-        }
-
-        /// The hold rule in force.
-        pub fn hold(&self) -> &$crate::order::hold::Hold {
-            &self.engine.hold
         }
 
         /// How the reader proves order: "membarrier", "map", or the name of the [`Proof`](crate::Proof). `None` if the
@@ -47,7 +33,7 @@ macro_rules! reader_face {
 
         /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all
         /// others that have read so far, the one that waits for fences, and the one that speeds fences up, once they
-        /// exist and until they end. To leave out records about them, see [`Order::leave_out`](crate::Order::leave_out).
+        /// exist and until they end. [`Order::leave_out`](crate::Order::leave_out) leaves out records about them.
         pub fn threads(&self) -> impl Iterator<Item = u32> {
             self.engine.merge.threads()
         }

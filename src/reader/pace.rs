@@ -251,7 +251,6 @@ mod tests {
     use crate::order::hold::Hold;
     use crate::proof::contract::Done;
     use crate::proof::fence::Fence;
-    use crate::proof::wait_thread::WaitThread;
     use crate::rings::control::Control;
 
     /// The pace of a rule, whose proof is not opened.
@@ -311,10 +310,7 @@ mod tests {
         let fence = (millis(16), 20.0);
         vec![
             (Hold::FENCE, fence),
-            (
-                Hold::Fence(Fence::proof("fast", || WaitThread::new("fast", FLOOR, || Ok(|| Ok(()))))),
-                (Duration::from_micros(50), 15.0),
-            ),
+            (Hold::Fence(Fence::custom("fast", FLOOR, || Ok(|| Ok(())))), (Duration::from_micros(50), 15.0)),
             (Hold::Dense { first: None, fence: Fence::Auto }, fence),
             (Hold::Lag(millis(10)), (millis(10), 0.0)),
             (Hold::Lag(millis(1)), (millis(1), 0.0)),

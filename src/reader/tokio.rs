@@ -2,13 +2,11 @@
 
 use crate::error::Error;
 use crate::order::Order;
-use crate::order::event::OwnedEvent;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
 use crate::sys::register::Registered;
-use futures_core::Stream;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -56,7 +54,8 @@ use tokio::time::{Instant, Sleep};
 ///
 /// # Cancelling
 ///
-/// Any future can be dropped at any time: an event is consumed when its [`EventGuard`] is dropped, not before.
+/// Any future can be dropped at any time: an event is consumed when its [`EventGuard`] is dropped, not before. A
+/// `Stream` of copies is `futures_util::stream::unfold` of [`AsyncReader::next`] and [`EventGuard::to_owned`].
 ///
 /// # Dropping
 ///
@@ -106,18 +105,8 @@ impl AsyncReader {
         Ok(if ready { Some(self.engine.merge.batch()) } else { None })
     }
 
-    /// The events one by one, copied out of their rings, as a `Stream`. It ends when [`AsyncReader::next`] gives
-    /// `None`.
-    pub fn into_stream(self) -> EventStream {
-        EventStream(self)
-    }
-
-    /// Ready once there is an event, or the stream has ended. True if there is an event; [`AsyncReader::next`] then
-    /// does not wait.
-    ///
-    /// # Errors
-    /// As [`Reader::next`](crate::Reader::next).
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+    /// Ready once there is an event (true), or the stream has ended (false).
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         // A stream that never runs dry, or a deadline that stays past, must not block the runtime's other tasks.
         let turn = ready!(poll_proceed(cx));
         let ready = self.poll_engine(cx);
@@ -181,7 +170,7 @@ impl AsyncReader {
 
 impl Drop for AsyncReader {
     fn drop(&mut self) {
-        if self.rings().is_forked() {
+        if self.rings().control().is_forked() {
             // Unregistering them would remove them from the epoll instance, which the parent shares.
             std::mem::forget(std::mem::take(&mut self.fds));
         }
@@ -191,29 +180,5 @@ impl Drop for AsyncReader {
 impl fmt::Debug for AsyncReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncReader").field("engine", &self.engine).finish_non_exhaustive()
-    }
-}
-
-/// The events of an [`AsyncReader`], copied out of their rings, as a `Stream`.
-#[derive(Debug)]
-pub struct EventStream(AsyncReader);
-
-impl EventStream {
-    /// The reader, with all events that were not yielded.
-    pub fn into_reader(self) -> AsyncReader {
-        self.0
-    }
-}
-
-impl Stream for EventStream {
-    type Item = Result<OwnedEvent, Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let reader = &mut self.0;
-        Poll::Ready(match ready!(reader.poll_ready(cx)) {
-            Ok(true) => Some(Ok(reader.engine.merge.lend().to_owned())),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        })
     }
 }

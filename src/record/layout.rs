@@ -1,6 +1,6 @@
 //! Layouts: where the fields of a ring's records lie.
 
-use crate::ring::{Header, Properties, RingKind};
+use crate::ring::{Properties, RingKind};
 use perf_event_open_sys::bindings as sys;
 
 /// Which fields the records of a ring carry, as `perf_event_attr` asked for them, and where they lie.
@@ -65,7 +65,7 @@ impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
     pub const RAW: Self = Self::new(RAW, false, 0);
 
-    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits,
+    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffers`](crate::Ring::adopt_ring_buffers)): what a program submits,
     /// and nothing else. Such records carry no time, no id and no padding.
     pub const RING_BUFFER: Self = Self { raw: NOWHERE, kind: RingKind::RingBuffer, ..Self::RAW };
 
@@ -211,29 +211,10 @@ impl Layout {
         self
     }
 
-    /// The offset of a field in samples, in bytes from the record's start, header included. `field` is a bit of
-    /// `sample_type`, such as `PERF_SAMPLE_IP`.
-    ///
-    /// `None` if the field was not requested, and for fields after one of varying length, which have no fixed offset:
-    /// [`Record::field`](crate::Record::field) finds those in a record. The fixed fields are IDENTIFIER, IP, TID, TIME,
-    /// ADDR, ID, STREAM_ID, CPU and PERIOD, in this order and of 8 bytes each (perf_event_open(2), PERF_RECORD_SAMPLE).
-    ///
-    /// Events that share a ring move each other's fields: a ring of several events requests IDENTIFIER, and every field
-    /// that any of the events requests.
-    ///
-    /// ```
-    /// use perf_event_open_sys::bindings;
-    /// use perfweave::Layout;
-    ///
-    /// let [ip, period, id] =
-    ///     [bindings::PERF_SAMPLE_IP, bindings::PERF_SAMPLE_PERIOD, bindings::PERF_SAMPLE_IDENTIFIER].map(u64::from);
-    /// let alone = Layout::new(ip | period, true, 0);
-    /// assert_eq!((alone.offset(ip), alone.offset(period)), (Some(8), Some(16)));
-    /// let shared = Layout::new(alone.sample_type() | id, true, 0);
-    /// assert_eq!((shared.offset(ip), shared.offset(bindings::PERF_SAMPLE_ADDR.into())), (Some(16), None));
-    /// ```
+    /// The offset of a field in samples, in bytes from the record's start, header included. `None` if the field was not
+    /// requested, and for fields after one of varying length, which have no fixed offset.
     #[inline]
-    pub const fn offset(&self, field: u64) -> Option<usize> {
+    pub(crate) fn offset(&self, field: u64) -> Option<usize> {
         if self.sample_type & field == 0 {
             return None;
         }
@@ -275,14 +256,8 @@ impl Layout {
     /// each ring.
     ///
     /// `None` if samples have no raw data, if they have other fields of varying length, which leave less, and for a BPF
-    /// ring buffer, where programs cannot output too much.
-    ///
-    /// ```
-    /// use perfweave::Layout;
-    ///
-    /// assert_eq!(Layout::RAW.largest_output(), Some(65_516));
-    /// assert_eq!(Layout::RING_BUFFER.largest_output(), None);
-    /// ```
+    /// ring buffer, where programs cannot output too much (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
     pub const fn largest_output(&self) -> Option<usize> {
         const VARYING: u64 = READ
             | CALLCHAIN
@@ -295,7 +270,7 @@ impl Layout {
             return None;
         }
         let fields = (self.sample_type & !RAW).count_ones() as usize;
-        Some((Header::LONGEST - Header::LEN) as usize - 8 * fields - size_of::<u32>())
+        Some((crate::ring::Header::LONGEST - crate::ring::Header::LEN) as usize - 8 * fields - size_of::<u32>())
     }
 
     /// Bytes of the smallest sample.

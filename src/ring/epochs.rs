@@ -39,7 +39,7 @@ unsafe impl Sync for EpochWords {}
 /// The low half is the depth: how many programs on that CPU have entered and not left. The high half is the generation:
 /// it grows each time that the depth falls to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Epoch(u64);
+struct Epoch(u64);
 
 /// One more generation, in a word.
 const GENERATION: u64 = 1 << 32;
@@ -47,14 +47,14 @@ const GENERATION: u64 = 1 << 32;
 impl Epoch {
     /// How many programs are inside.
     #[inline]
-    pub fn depth(self) -> u32 {
+    fn depth(self) -> u32 {
         self.0 as u32
     }
 
     /// Whether all programs that were inside when `before` was read have left: no program is inside now, or none was at
     /// some time in between.
     #[inline]
-    pub fn has_passed(self, before: Self) -> bool {
+    fn has_passed(self, before: Self) -> bool {
         self.depth() == 0 || self.0 / GENERATION != before.0 / GENERATION
     }
 }
@@ -113,7 +113,7 @@ impl EpochWords {
 
     /// Orders all earlier loads and clock readings before later loads.
     #[inline]
-    pub fn behind_clocks() {
+    fn behind_clocks() {
         #[cfg(all(target_arch = "x86_64", not(all(test, loom))))]
         // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
         unsafe {
@@ -132,8 +132,26 @@ impl EpochWords {
     /// # Panics
     /// If the CPU has none.
     #[inline]
-    pub fn load(&self, cpu: u32) -> Epoch {
+    fn load(&self, cpu: u32) -> Epoch {
         Epoch(words::load_epoch(self.word(cpu)))
+    }
+
+    /// Which CPUs have a program inside, with their words, behind all earlier loads and clock readings. They take the
+    /// place of what is in `inside`.
+    pub fn inside(&self, inside: &mut Vec<(u32, u64)>) {
+        Self::behind_clocks();
+        inside.clear();
+        let now = (0..self.len).map(|cpu| (cpu, self.load(cpu)));
+        // At depth 0 all that had entered have left.
+        inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0).map(|(cpu, Epoch(word))| (cpu, word)));
+    }
+
+    /// Of CPUs with a program inside, keeps those whose programs have not all left since, as far as is known. Returns
+    /// whether there are any.
+    #[inline]
+    pub fn still_inside(&self, inside: &mut Vec<(u32, u64)>) -> bool {
+        inside.retain(|(cpu, before)| !self.load(*cpu).has_passed(Epoch(*before)));
+        !inside.is_empty()
     }
 
     /// The writers' half, for `sim`: a program begins.

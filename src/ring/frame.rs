@@ -4,6 +4,7 @@
 ///
 /// Sizes and positions are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 #[non_exhaustive]
 pub enum Fault {
     /// `data_head` is further from `data_tail` than the length of the ring, or moved backwards. The reader goes on at
@@ -28,7 +29,7 @@ pub enum Fault {
         room: u64,
     },
     /// A sample's `raw_size` goes past the end of its record. BPF output of more bytes than
-    /// [`Layout::largest_output`](crate::Layout::largest_output) looks like this: its header's 16-bit size is cut short.
+    /// `Layout::largest_output` looks like this: its header's 16-bit size is cut short.
     /// It may have overwritten bytes of earlier records too.
     #[error("raw data of {raw_size} bytes in {room} bytes of record")]
     Raw {

@@ -22,7 +22,7 @@
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.
 //! - **I5** A lawful kernel does not write between the stored tail and the head. (One that breaks this, as BPF output
-//!   of more than [`Layout::largest_output`](crate::Layout::largest_output) does, garbles bytes; it cannot move a bound,
+//!   of more than `Layout::largest_output` does, garbles bytes; it cannot move a bound,
 //!   because of I4.)
 //! - **I9** A ring that is written backwards, over the oldest records, is read only while its output is paused and
 //!   after a grace period that began after the pause: no writer is inside. Bytes are lent until [`Ring::thaw`] only.
@@ -42,7 +42,7 @@ pub(crate) use consumer::framing::{Framing, Properties, RingKind, with_framing};
 pub(crate) use consumer::perf::Perf;
 pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use consumer::ring_buffer::RingBuffer;
-pub use epochs::{Epoch, EpochWords};
+pub use epochs::EpochWords;
 pub use frame::Fault;
 pub(crate) use frame::Header;
 pub(crate) use memory::KernelHalf;

@@ -46,7 +46,7 @@ pub(super) fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
 }
 
 /// The attribute of an event that writes records of these kinds, and no samples.
-pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr, Error> {
+pub(super) fn records(kinds: &[u32]) -> Result<perf_event_attr, Error> {
     let refused = |kind: &str| {
         let message = format!("records {kind} are no records that can be asked for");
         Error::new(ErrorKind::InvalidInput, message)
@@ -73,7 +73,6 @@ pub(super) fn records(kinds: &[u32], build_ids: bool) -> Result<perf_event_attr,
             other => return Err(refused(&kind_text(other))),
         }
     }
-    attr.set_build_id(build_ids.into());
     if has_records(&attr) { Ok(attr) } else { Err(refused("of no kind")) }
 }
 

@@ -29,10 +29,8 @@ pub struct EventSpec {
     /// A filter for the kernel (`PERF_EVENT_IOC_SET_FILTER`): it writes only records that pass.
     pub filter: Option<CString>,
     /// What helps if the kernel refuses the event with this error, and nothing general is the reason, such as a missing
-    /// privilege or a limit.
-    pub cure: Option<fn(&Self, &io::Error) -> Option<String>>,
-    /// What helps if the kernel refuses the filter as it is (`EINVAL`).
-    pub filter_cure: Option<fn(&Self) -> String>,
+    /// privilege or a limit. Without an error: what helps if it takes the event and refuses the filter as it is.
+    pub cure: Option<fn(&Self, Option<&io::Error>) -> Option<String>>,
     /// Where BPF programs find it.
     pub(super) map: Option<EventMap>,
 }

@@ -66,7 +66,7 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     rings.sources = plan.events.iter().map(EventSpec::source).collect();
     rings.traced_threads = plan.target.threads()?;
     (rings.cpu_rings, hotplug.watched) = opened.into_iter().unzip();
-    if rings.is_empty() {
+    if rings.cpu_rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
         let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
         return Err(Error::new(ErrorKind::NotFound, message));

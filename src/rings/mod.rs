@@ -38,7 +38,7 @@ use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Records, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
 use crate::rings::control::Control;
-use crate::rings::opener::{Adopted, Opener, Pause};
+use crate::rings::opener::{Adopted, Opener};
 use crate::rings::options::RingOptions;
 use crate::rings::recording::Recorded;
 use crate::rings::spill::Copies;
@@ -199,12 +199,6 @@ impl Rings {
         self.traced_threads.as_deref()
     }
 
-    /// Whether this process was forked from the one that made the rings. It does not have their memory, and calls give
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
-    pub fn is_forked(&self) -> bool {
-        self.control.is_forked()
-    }
-
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
         // Another program may still write into its ring.
@@ -239,12 +233,6 @@ impl Rings {
     /// next.
     pub fn skipped(&self) -> &[Error] {
         &self.skipped
-    }
-
-    /// The first event that is not BPF output, for a [`Proof`](crate::Proof) of what programs write. `None` if there is
-    /// none, or if the writers are not known.
-    pub fn others(&self) -> Option<&str> {
-        self.sources.iter().find(|source| !event_attr::is_bpf_output(&source.attr)).map(Source::name)
     }
 
     /// The BPF programs of anybody that are attached to the tracepoints of these rings at this moment. Each is an
@@ -324,17 +312,12 @@ impl Rings {
     }
 
     /// How many rings there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.cpu_rings.len()
     }
 
-    /// Whether there are no rings.
-    pub fn is_empty(&self) -> bool {
-        self.cpu_rings.is_empty()
-    }
-
-    /// The CPUs that have a ring.
-    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+    /// The CPU of each ring. A CPU may have several.
+    pub fn cpus(&self) -> impl ExactSizeIterator<Item = u32> {
         self.cpu_rings.iter().map(|cpu_ring| cpu_ring.origin.cpu)
     }
 
@@ -367,14 +350,8 @@ impl Rings {
         self.cpu_rings.iter().any(|cpu_ring| property(cpu_ring.ring.properties()))
     }
 
-    /// The first ring that does not show which programs are inside a reservation, for a [`Proof`](crate::Proof): its CPU,
-    /// and what its kind is called. `None` if all are BPF ring buffers.
-    pub fn without_reservations(&self) -> Option<(u32, &'static str)> {
-        let ring = self.cpu_rings.iter().find(|cpu_ring| !cpu_ring.ring.properties().reserves);
-        ring.map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.properties().name))
-    }
-
-    /// Sets the clock that stamps the records, if it is not known: simulated rings have none.
+    /// Sets the clock that stamps the records: simulated rings have none (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
     pub fn on_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
@@ -412,20 +389,10 @@ impl Rings {
         self.started
     }
 
-    /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
-    ///
-    /// # Errors
-    /// As [`Handle::pause`](crate::Handle::pause).
-    pub fn pause(&self, how: Pause) -> Result<(), Error> {
-        self.control.pause(how)
-    }
-
-    /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.
-    ///
-    /// # Errors
-    /// As [`Handle::resume`](crate::Handle::resume).
-    pub fn resume(&self) -> Result<(), Error> {
-        self.control.resume()
+    /// The handle of a reader of these rings, before there is one (feature `test-util`).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn handle(&self) -> control::Handle {
+        control::Handle(Arc::clone(&self.control))
     }
 
     /// The memory of a CPU's ring, for your own way of reading it. The first ring, where a CPU has several.

@@ -177,10 +177,12 @@ fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, pids: usize) -> Result<Option<O
 
 /// Sets the filter of an open event, if it has one.
 fn set_filter(opened: BorrowedFd<'_>, event: &EventSpec) -> Result<(), Error> {
-    let EventSpec { name, filter: Some(filter), filter_cure, .. } = event else { return Ok(()) };
+    let EventSpec { name, filter: Some(filter), cure, .. } = event else { return Ok(()) };
     perf::set_filter(opened, filter).map_err(|errno| {
         let (kind, hint) = match errno.raw_os_error() {
-            Some(libc::EINVAL) => (ErrorKind::InvalidInput, filter_cure.map(|cure| cure(event)).unwrap_or_default()),
+            Some(libc::EINVAL) => {
+                (ErrorKind::InvalidInput, cure.and_then(|cure| cure(event, None)).unwrap_or_default())
+            }
             _ => (ErrorKind::of(&errno), String::new()),
         };
         let message = format!("{name}: cannot filter by \"{}\"", filter.to_string_lossy());

@@ -138,8 +138,8 @@ impl RingOptions {
     /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], even
     /// by different descriptors or paths.
     ///
-    /// A program may output 65,508 bytes at once, and 65,500 if other events share the rings: see
-    /// [`Layout::largest_output`](crate::Layout::largest_output). More breaks the ring.
+    /// A program may output 65,508 bytes at once, and 65,500 if other events share the rings. More breaks the ring
+    /// ([hostile rings](crate#hostile-rings)).
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         let name = "BPF output";
         let map = map.as_fd().try_clone_to_owned().map_err(event_map::unusable);
@@ -185,18 +185,9 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = u32>) -> Self {
-        self.kinds(&kinds.into_iter().collect::<Vec<_>>(), false)
-    }
-
-    /// [`RingOptions::records`] of `PERF_RECORD_MMAP2` whose files are named by their build id instead of device and
-    /// inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
-    pub fn build_ids(self) -> Self {
-        self.kinds(&[bindings::PERF_RECORD_MMAP2], true)
-    }
-
-    fn kinds(self, kinds: &[u32], build_ids: bool) -> Self {
+        let kinds: Vec<u32> = kinds.into_iter().collect();
         let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {}", kind_text(*kind)));
-        self.add(event_attr::records(kinds, build_ids).map(|attr| vec![EventSpec::new(name, attr)]))
+        self.add(event_attr::records(&kinds).map(|attr| vec![EventSpec::new(name, attr)]))
     }
 
     /// Has the kernel record more with each sample: bits of `sample_type` by the header's names, such as

@@ -6,7 +6,6 @@ use crate::record::{Layout, Origin, Sources};
 use crate::ring::{Bytes, KernelHalf, Ring};
 use crate::rings::{CpuRing, Rings, Source};
 use crate::sys::{machine, memory, perf};
-use perf_event_open_sys::bindings;
 use std::any::Any;
 use std::io;
 
@@ -19,9 +18,8 @@ use std::io;
 /// ```
 /// use perfweave::{Clock, Layout, Order, Reader, Recording};
 ///
-/// // What a file of some format says: the events of two CPUs, each with its time, and how many were lost before it.
-/// let file: [(u32, &[(u64, u64, &[u8])]); 2] =
-///     [(0, &[(10, 0, b"first"), (30, 2, b"third")]), (1, &[(20, 0, b"second")])];
+/// // What a file of some format says: the events of two CPUs, each with its time.
+/// let file: [(u32, &[(u64, &[u8])]); 2] = [(0, &[(10, b"first"), (30, b"third")]), (1, &[(20, b"second")])];
 ///
 /// // Samples with the time and raw data: PERF_SAMPLE_TIME | PERF_SAMPLE_RAW. The other records end with the time.
 /// let layout = Layout::new(1 << 2 | 1 << 10, true, 0);
@@ -41,10 +39,7 @@ use std::io;
 /// recording.event("letters", &[], None);
 /// for (cpu, events) in file {
 ///     let ring = recording.ring(cpu, layout, [], 1024)?;
-///     for (time, lost, data) in events {
-///         if *lost > 0 {
-///             recording.lost(ring, *lost)?;
-///         }
+///     for (time, data) in events {
 ///         recording.write(ring, &sample(*time, data))?;
 ///     }
 /// }
@@ -52,18 +47,9 @@ use std::io;
 /// let mut reader = Reader::new(recording.build(), Order::new())?;
 /// let mut read = Vec::new();
 /// while let Some(event) = reader.next()? {
-///     let lost = event.item().lost().map(|lost| lost.count);
-///     read.push((event.key(), event.cpu(), lost, event.record().and_then(|record| record.source())));
+///     read.push((event.key(), event.cpu(), event.record().and_then(|record| record.source())));
 /// }
-/// assert_eq!(
-///     read,
-///     [
-///         (Some(10), Some(0), None, Some(0)),
-///         (Some(20), Some(1), None, Some(0)),
-///         (Some(30), Some(0), Some(2), None),
-///         (Some(30), Some(0), None, Some(0)),
-///     ]
-/// );
+/// assert_eq!(read, [(Some(10), Some(0), Some(0)), (Some(20), Some(1), Some(0)), (Some(30), Some(0), Some(0))]);
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
@@ -71,7 +57,8 @@ use std::io;
 ///
 /// A recording is complete, because nothing more is written into it. So no hold rule waits, every event with a key is
 /// proven, and the stream ends ([`Ended::Recording`](crate::Ended::Recording)). The records of one ring may be out of
-/// order. Bytes that cannot be a record are [`Damage`](crate::Damage).
+/// order. A `PERF_RECORD_LOST` is a loss, with the place of the record that follows it. Bytes that cannot be a record are
+/// [`Damage`](crate::Damage).
 ///
 /// # Memory
 ///
@@ -226,28 +213,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Appends a loss to a ring: so many records were dropped behind the record before it. It takes 24 bytes and
-    /// [`Layout::trailer_len`] of the ring. As from a kernel, it is reported with the record that follows; its own
-    /// event is not known.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the ring has no room for it.
-    ///
-    /// # Panics
-    /// If there is no such ring.
-    pub fn lost(&mut self, ring: usize, count: u64) -> Result<(), Error> {
-        // Header, id, count, and `struct sample_id`. The merge takes the place and the time of what follows.
-        let len = 24 + self.parts[ring].layout.trailer_len();
-        let mut record = Vec::with_capacity(len);
-        record.extend(bindings::PERF_RECORD_LOST.to_ne_bytes());
-        record.extend([0, len as u16].iter().flat_map(|half| half.to_ne_bytes()));
-        record.extend([0, count].iter().flat_map(|word| word.to_ne_bytes()));
-        record.resize(len, 0);
-        self.write(ring, &record)
-    }
-
     /// Takes the count of all records that were dropped in the whole recording, wherever that was. It includes those
-    /// that [`Recording::lost`] and LOST records tell, and each is counted once: what they do not tell is lost in
+    /// that LOST records tell, and each is counted once: what they do not tell is lost in
     /// [`Status::machine`](crate::Status::machine), and no event, because it has no place.
     pub fn lost_in_all(&mut self, count: u64) {
         self.recorded.lost = count;

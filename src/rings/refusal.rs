@@ -77,7 +77,7 @@ fn of_clock(event: &EventSpec, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Opt
 
 /// What helps otherwise.
 fn of_call(errno: &io::Error, event: &EventSpec, fds: usize) -> String {
-    let cured = || event.cure.and_then(|cure| cure(event, errno));
+    let cured = || event.cure.and_then(|cure| cure(event, Some(errno)));
     match errno.raw_os_error() {
         Some(raw @ (libc::EACCES | libc::EPERM | libc::ENOSYS)) => match (denial(raw), raw) {
             (Denial::Filter { capable: false }, libc::EACCES | libc::EPERM) => {

@@ -192,7 +192,7 @@ impl Kernel {
     /// writer and never ended it.
     pub fn fence(&self) -> Fence {
         let kernel = self.clone();
-        Fence::custom(move || kernel.grace().wait())
+        Fence::by(move || kernel.grace().wait())
     }
 
     /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`].

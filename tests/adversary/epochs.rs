@@ -57,7 +57,7 @@ fn every_mistake_with_epochs_is_seen() {
         let Some(caught) = caught_inside(epochs, Some(keeping), (libc::SYS_getsid, load::getsid), late) else { return };
         println!("{keeping:?}: {} late of {}", caught.iter().filter(|both| is_late(both)).count(), caught.len());
     }
-    let unlooked = |_: &Map| Hold::Fence(Fence::custom(|| Ok(())));
+    let unlooked = |_: &Map| Hold::Fence(Fence::by(|| Ok(())));
     let _ = caught_inside(unlooked, Some(Keeping::Rightly), (libc::SYS_getsid, load::getsid), late);
 }
 

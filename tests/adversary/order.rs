@@ -37,9 +37,11 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
             continue;
         }
         let rings = Rings::options().bpf_output(&events).open().unwrap();
-        let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
+        let hold = Hold::Fence(fence);
+        let rule = hold.to_string();
+        let mut reader = Reader::new(rings, Order::new().hold(hold)).unwrap();
         assert_eq!(reader.fence(), Some(name));
-        assert_eq!(reader.hold().to_string(), if name == "expedited" { name } else { "fence" });
+        assert_eq!(rule, if name == "expedited" { name } else { "fence" });
         for number in 0..300u64 {
             // On the CPUs in irregular order.
             let cpu = cpus[(number * number / 7) as usize % cpus.len()];

@@ -2,7 +2,7 @@
 
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence};
+use perfweave::{Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_proofs::Barrier;
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
@@ -124,7 +124,7 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
     let Adversary { counter, failures, slow, quick, interrupt, .. } = adversary;
     let order = Order::new().key(Key::Payload(0)).hold(hold).most_held(0);
     let is_own = counter.is_by_cpu();
-    let order = if is_own { order.numbers(Sequence::u64(8).starting_at(0)) } else { order };
+    let order = if is_own { order.numbers(Key::Payload(8), Some(0)) } else { order };
     let mut reader = Reader::new(adversary.rings(), order).unwrap();
 
     let (mut outcome, mut largest) = (Outcome::default(), 0);

@@ -135,8 +135,8 @@ fn compare(layout: Layout, steps: &[Step]) -> Option<u64> {
                 }
             }
             Step::Pause(paused) => {
-                let rings = on_live.rings();
-                if paused { rings.pause(Pause::Output) } else { rings.resume() }.unwrap();
+                let live = on_live.rings().handle();
+                if paused { live.pause(Pause::Output) } else { live.resume() }.unwrap();
                 machine.pause(0, paused);
             }
         }

@@ -2,7 +2,7 @@
 //! each held record.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, Sequence, sim};
+use perfweave::{Certainty, Clock, Fence, Hold, Item, Key, Layout, Merge, Order, Rings, sim};
 use perfweave_proofs::Barrier;
 use perfweave_support::counting::{most, now};
 
@@ -235,7 +235,7 @@ fn miss_numbers(records: u64, bounds: &[usize]) {
     for (load, count) in LOADS {
         for &bound in bounds {
             for offset in [0, 8] {
-                let order = Order::new().numbers(Sequence::u64(offset)).most_held(bound);
+                let order = Order::new().numbers(Key::Payload(offset), None).most_held(bound);
                 let (written, yielded) = hold_up(records, order, 64 << 10, count, [bound, NOTED]);
                 assert_eq!(yielded, written, "{load}");
                 let hold = Hold::Dense { first: None, fence: Fence::Auto };
@@ -359,7 +359,7 @@ fn forged_records_in_a_row_are_within_the_bound() {
 
 #[test]
 fn forged_records_in_a_row_with_numbers_are_within_the_bound() {
-    hold_forged(100 << 10, "numbers of each CPU", 0, || Order::new().numbers(Sequence::u64(0)));
+    hold_forged(100 << 10, "numbers of each CPU", 0, || Order::new().numbers(Key::Payload(0), None));
     let dense = || Hold::Dense { first: None, fence: Fence::Auto };
     hold_forged(100 << 10, "numbers of the machine", 12 << 10, || Order::new().key(Key::Payload(0)).hold(dense()));
 }
@@ -379,7 +379,7 @@ fn numbers_that_are_missing_are_within_a_small_bound() {
 #[test]
 fn late_numbers_inside_a_gap_take_no_memory() {
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::None).numbers(Sequence::u64(0));
+    let order = Order::new().hold(Hold::None).numbers(Key::Payload(0), None);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let before = now();
     let (far, mut gaps) = (1u64 << 30, 0);

@@ -84,7 +84,7 @@ fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Hea
         said()
     );
     let rings = world.options().open().unwrap();
-    assert_eq!(rings.len(), world.cpus.len());
+    assert_eq!(rings.cpus().len(), world.cpus.len());
     assert!(world.cpus.iter().all(|cpu| world.emit(*cpu, 0) == 0), "{}", said());
 }
 
@@ -269,7 +269,7 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
     };
     let waited = supervised(judge, || {
         let ended = Arc::clone(&over);
-        let fence = Fence::custom(move || {
+        let fence = Fence::by(move || {
             threads::until("it was polled", || ended.load(Ordering::Relaxed));
             Ok(())
         });
@@ -355,7 +355,7 @@ fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
         gone.store(false, Ordering::Relaxed);
         threads::until("it is opened", || {
             assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none_or(is_untraced));
-            reader.rings().len() == world.cpus.len()
+            reader.rings().cpus().len() == world.cpus.len()
         });
         assert_eq!(world.emit(cpu, 7), 0);
         assert!(reader.next_timeout(threads::GUARD).unwrap().is_some());

@@ -436,7 +436,7 @@ fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
 /// A CPU that goes offline loses no record and delays no other CPU; when it is back, it writes into its old ring.
 fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
     let rings = Rings::options().bpf_output(events).tracepoint("syscalls:sys_enter_getegid").open().unwrap();
-    let both = rings.len();
+    let both = rings.cpus().len();
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     for round in 0..3 {
         for n in 0..10 {
@@ -456,7 +456,7 @@ fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
         }
         let expected: Vec<u64> = (0..10).flat_map(|n| [6000 + n, 7000 + n]).collect();
         assert_eq!(numbers(&mut reader, expected.len()), expected, "round {round}");
-        assert_eq!(reader.rings().len(), both, "it writes into the ring it had");
+        assert_eq!(reader.rings().cpus().len(), both, "it writes into the ring it had");
         // The other event in the ring is back too.
         assert_eq!(calls(&mut reader, cpu), 10, "sys_enter_getegid on CPU {cpu} after it came back");
     }
@@ -551,7 +551,7 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
     let open = || {
         let mut rings = Rings::empty(Clock::Monotonic);
         // SAFETY: one reader at a time.
-        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
         let barrier = Barrier::Interrupts { every: Duration::ZERO, isolated: true };
         Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::Fence(barrier.fence()))).unwrap()
     };

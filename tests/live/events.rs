@@ -474,7 +474,16 @@ fn each_kind_of_record_is_asked_for_by_itself() {
         };
         assert_eq!(rings.sources()[0].name(), format!("records {name}"));
     }
-    let Some(_) = kernel("have build ids", Rings::options().build_ids().open()) else { return };
+    // Mappings whose files are named by their build ids, by an attribute.
+    let mut attr = bindings::perf_event_attr {
+        type_: bindings::PERF_TYPE_SOFTWARE,
+        config: bindings::PERF_COUNT_SW_DUMMY.into(),
+        ..Default::default()
+    };
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_build_id(1);
+    let Some(_) = kernel("have build ids", Rings::options().event(&attr).open()) else { return };
     for kinds in [&[bindings::PERF_RECORD_SAMPLE][..], &[bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_LOST], &[]] {
         let error = Rings::options().records(kinds.iter().copied()).open().unwrap_err();
         assert_error!(error, InvalidInput, "are no records that can be asked for");

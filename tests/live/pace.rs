@@ -20,7 +20,7 @@ const WORTH_A_FENCE: u64 = 256;
 fn counted() -> (Fence, Arc<AtomicU64>) {
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
-    let fence = Fence::custom(move || {
+    let fence = Fence::by(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         Ok::<_, io::Error>(())
     });
@@ -112,7 +112,7 @@ fn a_ring_that_fills_up_does_not_wait_for_the_tick() {
 fn a_reader_sleeps_while_a_fence_is_under_way() {
     let (open, opened) = std::sync::mpsc::channel::<()>();
     let opened = std::sync::Mutex::new(opened);
-    let fence = Fence::custom(move || opened.lock().unwrap().recv().map_err(io::Error::other));
+    let fence = Fence::by(move || opened.lock().unwrap().recv().map_err(io::Error::other));
     let kernel = sim::Kernel::new(&[0]);
     let order = Order::new().hold(Hold::Fence(fence)).latency(Duration::from_secs(3600));
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
@@ -156,7 +156,7 @@ fn a_report_waits_for_no_tick() {
             if n % 2 == 0 {
                 reader.handle().flush().unwrap();
             } else {
-                reader.set_deadline(Some(Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             let flushed = loop {
                 match reader.next_timeout(MUCH_TOO_LONG).unwrap() {
@@ -168,7 +168,7 @@ fn a_report_waits_for_no_tick() {
             let deadline = (n % 2 == 1).then_some(Ended::Deadline { complete: true });
             assert_eq!((flushed, reader.ended()), (deadline.is_none(), deadline), "{hold}: it waits for a tick");
             assert_eq!(seen, 2, "{hold}");
-            reader.set_deadline(None).unwrap();
+            reader.handle().set_deadline(None).unwrap();
         }
     }
 }
@@ -265,7 +265,7 @@ fn a_small_ring_does_not_feed_itself() {
         let (writer, time) = (kernel.clone(), AtomicU64::new(2));
         let fences = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&fences);
-        let fence = Fence::custom(move || {
+        let fence = Fence::by(move || {
             counted.fetch_add(1, Ordering::SeqCst);
             for _ in 0..20 {
                 writer.emit(0, time.fetch_add(1, Ordering::Relaxed), &[0; 76]);

@@ -76,7 +76,7 @@ fn said(path: &Path, what: impl FnOnce(&Path) -> String + Send) -> Option<String
 }
 
 fn refused(opened: Result<Rings, Error>) -> String {
-    opened.map(|rings| rings.len()).unwrap_err().to_string()
+    opened.map(|rings| rings.cpus().len()).unwrap_err().to_string()
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn recordings_are_regular_files() {
     use perfweave_perf_data::{self as perf_data, Writer};
     let folder = Folder::new("recordings");
     let fifo = folder.fifo();
-    let read = |path: &Path| perf_data::open(path).map(|rings| rings.len()).unwrap_err().to_string();
+    let read = |path: &Path| perf_data::open(path).map(|rings| rings.cpus().len()).unwrap_err().to_string();
     let write =
         |path: &Path| Writer::create(path, &Rings::empty(Default::default())).map(drop).unwrap_err().to_string();
     for path in [fifo.as_path(), Path::new("/dev/zero"), Path::new("/dev/full")] {

@@ -347,7 +347,7 @@ fn each_kind_of_error_is_given() {
     let Some((map, echo)) = echo() else { return };
     let options = || Rings::options().bpf_output(&map).pages(1);
     let of = |options: RingOptions| options.open().map(drop).unwrap_err();
-    let custom = Fence::custom(|| Err(io::Error::from_raw_os_error(libc::EIO)));
+    let custom = Fence::by(|| Err(io::Error::from_raw_os_error(libc::EIO)));
     let degraded = || {
         let order = Order::new().hold(Hold::Fence(custom.clone()));
         let mut reader = Reader::new(options().open().unwrap(), order).unwrap();

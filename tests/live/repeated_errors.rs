@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(30);
 fn fails(times: u64) -> (Fence, Arc<AtomicU64>) {
     let tries = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&tries);
-    let fence = Fence::custom(move || match counted.fetch_add(1, Ordering::SeqCst) {
+    let fence = Fence::by(move || match counted.fetch_add(1, Ordering::SeqCst) {
         n if n >= times => Ok(()),
         n if n % 2 == 1 => panic!("a panic in the fence"),
         _ => Err(io::Error::from_raw_os_error(libc::EPERM)),
@@ -126,7 +126,7 @@ fn a_report_that_cannot_be_made_is_answered_with_the_failure() {
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
         kernel.emit(0, 5, b"held");
         if deadline {
-            reader.set_deadline(Some(Instant::now())).unwrap();
+            reader.handle().set_deadline(Some(Instant::now())).unwrap();
         } else {
             reader.handle().flush().unwrap();
         }

@@ -4,9 +4,7 @@
 use crate::reading;
 use crate::reading::{Given, number};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    ANY_CPU, Certainty, Clock, Ended, Fault, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence,
-};
+use perfweave::{ANY_CPU, Certainty, Clock, Ended, Fault, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_proofs::{Barrier, Epochs};
 use perfweave_support::bpf::{Map, Program, Query};
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
@@ -99,7 +97,7 @@ fn the_payload_names_the_cpu() {
     let program = program.unwrap();
     let mut rings = Rings::empty(Clock::Monotonic);
     // SAFETY: it has no other reader.
-    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER.cpu_at(20));
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER.cpu_at(20));
     let mut reader = Reader::new(rings, order(reserved())).unwrap();
     for cpu in load::online() {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
@@ -249,7 +247,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             if is_flush {
                 reader.handle().flush().unwrap();
             } else {
-                reader.set_deadline(Some(Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             incomplete(&mut reader, is_flush);
             assert_eq!(reader.status().reserved, Some(ANY_CPU));
@@ -257,7 +255,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
         });
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         assert_eq!(reading::numbers(&mut reader), (1..=12).collect::<Vec<_>>());
         // Committed before the other reserves: that other keeps its order from being proven.
         write(&program, 0, 13);
@@ -268,11 +266,11 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
             if is_flush {
                 reader.handle().flush().unwrap();
             } else {
-                reader.set_deadline(Some(Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             incomplete(&mut reader, is_flush);
             assert_eq!(reader.status().held, 1, "nothing leaves early");
-            reader.set_deadline(None).unwrap();
+            reader.handle().set_deadline(None).unwrap();
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
         });
@@ -372,13 +370,13 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
 
     let error = Reader::new(adopt(&map), Order::new().hold(reserved())).unwrap_err();
     assert_error!(error, InvalidInput, "name the field of the payload");
-    let error = Reader::new(adopt(&map), order(reserved()).numbers(Sequence::u64(8))).unwrap_err();
+    let error = Reader::new(adopt(&map), order(reserved()).numbers(Key::Payload(8), None)).unwrap_err();
     assert_error!(error, InvalidInput, "must name their CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
     assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
     // SAFETY: it has no other reader.
-    mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+    mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
     let error = Reader::new(mixed, order(reserved())).unwrap_err();
     assert_error!(error, Unsupported, "perf ring", "choose the default fence");
 
@@ -392,7 +390,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     // SAFETY: as above.
     rings.add(
         ANY_CPU,
-        unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(),
+        unsafe { Ring::adopt_ring_buffers(Map::ring_buffer(BYTES).unwrap()) }.unwrap().remove(0).1,
         Layout::RING_BUFFER,
     );
     assert_error!(
@@ -436,7 +434,7 @@ fn ring_buffers_and_perf_rings_are_merged() {
     let cpus = load::online();
     let mut rings = Rings::options().bpf_output(&events).open().unwrap();
     // SAFETY: it has no other reader.
-    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
     let mut reader = Reader::new(rings, order(Hold::FENCE)).unwrap();
     for n in 0..300 {
         write(if n % 3 == 0 { &program } else { &perf }, cpus[n as usize % cpus.len()], n);
@@ -458,12 +456,12 @@ fn flush_deadline_and_close() {
         (0..3).for_each(|n| write(&quiet, 0, n));
         assert_eq!(reading::numbers(&mut reader), [0, 1, 2]);
         (3..6).for_each(|n| write(&quiet, 0, n));
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
         for n in 3..6 {
             assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(n));
         }
         assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline { complete: true }));
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         reader.handle().close();
         assert_eq!(reading::ended(&mut reader), Some(Ended::Closed));
     }
@@ -551,9 +549,9 @@ fn batches_functions_and_drains() {
     }
     assert_eq!(numbers, expected);
     write_some();
-    reader.set_deadline(Some(Instant::now())).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
     numbers.clear();
-    reader.for_each(|event| numbers.push(number(&event))).unwrap();
+    numbers.extend(reader.batch(Duration::ZERO).unwrap().into_iter().flatten().map(|event| number(&event)));
     assert_eq!(numbers, expected);
     drop(reader);
 
@@ -630,8 +628,6 @@ fn a_descriptor_is_asked_for_once() {
     once(&words, &|fd| Epochs::open(fd).map(drop));
     once(&events, &|fd| Rings::options().bpf_output(fd).pages(1).open().map(drop));
     // SAFETY: it has no other reader.
-    once(&map, &|fd| unsafe { Ring::adopt_ring_buffer(fd) }.map(drop));
-    // SAFETY: as above.
     once(&map, &|fd| unsafe { Ring::adopt_ring_buffers(fd) }.map(drop));
 }
 
@@ -673,7 +669,7 @@ fn a_second_reader_is_noticed() {
     let mut faults = Vec::new();
     reading::all(&mut reader, |event| {
         if let Item::Damage(damage) = event.item() {
-            faults.push(damage.fault);
+            faults.push(damage.fault());
         }
     });
     assert!(matches!(faults[..], [Fault::Consumer { from: 16, to: 32 }]), "{faults:?}");
@@ -709,7 +705,7 @@ fn a_second_reader_is_noticed_by_one_that_gathers() {
                 Item::Damage(damage) => {
                     // Where the program has filled what was given back before this reader looks, the head is too far
                     // ahead for the ring.
-                    assert!(matches!(damage.fault, Fault::Consumer { .. } | Fault::Head { .. }), "{damage:?}");
+                    assert!(matches!(damage.fault(), Fault::Consumer { .. } | Fault::Head { .. }), "{damage:?}");
                     (faults, after) = (faults + 1, 0);
                 }
                 _ => after += 1,

@@ -282,7 +282,7 @@ fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     assert_error!(error, InvalidInput, "carry no time to order by");
 
     // A function may read the time.
-    for order in [Order::new(), Order::new().key(Key::with(|record| record.time()))] {
+    for order in [Order::new(), Order::new().key(Key::Fn(Box::new(|record| record.time())))] {
         let mut reader = Reader::new(open(&order), order).unwrap();
         assert_eq!(echo.run_with(load::online()[0], &[1]).unwrap(), 0);
         let event = reading::next(&mut reader);
@@ -454,7 +454,7 @@ fn several_events_share_a_ring_and_are_told_apart() {
             };
         }
         let Some(rings) = kernel("open several events", options.open()) else { return };
-        assert_eq!(rings.len(), load::online().len(), "one ring for each CPU, not for each event");
+        assert_eq!(rings.cpus().len(), load::online().len(), "one ring for each CPU, not for each event");
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         let load = load::Load::on(&[0], |_| std::hint::spin_loop());
         let mut seen = [0u32; 3];
@@ -667,7 +667,7 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
             let mut faults = Vec::new();
             let mut from_other = 0;
             reading::all(&mut reader, |event| match event.item() {
-                Item::Damage(damage) => faults.push(damage.fault),
+                Item::Damage(damage) => faults.push(damage.fault()),
                 Item::Record(record) if other != 0 && record.cpu() == other => {
                     assert_eq!(record.payload().unwrap().u64(0), Some(77));
                     from_other += 1;
@@ -718,7 +718,7 @@ fn forged_times_are_damage_and_others_keep_their_order() {
     let mut forgeries = 0;
     reading::all(&mut reader, |event| match event.item() {
         Item::Damage(damage) => {
-            forgeries += u32::from(matches!(damage.fault, Fault::Time { time, .. } if time == 1 << 63))
+            forgeries += u32::from(matches!(damage.fault(), Fault::Time { time, .. } if time == 1 << 63))
         }
         other => assert!(event.key().is_none_or(|key| key < 1 << 62), "{other:?}"),
     });

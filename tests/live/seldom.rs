@@ -3,7 +3,7 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup, sim,
+    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Wakeup, sim,
 };
 use perfweave_events::EventOptions;
 use perfweave_proofs::expedited;
@@ -252,7 +252,7 @@ fn small_things_answer_as_they_say() {
 
     // Numbers 1 and 3, and then 1 again.
     let kernel = sim::Kernel::new(&[4]);
-    let order = Order::new().hold(Hold::None).numbers(Sequence::u64(0));
+    let order = Order::new().hold(Hold::None).numbers(Key::Payload(0), None);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     for (time, number) in [(1, 1u64), (2, 3), (3, 1)] {
         kernel.emit(4, time, &number.to_ne_bytes());
@@ -292,7 +292,7 @@ fn everything_shows_itself() {
     let rings = sim::Kernel::new(&[0]).rings();
     shows("Rings", format!("{rings:?}"));
     shows("Merge", format!("{:?}", Merge::new(rings, Order::new()).unwrap()));
-    shows("GracePeriods", format!("{:?}", Fence::custom(|| Ok(())).open().unwrap()));
+    shows("GracePeriods", format!("{:?}", Fence::by(|| Ok(())).open().unwrap()));
 
     let backward = sim::Kernel::backward(&[0], 4096, Layout::RAW);
     shows("Recorder", format!("{:?}", backward.recorder().unwrap()));
@@ -303,16 +303,15 @@ fn everything_shows_itself() {
         (Fence::Membarrier, "Membarrier"),
         (Fence::Map, "Map"),
         (expedited(every), "Proof"),
-        (Fence::custom(|| Ok(())), "Proof"),
+        (Fence::by(|| Ok(())), "Proof"),
     ] {
         shows(shown, format!("{fence:?}"));
     }
-    for (key, shown) in [(Key::Time, "Time"), (Key::Payload(8), "Payload(8)"), (Key::with(|_| None), "Fn")] {
+    for (key, shown) in [(Key::Time, "Time"), (Key::Payload(8), "Payload(8)"), (Key::Fn(Box::new(|_| None)), "Fn")] {
         shows(shown, format!("{key:?}"));
     }
-    shows("Sequence {", format!("{:?} {:?}", Sequence::u64(4), Sequence::with(|_| None)));
     let Some((events, _)) = echo() else { return };
-    assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
+    assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().cpus().len());
     shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));
 }
 

@@ -181,7 +181,7 @@ fn lending_batch_and_owning_give_the_same() {
         numbers.len() >= 140
     });
     threads::until("the rest", || {
-        reader.for_each(|event| numbers.push(number(&event))).unwrap();
+        numbers.extend(reader.batch(Duration::ZERO).unwrap().into_iter().flatten().map(|event| number(&event)));
         numbers.len() >= 160
     });
     assert_eq!(numbers, (0..160).collect::<Vec<_>>());
@@ -214,11 +214,11 @@ fn panics_leave_the_rings_in_order() {
     let bomb = Arc::new(AtomicBool::new(true));
     let key = {
         let bomb = Arc::clone(&bomb);
-        perfweave::Key::with(move |record| {
+        perfweave::Key::Fn(Box::new(move |record| {
             let number = record.payload()?.u64(0)?;
             assert!(number != 3 || !bomb.load(Ordering::Relaxed), "the key function panics");
             Some(number)
-        })
+        }))
     };
     let mut reader = Reader::new(rings, Order::new().key(key).hold(Hold::None)).unwrap();
     for number in 1..=5 {

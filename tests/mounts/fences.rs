@@ -35,8 +35,7 @@ fn wait_here(fence: &Fence, grace: &mut GracePeriods) {
 fn grace_periods_are_waited_for_from_any_thread() {
     fn is_send<T: Send>(_: &T) {}
     let Some(_) = kernel("unmount for a fence", expedited(Duration::from_millis(1)).open()) else { return };
-    for fence in
-        [Fence::Auto, Fence::Membarrier, Fence::Map, expedited(Duration::from_millis(1)), Fence::custom(|| Ok(()))]
+    for fence in [Fence::Auto, Fence::Membarrier, Fence::Map, expedited(Duration::from_millis(1)), Fence::by(|| Ok(()))]
     {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
@@ -72,7 +71,7 @@ fn grace_periods_are_waited_for_from_any_thread() {
 fn grace_periods_that_fail_say_so_once() {
     let calls = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&calls);
-    let fence = Fence::custom(move || match counted.fetch_add(1, Ordering::Relaxed) {
+    let fence = Fence::by(move || match counted.fetch_add(1, Ordering::Relaxed) {
         0 => Err(std::io::Error::from_raw_os_error(libc::EIO)),
         1 => panic!("a panic in the fence"),
         _ => Ok(()),
@@ -129,7 +128,7 @@ fn a_forked_child_has_no_grace_periods() {
 fn a_forked_child_that_asks_for_grace_periods_is_told() {
     let (open, gate) = mpsc::channel::<()>();
     let gate = Mutex::new(gate);
-    let fence = Fence::custom(move || gate.lock().unwrap().recv_timeout(GUARD).map_err(std::io::Error::other));
+    let fence = Fence::by(move || gate.lock().unwrap().recv_timeout(GUARD).map_err(std::io::Error::other));
     let mut grace = fence.open().unwrap();
     assert!(grace.begin());
     in_child(|| {

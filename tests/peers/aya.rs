@@ -5,7 +5,7 @@
 
 use crate::reading;
 use crate::reading::{LONG, number};
-use perfweave::{Event, Hold, Item, Layout, Merge, Order, Pause, Reader, Rings, sim};
+use perfweave::{Hold, Item, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{assert_error, echo, foreign, kernel, load};
 use std::ops::ControlFlow;
@@ -40,7 +40,7 @@ fn drained(rings: &mut Rings) -> Vec<u64> {
 /// All events that a reader can give now.
 fn read(reader: &mut Reader) -> Vec<u64> {
     let mut numbers = Vec::new();
-    reader.for_each(|event| numbers.push(number(&event))).unwrap();
+    numbers.extend(reader.batch(Duration::ZERO).unwrap().into_iter().flatten().map(|event| number(&event)));
     numbers
 }
 
@@ -105,11 +105,11 @@ fn test_for_each_lost() {
 fn test_read_first_lost() {
     let Some((rings, _map, program)) = open() else { return };
     let mut reader = reader(rings);
-    reader.rings().pause(Pause::Output).unwrap();
+    reader.handle().pause(Pause::Output).unwrap();
     for _ in 0..1000 {
         assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOSPC);
     }
-    reader.rings().resume().unwrap();
+    reader.handle().resume().unwrap();
     write(&program, [2]);
     let event = reader.next_timeout(LONG).unwrap().unwrap();
     let Item::Lost(lost) = event.item() else { panic!("{event:?}") };
@@ -207,12 +207,13 @@ fn data_that_arrives_while_draining_is_there_for_the_next() {
     let mut reader = reader(rings);
     for round in 100..200 {
         let mut numbers = Vec::new();
-        let each = |event: Event<'_>| {
+        let all = reader.try_fold((), |(), event| {
             numbers.push(number(&event));
             write(&program, [next]);
             next += 1;
-        };
-        reader.for_each(each).unwrap();
+            ControlFlow::<()>::Continue(())
+        });
+        assert!(all.unwrap().is_continue());
         assert_eq!(numbers, (5 * round..5 * round + 5).collect::<Vec<_>>());
     }
     assert_eq!(reader.status().total().lost, 0);

@@ -95,7 +95,7 @@ fn test_perf_reader() {
         assert_eq!(number(&second.event()), 6);
         drop(second);
         let begin = Instant::now();
-        reader.set_deadline(Some(begin + millis(4))).unwrap();
+        reader.handle().set_deadline(Some(begin + millis(4))).unwrap();
         assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }));
         assert!(begin.elapsed() >= millis(4));
         assert_eq!(reader.status().total().lost, 0);
@@ -110,7 +110,7 @@ fn test_reader_set_deadline() {
         let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         let past = Instant::now() - Duration::from_secs(1);
-        reader.set_deadline(Some(past)).unwrap();
+        reader.handle().set_deadline(Some(past)).unwrap();
         for _ in 0..3 {
             assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
         }
@@ -120,13 +120,13 @@ fn test_reader_set_deadline() {
         assert_eq!(reader.ended(), Some(Ended::Deadline { complete: true }), "{hold}");
 
         let begin = Instant::now();
-        reader.set_deadline(Some(begin + millis(10))).unwrap();
+        reader.handle().set_deadline(Some(begin + millis(10))).unwrap();
         for _ in 0..2 {
             assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
             assert!(begin.elapsed() >= millis(10), "{hold}");
         }
         // None is never.
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         assert_nothing(&mut reader);
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         assert_eq!(next(&mut reader), 1);
@@ -142,7 +142,7 @@ fn test_reader_set_deadline_pending_events() {
         let rings = Rings::options().bpf_output(&map).pages(1).wakeup(Wakeup::Events(2)).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
         let pending = reader.next().unwrap().unwrap();
         assert_eq!(number(&pending.event()), 1, "{hold}");
         drop(pending);
@@ -150,7 +150,7 @@ fn test_reader_set_deadline_pending_events() {
         assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
         // The stream has ended, and goes on with another deadline.
         assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
         assert_eq!((reader.ended(), next(&mut reader)), (Some(Ended::Deadline { complete: true }), 2), "{hold}");
         assert_eq!(reader.ended(), None, "{hold}");
         assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
@@ -230,7 +230,7 @@ fn test_reader_flush_pending_events_of_dense_numbers() {
         }
         match report {
             "flush" => reader.handle().flush().unwrap(),
-            _ => reader.set_deadline(Some(Instant::now())).unwrap(),
+            _ => reader.handle().set_deadline(Some(Instant::now())).unwrap(),
         }
         assert_eq!(next(&mut reader), 0);
         assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
@@ -242,7 +242,7 @@ fn test_reader_flush_pending_events_of_dense_numbers() {
             assert!(is_flushed(&mut reader));
         } else {
             assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }));
-            reader.set_deadline(None).unwrap();
+            reader.handle().set_deadline(None).unwrap();
         }
         assert_eq!(next(&mut reader), 3, "{report}");
     }
@@ -440,7 +440,7 @@ fn test_perf_reader_close_by_dropping() {
 fn test_create_perf_event() {
     let Some((map, _)) = echo() else { return };
     let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).wakeup(Wakeup::Bytes(1)).open().unwrap();
-    assert_eq!((rings.len(), rings.fds().count()), (1, 1));
+    assert_eq!((rings.cpus().len(), rings.fds().count()), (1, 1));
 }
 
 /// TestReadRecord: a record of no known type is an IsUnknownEvent error. Theirs has then read its header only, and
@@ -627,7 +627,7 @@ fn test_read_without_wakeup() {
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         assert!(reader.status().accounts.iter().all(|account| account.size == foreign::page_size() as u64));
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
         assert_eq!(next(&mut reader), 1, "{hold}");
         assert_eq!(ended(&mut reader), Some(Ended::Deadline { complete: true }), "{hold}");
     }

@@ -101,8 +101,8 @@ fn a_forked_child_is_told_and_harms_nothing() {
                 is_forked(reader.next()),
                 is_forked(reader.next_timeout(LONG)),
                 is_forked(reader.batch(LONG)),
-                is_forked(reader.for_each(|_| ())),
-                is_forked(reader.set_deadline(None)),
+                is_forked(reader.try_fold((), |(), _| std::ops::ControlFlow::<(), ()>::Continue(()))),
+                is_forked(reader.handle().set_deadline(None)),
                 is_forked(reader.ledger()),
                 handle_is_forked(&handle),
             ]);
@@ -140,16 +140,14 @@ fn a_child_that_is_forked_between_two_events_reads_no_more() {
     let (mut seen, mut child) = (0, None);
     let handed = catch_unwind(AssertUnwindSafe(|| {
         while seen < 100 {
-            reader
-                .for_each(|event| {
-                    assert_eq!(number(&event), seen);
-                    seen += 1;
-                    if seen == 40 {
-                        // SAFETY: the child reads what it does not have, and the kernel ends it.
-                        child = Some(unsafe { fork() }.unwrap());
-                    }
-                })
-                .unwrap();
+            reader.batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| {
+                assert_eq!(number(&event), seen);
+                seen += 1;
+                if seen == 40 {
+                    // SAFETY: the child reads what it does not have, and the kernel ends it.
+                    child = Some(unsafe { fork() }.unwrap());
+                }
+            });
         }
     }));
     match child {
@@ -264,7 +262,10 @@ fn a_forked_child_may_drop_rings_and_recorders() {
     apart!();
     let Some((map, program)) = echo() else { return };
     let mut rings = Some(Rings::options().bpf_output(&map).pages(1).open().unwrap());
-    assert_eq!(in_child(|| rings.take().map_or(1, |rings| first_false(&[rings.len() == load::online().len()]))), 0);
+    assert_eq!(
+        in_child(|| rings.take().map_or(1, |rings| first_false(&[rings.cpus().len() == load::online().len()]))),
+        0
+    );
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     let mut numbers = Vec::new();
     let _ = rings.take().unwrap().drain(|event| {
@@ -294,9 +295,9 @@ fn a_forked_child_cannot_pause_its_parents_rings() {
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
     let code = in_child(|| {
         first_false(&[
-            is_forked(rings.pause(Pause::Slots)),
-            is_forked(rings.pause(Pause::Output)),
-            is_forked(rings.resume()),
+            is_forked(rings.handle().pause(Pause::Slots)),
+            is_forked(rings.handle().pause(Pause::Output)),
+            is_forked(rings.handle().resume()),
         ])
     });
     assert_eq!(code, 0);
@@ -313,7 +314,7 @@ fn a_forked_child_harms_no_ring_buffer() {
     let adopt = || {
         let mut rings = Rings::empty(Clock::Monotonic);
         // SAFETY: one reader at a time.
-        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffers(&map) }.unwrap().remove(0).1, Layout::RING_BUFFER);
         rings
     };
     let write = |n| assert_eq!(program.run_with(0, &[n]).unwrap(), 0);

@@ -211,7 +211,7 @@ fn test_ringbuf_reader() {
         let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(page())) else { return };
         let mut reader = Reader::new(
             adopt([&map]),
-            Order::new().key(Key::with(|record| Some(record.payload()?.len() as u64))).hold(reserved()),
+            Order::new().key(Key::Fn(Box::new(|record| Some(record.payload()?.len() as u64)))).hold(reserved()),
         )
         .unwrap();
         assert_eq!(reader.rings().raw(ANY_CPU).unwrap().size as u32, page());
@@ -273,7 +273,7 @@ fn test_reader_no_wakeup() {
         let mut reader = reader(&samples.map, hold);
         samples.trigger();
         assert_eq!(ask(&samples.map, Query::Available), 120);
-        reader.set_deadline(Some(Instant::now() - Duration::from_secs(1))).unwrap();
+        reader.handle().set_deadline(Some(Instant::now() - Duration::from_secs(1))).unwrap();
         for expected in [333, 777] {
             assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(expected));
         }

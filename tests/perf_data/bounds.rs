@@ -3,7 +3,7 @@
 use crate::memory;
 use crate::perf::{File, drain};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Fence, Hold, Item, Key, Order, Reader, Record, Rings, Sequence, sim};
+use perfweave::{Certainty, Fence, Hold, Item, Key, Order, Reader, Record, Rings, sim};
 use perfweave_perf_data as perf_data;
 use quickcheck::QuickCheck;
 use std::fs;
@@ -124,7 +124,7 @@ fn any_recording_under_any_bound() {
             match kind % 4 {
                 0 => order.key(Key::Payload(0)).hold(Hold::Dense { first: None, fence: Fence::Auto }),
                 1 => order.key(Key::Payload(0)),
-                2 => order.key(Key::with(number)).numbers(Sequence::u64(0)),
+                2 => order.key(Key::Fn(Box::new(number))).numbers(Key::Payload(0), None),
                 _ => order,
             }
         };

@@ -44,7 +44,7 @@ fn ours(path: &Path) -> Result<Vec<Sample>, String> {
     let names: Vec<_> =
         rings.sources().iter().map(|source| source.tracepoint().unwrap_or(source.name()).to_owned()).collect();
     let mut members = perf_data::Members::new(&rings);
-    if rings.is_empty() {
+    if rings.cpus().len() == 0 {
         return Ok(Vec::new());
     }
     let mut reader = Reader::new(rings, Order::new()).map_err(|why| why.to_string())?;

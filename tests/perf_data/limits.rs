@@ -142,7 +142,7 @@ fn a_limit_of_the_process_is_an_error_and_not_its_end() {
     const LIMIT: u64 = 64 << 20;
     let Some(path) = limited() else {
         let file = large(1500);
-        assert!(!perf_data::open(&file.0).unwrap().is_empty());
+        assert!(perf_data::open(&file.0).unwrap().cpus().len() > 0);
         return again("limits::a_limit_of_the_process_is_an_error_and_not_its_end", &file, Path::new(""));
     };
     limit_more(LIMIT);

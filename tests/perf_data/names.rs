@@ -114,7 +114,7 @@ fn what_runs_has_the_names_that_perf_gives_it() {
     let names = writer.names();
     assert!(names.processes > 3 && names.threads >= names.processes && names.mappings > 10, "{names:?}");
     assert!(names.kernel && names.build_ids > 2, "{names:?}: {:?}", writer.unnamed());
-    reader.set_deadline(Some(Instant::now() + Duration::from_secs(3))).unwrap();
+    reader.handle().set_deadline(Some(Instant::now() + Duration::from_secs(3))).unwrap();
     while let Some(event) = reader.next().unwrap() {
         writer.write(&event.event()).unwrap();
     }
@@ -273,7 +273,7 @@ fn a_recording_without_names_has_none() {
     let writer = perf_data::Writer::create_unnamed(&file.0, &rings).unwrap();
     assert_eq!(writer.names(), perf_data::Names::default());
     writer.finish().unwrap();
-    assert!(crate::perf::open(&file.0).is_empty());
+    assert!(crate::perf::open(&file.0).cpus().len() == 0);
     let Some(rings) = kernel("sample", options().open()) else { return };
     let writer = perf_data::Writer::create(&file.0, &rings).unwrap();
     assert!(writer.names().processes == 0 && writer.names().kernel && writer.unnamed().is_empty());

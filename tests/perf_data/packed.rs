@@ -84,7 +84,7 @@ fn read(bytes: &[u8]) -> (usize, Vec<Fault>) {
     let (mut samples, mut damage) = (0, Vec::new());
     drain(&mut Reader::new(open(&File::with(bytes).0), Order::new()).unwrap(), |event| match event.item() {
         Item::Record(record) => samples += usize::from(record.kind() == bindings::PERF_RECORD_SAMPLE),
-        Item::Damage(of) => damage.push(of.fault),
+        Item::Damage(of) => damage.push(of.fault()),
         _ => {}
     });
     (samples, damage)

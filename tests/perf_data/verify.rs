@@ -1,7 +1,7 @@
 //! Certificates: what was recorded holds, and whatever is done to a recording is found where it was done.
 
 use crate::perf::{File, record};
-use perfweave::{Account, Certainty, Hold, Item, Key, Layout, Order, Reader, Sequence, sim};
+use perfweave::{Account, Certainty, Hold, Item, Key, Layout, Order, Reader, sim};
 use perfweave_perf_data::{self as perf_data, DoubtKind, Verdict, Writer, verify, verify_numbered};
 use std::fs;
 use std::io::Read;
@@ -228,21 +228,21 @@ fn missing_numbers_are_counted_by_both() {
             assert!(machine.emit(cpu, number + 10, &(number / 2).wrapping_sub(50).to_ne_bytes()));
         }
     }
-    let numbers = || Sequence::u64(0);
-    let order = Order::new().hold(machine.hold()).numbers(numbers());
+    let numbers = || Key::Payload(0);
+    let order = Order::new().hold(machine.hold()).numbers(numbers(), None);
     let reader = Reader::new(machine.rings(), order).unwrap();
     reader.handle().flush().unwrap();
-    let (file, told) = (File::new(), reader.rings().len());
+    let (file, told) = (File::new(), reader.rings().cpus().len());
     let writer = Writer::create(&file.0, reader.rings()).unwrap();
     let written = write(reader, writer, 20);
     assert_eq!((written.left_out, told), (4, 2), "a gap for each stretch of each CPU");
-    let found = verify_numbered(&file.0, &numbers()).unwrap();
+    let found = verify_numbered(&file.0, &numbers(), None).unwrap();
     assert!(found.holds(), "{:?}", found.doubts);
     assert_eq!((found.found.missing, found.claims.unwrap().missing), (10, 10));
     assert_eq!(found.cpus.iter().map(|found| found.missing).collect::<Vec<_>>(), [5, 5]);
     // Others than the stream had are not those that it told.
-    let other = Sequence::with(|record| record.time().map(|time| 2 * time));
-    assert_eq!(kinds(&verify_numbered(&file.0, &other).unwrap()), [DoubtKind::Counts]);
+    let other = Key::Fn(Box::new(|record| record.time().map(|time| 2 * time)));
+    assert_eq!(kinds(&verify_numbered(&file.0, &other, None).unwrap()), [DoubtKind::Counts]);
 }
 
 /// Who recorded without numbers was told of no gap, and so there is nothing to compare.
@@ -260,16 +260,16 @@ fn numbers_that_the_recorder_did_not_have_are_counted_and_not_compared() {
         write(reader, writer, u64::MAX);
         file
     };
-    let numbers = || Sequence::u64(0);
+    let numbers = || Key::Payload(0);
     let file = recorded(Order::new());
-    let found = verify_numbered(&file.0, &numbers()).unwrap();
+    let found = verify_numbered(&file.0, &numbers(), None).unwrap();
     assert!(found.holds() && !found.claims.unwrap().numbers, "{:?}", found.doubts);
     assert_eq!((found.found.missing, found.claims.unwrap().missing), (6, 0));
     // Who had some was told of no gap because there was none, and the ledger says that.
-    let file = recorded(Order::new().numbers(Sequence::with(|_| None)));
+    let file = recorded(Order::new().numbers(Key::Fn(Box::new(|_| None)), None));
     let found = verify(&file.0).unwrap();
     assert!(found.holds() && found.claims.unwrap().numbers, "{:?}", found.doubts);
-    assert_eq!(kinds(&verify_numbered(&file.0, &numbers()).unwrap()), [DoubtKind::Counts]);
+    assert_eq!(kinds(&verify_numbered(&file.0, &numbers(), None).unwrap()), [DoubtKind::Counts]);
 }
 
 /// The words of an error, without the file.

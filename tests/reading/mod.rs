@@ -22,7 +22,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// What is wrong with bytes that cannot be a record.
 pub(crate) fn fault(event: &Event<'_>) -> Option<Fault> {
-    if let Item::Damage(damage) = event.item() { Some(damage.fault) } else { None }
+    if let Item::Damage(damage) = event.item() { Some(damage.fault()) } else { None }
 }
 
 /// Waits for the next event.
@@ -187,7 +187,7 @@ impl Gate {
 
     pub(crate) fn fence(self: &Arc<Self>) -> Fence {
         let gate = Arc::clone(self);
-        Fence::custom(move || gate.pass())
+        Fence::by(move || gate.pass())
     }
 
     /// If a test fails, it opens no gate and its reader waits for the fence. This limits that wait.

@@ -100,7 +100,7 @@ fn losses_before_a_report_are_told_before_it() {
         if is_flush {
             reader.handle().flush().unwrap();
         } else {
-            reader.set_deadline(Some(Instant::now())).unwrap();
+            reader.handle().set_deadline(Some(Instant::now())).unwrap();
         }
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         kernel.emit(0, 30, b"newer, and a LOST record before it");
@@ -121,7 +121,7 @@ fn losses_before_a_report_are_told_before_it() {
             seen.push(said(event.event()));
         }
         assert_eq!(seen, ["5", "10", "3 lost after Some(10)"], "flush: {is_flush}");
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         seen.clear();
         reading::all(&mut reader, |event| seen.push(said(event)));
         assert_eq!(seen, ["30", "2 lost after Some(30)", "40"], "flush: {is_flush}");
@@ -154,7 +154,7 @@ fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
     for (kernel, hold, mut reader) in readers() {
         (1..=2).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
         let begin = Instant::now();
-        reader.set_deadline(Some(begin + Duration::from_millis(60))).unwrap();
+        reader.handle().set_deadline(Some(begin + Duration::from_millis(60))).unwrap();
         assert_eq!([next(&mut reader), next(&mut reader)], ["1", "2"], "{hold}");
         assert_eq!(next(&mut reader), "Deadline", "{hold}");
         assert!(begin.elapsed() >= Duration::from_millis(60), "{hold}");
@@ -162,12 +162,12 @@ fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
         kernel.emit(0, 3, b"newer");
         assert_eq!(next(&mut reader), "Deadline", "{hold}: it stays past");
         // The next deadline is past too: events before it come first.
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
         assert_eq!([next(&mut reader), next(&mut reader)], ["3", "Deadline"], "{hold}");
         kernel.emit(0, 4, b"newer than the second");
-        reader.set_deadline(Some(Instant::now() + LONG)).unwrap();
+        reader.handle().set_deadline(Some(Instant::now() + LONG)).unwrap();
         assert_eq!(next(&mut reader), "4", "{hold}");
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         assert_nothing(&mut reader);
     }
 }
@@ -179,13 +179,13 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
     const HOUR: Duration = Duration::from_secs(3600);
     type Instead = fn(&mut Reader);
     let instead: [(Instead, &[&str]); 5] = [
-        (|reader| reader.set_deadline(None).unwrap(), &["10", "20", "30"]),
-        (|reader| reader.set_deadline(Some(Instant::now() + HOUR)).unwrap(), &["10", "20", "30"]),
+        (|reader| reader.handle().set_deadline(None).unwrap(), &["10", "20", "30"]),
+        (|reader| reader.handle().set_deadline(Some(Instant::now() + HOUR)).unwrap(), &["10", "20", "30"]),
         // The later deadline is past too: its report comes after all events that were there when the reader noticed it.
-        (|reader| reader.set_deadline(Some(Instant::now())).unwrap(), &["10", "20", "30", "Deadline"]),
+        (|reader| reader.handle().set_deadline(Some(Instant::now())).unwrap(), &["10", "20", "30", "Deadline"]),
         (
             |reader| {
-                reader.set_deadline(None).unwrap();
+                reader.handle().set_deadline(None).unwrap();
                 reader.handle().flush().unwrap();
             },
             &["10", "20", "30", "Flushed"],
@@ -200,7 +200,7 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
             let mut reader = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap();
             kernel.begin(0, 10);
             kernel.emit(1, 20, b"waits for 10");
-            reader.set_deadline(Some(Instant::now())).unwrap();
+            reader.handle().set_deadline(Some(Instant::now())).unwrap();
             assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "the report is under way");
             kernel.emit(1, 30, b"newer");
             instead(&mut reader);
@@ -208,7 +208,7 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
             kernel.end(0);
             let seen: Vec<_> = expected.iter().map(|_| next(&mut reader)).collect();
             assert_eq!(seen, *expected, "{at}, epochs: {epochs}");
-            reader.set_deadline(None).unwrap();
+            reader.handle().set_deadline(None).unwrap();
             if expected.ends_with(&["Deadline"]) && !expected.contains(&"30") {
                 assert_eq!(next(&mut reader), "30", "the stream goes on");
             }
@@ -238,11 +238,11 @@ fn flushes_and_the_end_reach_every_way_to_read() {
 
     let expected = write_and_flush();
     let mut seen = Vec::new();
-    reader.for_each(|event| seen.push(word(event))).unwrap();
+    reader.batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| seen.push(word(event)));
     assert_eq!(seen, [expected.to_string()]);
-    reader.for_each(|event| seen.push(word(event))).unwrap();
+    reader.batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| seen.push(word(event)));
     assert_eq!(seen[1..], ["Flushed"]);
-    reader.for_each(|event| panic!("{event:?}")).unwrap();
+    reader.batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| panic!("{event:?}"));
 
     let expected = write_and_flush();
     let fold = |reader: &mut Reader| {
@@ -276,7 +276,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
         assert_eq!([next(&mut reader), next(&mut reader)], [&expected.to_string(), "Flushed"]);
         match end {
             "close" => handle.close(),
-            _ => reader.set_deadline(Some(Instant::now())).unwrap(),
+            _ => reader.handle().set_deadline(Some(Instant::now())).unwrap(),
         }
         assert_eq!(reader.ended(), None, "no end was requested");
         assert_eq!(ended(&mut reader), Some(why));
@@ -285,11 +285,11 @@ fn flushes_and_the_end_reach_every_way_to_read() {
         assert_eq!(ended(&mut reader), Some(why));
         assert!(reader.next_timeout(LONG).unwrap().is_none());
         assert!(reader.batch(LONG).unwrap().is_none());
-        reader.for_each(|event| panic!("{event:?}")).unwrap();
+        reader.batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| panic!("{event:?}"));
         assert_eq!(fold(&mut reader), "");
         assert_eq!(reader.ended(), Some(why));
         // With another deadline, or none, it goes on where it was.
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         let rest = if why == (Ended::Deadline { complete: true }) {
             [newer.to_string(), "Flushed".into()]
         } else {
@@ -306,7 +306,7 @@ fn nothing_comes_between_a_deadline_and_the_next() {
     let kernel = sim::Kernel::new(&[0, 1]);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
     kernel.emit(0, 1, b"");
-    reader.set_deadline(Some(Instant::now())).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
     assert_eq!([next(&mut reader), next(&mut reader)], ["1", "Deadline"]);
     // Its bytes are released, because the stream may go on much later.
     let raw = reader.rings().raw(0).unwrap();
@@ -323,7 +323,7 @@ fn nothing_comes_between_a_deadline_and_the_next() {
     }
     reader.handle().flush().unwrap();
     assert_eq!(next(&mut reader), "Deadline", "a flush does not move it");
-    reader.set_deadline(Some(Instant::now() + Duration::from_secs(3600))).unwrap();
+    reader.handle().set_deadline(Some(Instant::now() + Duration::from_secs(3600))).unwrap();
     let mut seen: Vec<_> = std::iter::from_fn(|| Some(next(&mut reader)).filter(|said| said != "Flushed")).collect();
     assert_eq!(reader.ended(), None);
     seen.retain(|said| said.parse::<u64>().is_ok());
@@ -363,9 +363,9 @@ fn pauses_reach_simulated_rings() {
 fn resuming_lets_output_into_every_ring() {
     let kernel = sim::Kernel::new(&[0, 3]);
     let rings = kernel.rings();
-    rings.pause(Pause::Output).unwrap();
+    rings.handle().pause(Pause::Output).unwrap();
     assert!(!kernel.emit(3, 1, b"") && !kernel.emit(0, 1, b""));
-    rings.resume().unwrap();
+    rings.handle().resume().unwrap();
     assert!(kernel.emit(3, 2, b"") && kernel.emit(0, 2, b""));
     assert_error!(rings.raw(1).err().unwrap(), NotFound, "CPU 1");
     assert_error!(rings.raw(70_000).err().unwrap(), NotFound, "no CPU 70000: this machine can have CPUs up to");
@@ -379,10 +379,10 @@ fn a_flush_survives_a_panic() {
     let bomb = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let key = {
         let bomb = std::sync::Arc::clone(&bomb);
-        Key::with(move |record| {
+        Key::Fn(Box::new(move |record| {
             assert!(!bomb.load(std::sync::atomic::Ordering::Relaxed), "the key function panics");
             record.time()
-        })
+        }))
     };
     let mut reader = Reader::new(kernel.rings(), Order::new().key(key).hold(Hold::None)).unwrap();
     kernel.emit(0, 1, b"");
@@ -621,7 +621,7 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_run() {
     let kernel = sim::Kernel::new(&[0]);
     let (end, ends) = mpsc::channel();
     let ends = Mutex::new(ends);
-    let fence = perfweave::Fence::custom(move || {
+    let fence = perfweave::Fence::by(move || {
         let _ = ends.lock().unwrap().recv();
         Ok(())
     });

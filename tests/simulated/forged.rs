@@ -53,7 +53,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
             Item::Lost(lost) => counts.push(lost.count),
             Item::Damage(damage) => {
                 assert_eq!(damage.bytes.len(), 32);
-                faults.push(damage.fault);
+                faults.push(damage.fault());
             }
             _ => records += 1,
         }
@@ -90,7 +90,7 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     let _ = rings.drain(|event| {
         match event.item() {
             Item::Lost(lost) => told.push(lost.count),
-            Item::Damage(damage) => assert_eq!(damage.fault, Fault::Lost { count: 6, most: 0 }),
+            Item::Damage(damage) => assert_eq!(damage.fault(), Fault::Lost { count: 6, most: 0 }),
             _ => told.push(0),
         }
         std::ops::ControlFlow::<()>::Continue(())
@@ -110,7 +110,7 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     let mut merge = reading::merged(recorder.freeze().unwrap());
     let (mut faults, mut told) = (Vec::new(), Vec::new());
     merge.batch().for_each(|event| match event.item() {
-        Item::Damage(damage) => faults.push(damage.fault),
+        Item::Damage(damage) => faults.push(damage.fault()),
         Item::Lost(lost) => told.push(lost.count),
         _ => {}
     });
@@ -269,7 +269,7 @@ fn live_forged_losses_do_not_reach_the_ledger() {
         forger.forge(&lost(count, 1));
         let (mut forgeries, mut told) = (0, 0);
         reading::all(&mut reader, |event| match event.item() {
-            Item::Damage(damage) => forgeries += u32::from(matches!(damage.fault, Fault::Lost { .. })),
+            Item::Damage(damage) => forgeries += u32::from(matches!(damage.fault(), Fault::Lost { .. })),
             Item::Lost(lost) => told += lost.count,
             _ => {}
         });
@@ -277,9 +277,9 @@ fn live_forged_losses_do_not_reach_the_ledger() {
         assert!(forgeries > 0 && told == 0 && ledger.total().lost == 0, "{forgeries} forged, {told} told: {ledger}");
         assert!(ledger.total().exact && !ledger.total().is_balanced(), "{ledger}");
         // Real ones.
-        reader.rings().pause(Pause::Output).unwrap();
+        reader.handle().pause(Pause::Output).unwrap();
         (0..7).for_each(|number| assert_eq!(forger.echo.run_with(0, &[number]).unwrap(), -libc::ENOSPC));
-        reader.rings().resume().unwrap();
+        reader.handle().resume().unwrap();
         reading::all(&mut reader, |event| told += event.item().lost().map_or(0, |lost| lost.count));
         assert_eq!((told, reader.ledger().unwrap().total().lost), (7, 7));
     }

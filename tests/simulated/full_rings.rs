@@ -2,7 +2,7 @@
 //! kernel drops is counted.
 
 use crate::{fence, reading, small};
-use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, Sequence, sim};
+use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, sim};
 use perfweave_support::{echo, load};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn rings_that_overflow_lose_no_proof() {
         let kernel = small(&[0, 1, 2], 4096);
         let gate = reading::Gate::new();
         let order = Order::new().hold(Hold::Fence(gate.fence())).most_held(most);
-        let order = order.numbers(Sequence::u64(0).starting_at(0));
+        let order = order.numbers(Key::Payload(0), Some(0));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
         let (mut numbers, mut written) = ([0u64; 3], Vec::new());
         for time in 1..=12_000u64 {
@@ -69,7 +69,7 @@ fn nothing_is_copied_out_of_rings_that_outlive_the_reader() {
         let mut rings = kernel.rings();
         let (buffer, ring) = sim::RingBuffer::new(4096);
         rings.add(1, ring, Layout::RING_BUFFER);
-        let order = Order::new().key(Key::with(|record| record.payload()?.u64(0)));
+        let order = Order::new().key(Key::Fn(Box::new(|record| record.payload()?.u64(0))));
         let order = if let Some(most) = most { order.most_held(most) } else { order };
         let mut merge = Merge::new(rings, order).unwrap();
         let inside = buffer.reserve(8).unwrap();
@@ -111,7 +111,7 @@ fn by_default_nothing_is_lost_while_a_fence_is_slow() {
     let gate = reading::Gate::new();
     let fence = {
         let (slow, grace) = [gate.fence(), Fence::Auto].map(|fence| Mutex::new(fence.open().unwrap())).into();
-        Fence::custom(move || {
+        Fence::by(move || {
             slow.lock().unwrap().wait()?;
             grace.lock().unwrap().wait()
         })
@@ -169,7 +169,7 @@ fn a_report_comes_after_all_that_full_rings_hold() {
     for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
         for more in [false, true] {
             let kernel = small(&[0, 1], 64 << 10);
-            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).most_held(most);
+            let order = Order::new().hold(Hold::Fence(Fence::by(|| Ok(())))).most_held(most);
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
             let mut time = 0;
             let mut write = |cpu| {
@@ -179,7 +179,7 @@ fn a_report_comes_after_all_that_full_rings_hold() {
             while write(0) > 0 {}
             let last = (0..2000).map(|_| write(1)).max().unwrap();
             if deadline {
-                reader.set_deadline(Some(std::time::Instant::now())).unwrap();
+                reader.handle().set_deadline(Some(std::time::Instant::now())).unwrap();
             } else {
                 reader.handle().flush().unwrap();
             }

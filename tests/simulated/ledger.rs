@@ -2,7 +2,7 @@
 //! each missing number is reported once, and no proven gap names a number that ever appears.
 
 use crate::{schedule, small};
-use perfweave::{Certainty, Event, Hold, Item, Key, Merge, Order, Pause, Sequence, sim};
+use perfweave::{Certainty, Event, Hold, Item, Key, Merge, Order, Pause, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
         };
         let order = Order::new().most_held(schedule.most_held);
         let order = match counted {
-            Counted::ByCpu => order.numbers(Sequence::u64(16).starting_at(first)),
+            Counted::ByCpu => order.numbers(Key::Payload(16), Some(first)),
             Counted::ByMachine => {
                 let hold = Hold::Dense { first: Some(first), fence: perfweave::Fence::Auto };
                 order.key(Key::Payload(16)).hold(hold)
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
             Step::Emit(cpu, len) => self.emit(self.cpu(cpu), len),
             Step::Burst(cpu, count) => (0..count).for_each(|_| self.emit(self.cpu(cpu), 0)),
             Step::Pause(output) => {
-                self.merge.rings().pause(if output { Pause::Output } else { Pause::Slots }).expect("a pause");
+                self.merge.rings().handle().pause(if output { Pause::Output } else { Pause::Slots }).expect("a pause");
                 self.detached |= !output;
             }
             Step::Resume => self.resume(),
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
     }
 
     fn resume(&mut self) {
-        self.merge.rings().resume().expect("no pause");
+        self.merge.rings().handle().resume().expect("no pause");
         self.detached = false;
     }
 
@@ -446,7 +446,7 @@ fn numbers_of_the_machine_balance() {
 #[test]
 fn a_number_that_was_dropped_behind_a_later_one_is_explained() {
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::None).numbers(Sequence::u64(0).starting_at(0));
+    let order = Order::new().hold(Hold::None).numbers(Key::Payload(0), Some(0));
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     kernel.begin(0, 1);
     assert!(kernel.emit(0, 2, &1u64.to_ne_bytes()));

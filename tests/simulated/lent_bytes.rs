@@ -204,7 +204,7 @@ fn nothing_changes_what_a_recorder_has_copied() {
     for seed in 0..100 {
         let mut numbers = Numbers(seed);
         let kernel = sim::Kernel::backward(&[0], 256, Layout::new(4 | 1024, true, 0));
-        let mut recorder: Recorder = kernel.recorder_with(&Fence::custom(|| Ok(()))).unwrap();
+        let mut recorder: Recorder = kernel.recorder_with(&Fence::by(|| Ok(()))).unwrap();
         let mut inside = 0;
         for _ in 0..20 {
             for _ in 0..numbers.below(6) {

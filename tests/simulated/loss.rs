@@ -7,7 +7,7 @@ use crate::{fence, small};
 use perf_event_open_sys::bindings;
 use perfweave::{
     AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record,
-    Sequence, sim,
+    sim,
 };
 use perfweave_support::threads;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn merge(kernel: &sim::Kernel, order: Order) -> Merge {
 /// One CPU whose records have its own numbers.
 fn own_numbers() -> (sim::Kernel, Merge) {
     let kernel = sim::Kernel::new(&[0]);
-    let merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
+    let merge = merge(&kernel, Order::new().numbers(Key::Payload(0), None));
     (kernel, merge)
 }
 
@@ -79,7 +79,7 @@ fn missing(merge: &Merge, ring_index: usize) -> u64 {
 fn a_cpus_own_numbers_go_over_the_end_and_their_gaps_too() {
     let max = u64::MAX;
     let kernel = sim::Kernel::new(&[0, 9]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(1)));
+    let mut merge = merge(&kernel, Order::new().numbers(Key::Payload(1), None));
     let write = |cpu, time, number| {
         let payload = [&[0xee], &bytes(number)[..]].concat();
         assert!(kernel.emit(cpu, time, &payload));
@@ -122,8 +122,8 @@ fn a_cpus_own_numbers_go_over_the_end_and_their_gaps_too() {
 #[test]
 fn counting_begins_where_it_is_said_to() {
     let kernel = sim::Kernel::new(&[0]);
-    let numbers = Sequence::with(|record| record.payload()?.u64(0)).starting_at(50);
-    let mut merge = merge(&kernel, Order::new().numbers(numbers));
+    let numbers = Key::Fn(Box::new(|record| record.payload()?.u64(0)));
+    let mut merge = merge(&kernel, Order::new().numbers(numbers, Some(50)));
     for (time, number) in [(1, 52), (2, 53), (3, 56)] {
         kernel.emit(0, time, &bytes(number));
     }
@@ -165,7 +165,7 @@ fn a_hole_that_a_nested_writer_fills_is_no_gap() {
 #[test]
 fn a_number_in_flight_with_the_time_of_the_frontier_is_no_proven_gap() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
+    let mut merge = merge(&kernel, Order::new().numbers(Key::Payload(0), None));
     kernel.emit(0, 5, &bytes(0));
     kernel.emit(1, 10, &bytes(0));
     merge.refresh(0);
@@ -225,7 +225,7 @@ fn proven_gaps_hold_where_the_clock_ticks_seldom() {
     let (mut proven, mut assumed) = (0, 0);
     for _ in 0..200 {
         let kernel = small(&[0, 1], 1 << 16);
-        let order = Order::new().numbers(Sequence::u64(0).starting_at(0)).most_held(0);
+        let order = Order::new().numbers(Key::Payload(0), Some(0)).most_held(0);
         let mut merge = merge(&kernel, order);
         let mut coarse = Coarse { kernel, clock: 1, cpus: Default::default() };
         let (mut grace, mut missing) = (None::<sim::Grace>, std::collections::BTreeSet::new());
@@ -283,7 +283,7 @@ fn a_hole_that_is_filled_in_part_is_a_gap_of_the_rest() {
 #[test]
 fn what_is_found_after_all_is_no_longer_missing() {
     let kernel = sim::Kernel::new(&[0]);
-    let mut merge = merge(&kernel, Order::new().hold(Hold::None).numbers(Sequence::u64(0)));
+    let mut merge = merge(&kernel, Order::new().hold(Hold::None).numbers(Key::Payload(0), None));
     let number = |number: u64| number.to_ne_bytes();
     kernel.emit(0, 5, &number(6));
     kernel.begin(0, 10);
@@ -305,7 +305,7 @@ const FIT: u64 = 7;
 #[test]
 fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
     let kernel = small(&[3], 256);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)).most_held(0));
+    let mut merge = merge(&kernel, Order::new().numbers(Key::Payload(0), None).most_held(0));
     let mut number = 0;
     let mut emit = |time| {
         number += 1;
@@ -335,7 +335,7 @@ fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
 #[test]
 fn numbers_that_break_their_sequence_are_told_apart_each_once() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
+    let mut merge = merge(&kernel, Order::new().numbers(Key::Payload(0), None));
     let written = [500, 501, 501, 502, 500, 503, 300, 301, 0, 1, 2, 1000];
     for (time, number) in (10..).step_by(10).zip(written) {
         kernel.emit(0, time, &bytes(number));
@@ -378,7 +378,7 @@ fn runs_of_anomalies_are_told_once() {
     ];
     for (what, count) in runs {
         let kernel = sim::Kernel::new(&[0]);
-        let mut merge = merge(&kernel, Order::new().hold(Hold::None).numbers(Sequence::u64(0)));
+        let mut merge = merge(&kernel, Order::new().hold(Hold::None).numbers(Key::Payload(0), None));
         let (mut anomalies, mut records) = (0, 0);
         for n in 0..20_000u64 {
             assert!(kernel.emit(0, n, &count(n).to_ne_bytes()));
@@ -420,7 +420,7 @@ fn nonsense_from_extractors_is_bounded() {
     ];
     for (what, extract) in extractors {
         let kernel = sim::Kernel::new(&[0, 1]);
-        let mut merge = merge(&kernel, Order::new().hold(Hold::None).numbers(Sequence::with(extract)));
+        let mut merge = merge(&kernel, Order::new().hold(Hold::None).numbers(Key::Fn(Box::new(extract)), None));
         let (mut records, mut others) = (0, 0);
         for time in 0..2000 {
             kernel.emit(time as u32 % 2, time, b"");
@@ -489,7 +489,7 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
     for event in merge.batch() {
         match event.item() {
             Item::Damage(damage) => {
-                let Fault::Leap { key, largest } = damage.fault else { panic!("{damage:?}") };
+                let Fault::Leap { key, largest } = damage.fault() else { panic!("{damage:?}") };
                 assert!(key >= 1 << 63 && largest < 100, "{damage:?}");
                 assert_eq!(damage.bytes.len() as u64, EIGHT);
                 leaps += 1;
@@ -695,7 +695,7 @@ fn a_loss_before_damage_is_told_before_it() {
 #[test]
 fn a_record_without_its_lost_record_keeps_its_own_word() {
     let kernel = small(&[0], 512);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
+    let mut merge = merge(&kernel, Order::new().numbers(Key::Payload(0), None));
     kernel.emit(0, 5, &7u64.to_ne_bytes());
     merge.refresh(0);
     kernel.pause(0, true);
@@ -877,7 +877,7 @@ fn losses_are_told_before_a_report() {
     assert_eq!(seen, ["5", "lost 1 on 0 in 5..-", "lost 2 on 4 in -..- assumed"]);
     assert_eq!(next(&mut reader), "Flushed");
     kernel.emit(4, 8, &[0; 8]);
-    reader.set_deadline(Some(Instant::now())).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
     assert_eq!(next(&mut reader), "lost 1 on 4 in -..- assumed");
     assert_eq!(next(&mut reader), "Deadline");
     assert!(reader.ledger().unwrap().total().is_balanced());
@@ -889,8 +889,8 @@ fn losses_are_told_before_a_report() {
 fn pauses_show_in_the_ledger() {
     // So large that only a pause makes it drop records.
     let kernel = small(&[0], 1 << 20);
-    let numbers = Sequence::u64(0).starting_at(0);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).numbers(numbers)).unwrap();
+    let mut reader =
+        Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).numbers(Key::Payload(0), Some(0))).unwrap();
     let handle = reader.handle();
     let mut number = 0u64;
     let mut emit = || {
@@ -1090,7 +1090,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         let kernel = small(&[0], 4096);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(gate);
-        let slow = Fence::custom(move || {
+        let slow = Fence::by(move || {
             // The gate opens, and stays open.
             let _ = gate.lock().unwrap().recv_timeout(LONG);
             Ok(())
@@ -1100,7 +1100,12 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         for time in 1..=600u64 {
             dropped += u64::from(!kernel.emit(0, time, &[time.to_ne_bytes(), (!time).to_ne_bytes()].concat()));
             if time % 8 == 0 {
-                reader.for_each(|event| seen.extend(event.key().map(|key| (key, event.certainty())))).unwrap();
+                reader
+                    .batch(Duration::ZERO)
+                    .unwrap()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|event| seen.extend(event.key().map(|key| (key, event.certainty()))));
             }
         }
         drop(open);
@@ -1129,7 +1134,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
 #[test]
 fn what_has_no_key_does_not_wait() {
     let kernel = sim::Kernel::new(&[0]);
-    let mut merge = merge(&kernel, Order::new().key(Key::with(|_| None)));
+    let mut merge = merge(&kernel, Order::new().key(Key::Fn(Box::new(|_| None))));
     (0..5).for_each(|time| assert!(kernel.emit(0, time, b"")));
     merge.refresh(0);
     assert_eq!(all(&mut merge), ["- assumed"; 5]);
@@ -1141,7 +1146,7 @@ fn status_says_who_holds_the_merge() {
     let kernel = sim::Kernel::new(&[0, 2, 7]);
     let mut merge = merge(&kernel, Order::new());
     let status = merge.status();
-    assert_eq!((merge.frontier(), status.lag, status.held), (None, 0, 0));
+    assert_eq!((merge.frontier(), status.held), (None, 0));
     assert_eq!(status.next, None);
     kernel.emit(2, 100, b"");
     fence(&mut merge);
@@ -1151,11 +1156,10 @@ fn status_says_who_holds_the_merge() {
     kernel.emit(7, 160, &[0; 8]);
     merge.refresh(0);
     let status = merge.status();
-    assert_eq!((merge.frontier(), status.lag, status.held), (Some(100), 60, 3));
+    assert_eq!((merge.frontier(), status.held), (Some(100), 3));
     assert_eq!(status.accounts.iter().map(|account| account.held).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(status.next, Some((2, 130)));
     fence(&mut merge);
-    assert_eq!(merge.status().lag, 0);
     drop(merge.next());
     assert_eq!(merge.status().next, Some((7, 150)));
 }
@@ -1163,7 +1167,7 @@ fn status_says_who_holds_the_merge() {
 #[test]
 fn the_ledger_is_one_line_and_outlives_the_reader() {
     let kernel = small(&[0, 4], 256);
-    let order = Order::new().hold(kernel.hold()).numbers(Sequence::u64(0)).most_held(0);
+    let order = Order::new().hold(kernel.hold()).numbers(Key::Payload(0), None).most_held(0);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..FIT).for_each(|time| assert!(kernel.emit(4, time, &time.to_ne_bytes())));
     (0..FIT).for_each(|time| assert_eq!(next(&mut reader), time.to_string()));
@@ -1254,8 +1258,8 @@ fn a_cpu_that_comes_between_an_anomaly_and_its_record_changes_neither() {
 #[test]
 fn a_loss_that_nothing_follows_explains_what_is_missing() {
     let kernel = sim::Kernel::new(&[0]);
-    let numbers = Sequence::u64(0).starting_at(0);
-    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None).numbers(numbers)).unwrap();
+    let mut merge =
+        Merge::new(kernel.rings(), Order::new().hold(Hold::None).numbers(Key::Payload(0), Some(0))).unwrap();
     kernel.begin(0, 1);
     assert!(kernel.emit(0, 2, &1u64.to_ne_bytes()), "by an interrupt");
     kernel.pause(0, true);
@@ -1273,7 +1277,7 @@ fn a_loss_that_nothing_follows_explains_what_is_missing() {
 /// Records of one CPU with a number and a key each, in the order of the ring.
 fn numbered(records: &[(u64, u64)], hold: Hold) -> (sim::Kernel, Merge) {
     let kernel = sim::Kernel::new(&[0]);
-    let merge = merge(&kernel, Order::new().key(Key::Payload(8)).numbers(Sequence::u64(0)).hold(hold));
+    let merge = merge(&kernel, Order::new().key(Key::Payload(8)).numbers(Key::Payload(0), None).hold(hold));
     records.iter().for_each(|record| write_numbered(&kernel, 0, *record));
     (kernel, merge)
 }
@@ -1339,7 +1343,7 @@ fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
 #[test]
 fn a_gap_before_a_late_record_is_not_late() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let order = Order::new().key(Key::Payload(8)).numbers(Sequence::u64(0)).hold(Hold::None);
+    let order = Order::new().key(Key::Payload(8)).numbers(Key::Payload(0), None).hold(Hold::None);
     let mut merge = merge(&kernel, order);
     write_numbered(&kernel, 0, (1, 10));
     write_numbered(&kernel, 1, (1, 100));
@@ -1364,7 +1368,7 @@ fn a_break_is_told_again_behind_sixteen_numbers_that_are_well() {
             let kernel = sim::Kernel::new(&[0]);
             let order = match dense {
                 true => Order::new().key(Key::Payload(0)).hold(Hold::Dense { first: Some(1), fence: kernel.fence() }),
-                false => Order::new().numbers(Sequence::u64(0)),
+                false => Order::new().numbers(Key::Payload(0), None),
             };
             let mut merge = merge(&kernel, order);
             let mut broken = Vec::new();
@@ -1416,7 +1420,7 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
         }
         fence(&mut merge);
         let leaps = merge.batch().filter_map(|event| match event.item() {
-            Item::Damage(damage) => Some(damage.fault),
+            Item::Damage(damage) => Some(damage.fault()),
             _ => None,
         });
         leaps.collect::<Vec<_>>()

@@ -118,10 +118,10 @@ fn any_disorder_is_repaired() {
 #[test]
 fn a_record_without_a_key_stays_behind_the_one_before_it() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let key = Key::with(|record| {
+    let key = Key::Fn(Box::new(|record| {
         let payload: String = record.payload()?.iter().take(3).map(char::from).collect();
         payload.trim().parse().ok()
-    });
+    }));
     let mut merge = Merge::new(kernel.rings(), Order::new().key(key).hold(Hold::FENCE)).unwrap();
     kernel.emit(0, 1, b"x  ");
     kernel.emit(1, 1, b"15 ");
@@ -242,7 +242,7 @@ fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 48", "elsewhere"], "{size}");
         let Item::Damage(damage) = events[1].item() else { panic!() };
-        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
+        assert_eq!((damage.cpu, damage.fault()), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!(events[1].key(), None);
         kernel.emit(0, 20, b"again");
         fence(&mut merge);
@@ -267,7 +267,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "behind"]);
     let Item::Damage(damage) = events[1].item() else { panic!() };
-    assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
+    assert_eq!(damage.fault(), Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!(damage.bytes.u64(8), Some(11), "the bytes can be read");
 }
 
@@ -285,7 +285,7 @@ fn a_bad_head_is_damage_once_everything_before_it_is_out() {
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "elsewhere", "held", "damage 0"], "{wild}");
         let Item::Damage(damage) = events[3].item() else { panic!() };
-        assert!(matches!(damage.fault, Fault::Head { from: 48, size: 4096, .. }), "{:?}", damage.fault);
+        assert!(matches!(damage.fault(), Fault::Head { from: 48, size: 4096, .. }), "{:?}", damage.fault());
         // The reader continues at the head that the kernel now gives.
         merge.refresh(0);
         assert_eq!(kernel.tail(0), wild);
@@ -506,11 +506,11 @@ fn rings_without_what_the_key_needs_are_refused() {
 /// A key function that panics when the test says so.
 fn fragile(bomb: &std::sync::Arc<std::sync::atomic::AtomicU64>) -> Key {
     let bomb = std::sync::Arc::clone(bomb);
-    Key::with(move |record| {
+    Key::Fn(Box::new(move |record| {
         let key = record.time()?;
         assert_ne!(key, bomb.load(std::sync::atomic::Ordering::Relaxed), "the key function panics");
         Some(key)
-    })
+    }))
 }
 
 /// If the key function panics at any place in a refresh, no record is lost, misplaced or held for ever.
@@ -576,7 +576,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
 #[test]
 fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
     let kernel = sim::Kernel::new(&[0, 1]);
-    let key = Key::with(|record| record.time().filter(|time| *time > 0));
+    let key = Key::Fn(Box::new(|record| record.time().filter(|time| *time > 0)));
     let mut merge = Merge::new(kernel.rings(), Order::new().key(key).hold(Hold::None)).unwrap();
     kernel.emit(1, 100, b"early");
     merge.refresh(0);
@@ -736,7 +736,7 @@ fn a_fence_that_failed_is_asked_for_again() {
 /// do not count.
 #[test]
 fn what_was_out_of_order_is_counted() {
-    let key: [fn() -> Key; 2] = [|| Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
+    let key: [fn() -> Key; 2] = [|| Key::Payload(0), || Key::Fn(Box::new(|record| record.payload()?.u64(0)))];
     key.into_iter().for_each(|key| count_out_of_order(&sim::Kernel::new(&[0]), key()));
 }
 

@@ -27,7 +27,7 @@ impl Proof for Told {
     }
 
     fn open(&mut self, rings: Option<&Rings>, done: &Done) -> Result<(), Error> {
-        assert_eq!(rings.map(Rings::len), Some(1));
+        assert_eq!(rings.map(|rings| rings.cpus().len()), Some(1));
         *self.done.lock().unwrap() = Some(done.clone());
         if self.refuses { Err(Error::new(ErrorKind::Unsupported, "not these")) } else { Ok(()) }
     }
@@ -52,7 +52,7 @@ fn nothing_is_proven_by_being_told_of_an_end() {
     for dense in [false, true] {
         let (kernel, told) = (sim::Kernel::new(&[0]), Told::default());
         let own = told.clone();
-        let fence = Fence::proof("told", move || own.clone());
+        let fence = Fence::Proof("told", Arc::new(move || Box::new(own.clone())));
         let hold = if dense { Hold::Dense { first: Some(1), fence } } else { Hold::Fence(fence) };
         let order = Order::new().hold(hold).latency(Duration::from_millis(1));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
@@ -75,7 +75,7 @@ fn nothing_is_proven_by_being_told_of_an_end() {
 #[test]
 fn a_proof_refuses_the_rings_of_which_it_proves_nothing() {
     let kernel = sim::Kernel::new(&[0]);
-    let hold = Hold::Fence(Fence::proof("told", || Told { refuses: true, ..Told::default() }));
+    let hold = Hold::Fence(Fence::Proof("told", Arc::new(|| Box::new(Told { refuses: true, ..Told::default() }))));
     let error = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::Unsupported, "not these".into()));
 }
@@ -92,6 +92,6 @@ fn a_stand_in_refuses_the_rings_of_which_it_proves_nothing() {
 /// The function may make one proof alone: nothing else calls it.
 #[test]
 fn to_print_a_rule_makes_no_proof() {
-    let hold = Hold::Fence(Fence::proof("unmade", || -> Told { panic!("it is made") }));
+    let hold = Hold::Fence(Fence::Proof("unmade", Arc::new(|| panic!("it is made"))));
     assert_eq!((hold.to_string(), format!("{hold:?}")), ("unmade".into(), "Fence(Proof(\"unmade\"))".into()));
 }

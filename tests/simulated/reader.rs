@@ -3,7 +3,7 @@
 use crate::reading;
 use crate::reading::{Gate, LONG};
 use crate::small;
-use perfweave::{Certainty, Event, Hold, Item, Key, Merge, Order, Reader, Sequence, sim};
+use perfweave::{Certainty, Event, Hold, Item, Key, Merge, Order, Reader, sim};
 use perfweave_proofs::expedited;
 use perfweave_support::threads;
 use std::ops::ControlFlow;
@@ -171,7 +171,7 @@ fn lag_takes_its_reading_before_it_looks() {
     let kernel = sim::Kernel::new(&[0]);
     let rings = kernel.rings().on_clock(perfweave::Clock::Monotonic);
     // It gets its time while it is indexed, which is after both.
-    let key = Key::with(|_| perfweave::Clock::Monotonic.now());
+    let key = Key::Fn(Box::new(|_| perfweave::Clock::Monotonic.now()));
     let order = Order::new().key(key).hold(Hold::Lag(Duration::ZERO));
     let mut reader = Reader::new(rings, order).unwrap();
     kernel.emit(0, 1, b"any");
@@ -276,7 +276,7 @@ fn however_events_are_taken_they_are_the_same() {
         let key: fn() -> Key = if matches!(hold, Hold::Lag(_)) { || Key::Time } else { || Key::Payload(0) };
         let courses = [0, 1, 2].map(|way| {
             let kernel = small(&[0, 1, 2], 4096);
-            let order = Order::new().key(key()).hold(hold.clone()).most_held(most).numbers(Sequence::u64(0));
+            let order = Order::new().key(key()).hold(hold.clone()).most_held(most).numbers(Key::Payload(0), None);
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
             let mut taken = Vec::new();
             for turn in 0..60 {

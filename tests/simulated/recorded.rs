@@ -4,8 +4,8 @@
 use perf_event_open_sys::bindings;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use perfweave::{
-    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Layout, Merge, Order, Reader, Recording, Rings,
-    Sequence, sim,
+    Certainty, Clock, ClockOffset, Ended, ErrorKind, Hold, Item, Key, Layout, Merge, Order, Reader, Recording, Rings,
+    sim,
 };
 use std::mem::offset_of;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn read(text: &str) -> Rings {
         let room = LONGEST * lines.len() as u64;
         let ring = *rings.entry(cpu).or_insert_with(|| recording.ring(cpu, LAYOUT, ids.clone(), room).unwrap());
         match line[2] {
-            "lost" => recording.lost(ring, line[3].parse().unwrap()).unwrap(),
+            "lost" => recording.write(ring, &lost(LAYOUT, line[3].parse().unwrap())).unwrap(),
             event => {
                 let (id, _) = ids[event.parse::<usize>().unwrap()];
                 recording.write(ring, &sample(id, time, cpu, line[3].as_bytes())).unwrap();
@@ -63,6 +63,16 @@ fn read(text: &str) -> Rings {
     }
     recording.facts(lines.len());
     recording.build()
+}
+
+/// A loss of so many records. The merge takes the place and the time of what follows.
+fn lost(layout: Layout, count: u64) -> Vec<u8> {
+    let len = 24 + layout.trailer_len();
+    let mut record = bindings::PERF_RECORD_LOST.to_ne_bytes().to_vec();
+    record.extend([0, len as u16].iter().flat_map(|half| half.to_ne_bytes()));
+    record.extend([0, count].iter().flat_map(|word| word.to_ne_bytes()));
+    record.resize(len, 0);
+    record
 }
 
 /// What a stream gives, in words. The key is 0 where there is none: at a loss that no record follows, and at damage.
@@ -126,7 +136,7 @@ fn the_rings_say_what_the_format_said() {
     assert_eq!((rings.cpus().collect::<Vec<_>>(), rings.layouts().all(|layout| *layout == LAYOUT)), (vec![0, 1], true));
     assert_eq!(rings.ids().collect::<Vec<_>>(), [(100, 0), (101, 1), (100, 0), (101, 1)]);
     assert_eq!((rings.facts::<usize>(), rings.facts::<u32>()), (Some(&8), None));
-    assert!(!rings.are_live() && !rings.is_forked() && rings.traced_threads().is_none());
+    assert!(!rings.are_live() && rings.traced_threads().is_none());
     // Nor does a kernel write into simulated rings.
     assert!(!sim::Kernel::new(&[0]).rings().are_live());
     let (_buffer, ring) = sim::RingBuffer::new(4096);
@@ -182,7 +192,7 @@ fn what_has_no_room_is_refused_and_what_is_no_record_is_damage() {
         (refused.kind(), refused.to_string().contains("room for 8 bytes, and not for 16")),
         (ErrorKind::InvalidInput, true)
     );
-    assert_eq!(recording.lost(second, 1).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(recording.write(second, &lost(LAYOUT, 1)).unwrap_err().kind(), ErrorKind::InvalidInput);
     recording.write(second, &[]).unwrap();
     assert_eq!(recording.ring(0, LAYOUT, [], (1 << 30) + 1).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(
@@ -203,7 +213,7 @@ fn a_loss_may_have_no_time() {
         record.extend([0, 24u16].iter().flat_map(|half| half.to_ne_bytes()));
         record.extend([time, 0].iter().flat_map(|word| word.to_ne_bytes()));
         recording.write(ring, &record).unwrap();
-        recording.lost(ring, time).unwrap();
+        recording.write(ring, &lost(layout, time)).unwrap();
     }
     let mut merge = Merge::new(recording.build(), Order::new()).unwrap();
     merge.refresh(0);
@@ -214,12 +224,10 @@ fn a_loss_may_have_no_time() {
 
 /// What a verifier reads of records that are not in a ring of a kernel.
 #[test]
-fn a_sequence_reads_the_number_of_a_record() {
-    let numbers = Sequence::u64(0).starting_at(9);
-    assert_eq!(numbers.first(), Some(9));
+fn a_key_reads_the_number_of_a_record() {
     let mut merge = Merge::new(read("event only\n0 1 0 abcdefgh"), Order::new()).unwrap();
     merge.refresh(0);
     let event = merge.next().unwrap();
-    assert_eq!(numbers.of(&event.record().unwrap()), Some(u64::from_ne_bytes(*b"abcdefgh")));
-    assert_eq!(Sequence::u64(8).of(&event.record().unwrap()), None);
+    assert_eq!(Key::Payload(0).of(&event.record().unwrap()), Some(u64::from_ne_bytes(*b"abcdefgh")));
+    assert_eq!(Key::Payload(8).of(&event.record().unwrap()), None);
 }

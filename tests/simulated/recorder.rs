@@ -237,7 +237,7 @@ fn without_any_key_rings_come_one_after_the_other() {
         kernel.emit(4, 1, format!("d{n}").as_bytes());
         kernel.emit(1, 1, format!("a{n}").as_bytes());
     }
-    let mut merge = copied(&mut recorder, Key::with(|_| None));
+    let mut merge = copied(&mut recorder, Key::Fn(Box::new(|_| None)));
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["a6", "a7", "a8", "a9", "d6", "d7", "d8", "d9"]);
     assert!(events.iter().all(|event| event.certainty() == Certainty::Assumed && event.key().is_none()));
@@ -277,7 +277,7 @@ fn a_handle_resumes_nothing_that_is_copied() {
     let handle: Arc<OnceLock<Handle>> = Arc::default();
     let (writer, resumes) = (kernel.clone(), Arc::clone(&handle));
     // The fence is waited for while the rings stand still.
-    let fence = Fence::custom(move || {
+    let fence = Fence::by(move || {
         resumes.get().unwrap().resume().map_err(std::io::Error::from)?;
         assert!(!writer.emit(0, 20, b"over"), "it is written while it is copied");
         Ok(())
@@ -382,7 +382,7 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         let expected = ["damage 48", "else", "good", "good", "good", "good"];
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
         let Item::Damage(damage) = events[0].item() else { panic!() };
-        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
+        assert_eq!((damage.cpu, damage.fault()), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!((events[0].key(), events[0].certainty()), (None, Certainty::Assumed));
         assert_eq!(recorder.complete_from(), Some(14), "the older records are missing");
         // Later output overwrites the bad bytes, and then all records are valid.
@@ -424,7 +424,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "newer"]);
     let Item::Damage(damage) = events[1].item() else { panic!() };
-    assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
+    assert_eq!(damage.fault(), Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!((damage.bytes.u64(8), events[1].key()), (Some(11), None));
     assert_eq!(recorder.complete_from(), None, "nothing else is missing");
 }
@@ -582,9 +582,9 @@ fn a_copy_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
     let keyless = layout & 2 != 0;
     let has_key = move |number: u64| !(keyless && number.is_multiple_of(5));
     let key = || {
-        Key::with(move |record| {
+        Key::Fn(Box::new(move |record| {
             record.time().filter(|_| record.payload().and_then(|payload| payload.u64(0)).is_some_and(has_key))
-        })
+        }))
     };
     let mut recorder = kernel.recorder().unwrap();
     let mut models: BTreeMap<u32, Model> = cpus.iter().map(|cpu| (*cpu, Model::default())).collect();
@@ -697,14 +697,14 @@ fn a_copy_is_a_sort_of_the_newest_that_fit() {
 /// The fence guarantees that no writer still writes the bytes that are read, so it must be a real one.
 #[test]
 fn a_fence_of_ones_own_is_refused() {
-    let opened = Recorder::open(Rings::options().tracepoint_id(1), &Fence::custom(|| Ok(())));
+    let opened = Recorder::open(Rings::options().tracepoint_id(1), &Fence::by(|| Ok(())));
     assert_error!(opened.unwrap_err(), Unsupported, "no fence: ");
 }
 
 #[test]
 fn if_the_fence_fails_recording_goes_on() {
     let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
-    let fence = Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
+    let fence = Fence::by(|| Err(std::io::ErrorKind::TimedOut.into()));
     let mut recorder = kernel.recorder_with(&fence).unwrap();
     for time in 0..3 {
         let error = recorder.freeze().map(drop).unwrap_err();
@@ -721,7 +721,7 @@ fn a_pause_during_a_copy_stays() {
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
     let (handle, resumes) = (Arc::new(OnceLock::<Handle>::new()), Arc::new(AtomicBool::new(false)));
     let (of, then) = (Arc::clone(&handle), Arc::clone(&resumes));
-    let fence = Fence::custom(move || {
+    let fence = Fence::by(move || {
         let handle = of.get().unwrap();
         handle.pause(Pause::Output).unwrap();
         if then.load(Ordering::Relaxed) {

@@ -6,7 +6,7 @@ use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
     ANY_CPU, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader,
-    Rings, Sequence, sim,
+    Rings, sim,
 };
 use perfweave_proofs::Barrier;
 use perfweave_support::assert_error;
@@ -32,7 +32,7 @@ fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
 fn reservations_match_sort() {
     let mut repaired = 0;
     schedules(|cpus, steps| {
-        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::custom(|| Ok(()))), false);
+        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::by(|| Ok(()))), false);
         assert_eq!(trial.keys(), trial.submitted());
         assert!(trial.yielded.iter().all(|(_, certainty)| *certainty == Certainty::Proven));
         repaired += trial.merge.status().total().repaired;
@@ -45,7 +45,7 @@ fn reservations_match_sort() {
 fn keys_drawn_before_the_reservation_can_be_late() {
     let mut late = 0;
     schedules(|cpus, steps| {
-        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::custom(|| Ok(()))), true);
+        let trial = Trial::run(cpus, steps, Hold::Fence(Fence::by(|| Ok(()))), true);
         late += trial.yielded.iter().filter(|(_, certainty)| *certainty == Certainty::Late).count() as u64;
         trial.assert_complete();
     });
@@ -138,13 +138,13 @@ fn ask(reader: &mut Reader, is_flush: bool) {
     if is_flush {
         reader.handle().flush().unwrap();
     } else {
-        reader.set_deadline(Some(Instant::now())).unwrap();
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
     }
 }
 
 /// The rules, each for both reports. Whether the rule proves.
 fn rules_and_reports() -> impl Iterator<Item = (Hold, bool, bool)> {
-    let holds = [Barrier::Programs.fence(), Fence::custom(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
+    let holds = [Barrier::Programs.fence(), Fence::by(|| Ok(()))].map(|fence| (Hold::Fence(fence), true));
     let assumes = [Hold::None, Hold::Lag(Duration::from_nanos(1))].map(|hold| (hold, false));
     let all = holds.into_iter().chain(assumes);
     all.flat_map(|(hold, proves)| [(hold.clone(), proves, true), (hold, proves, false)])
@@ -175,11 +175,11 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
         let status = reader.status();
         assert_eq!((status.held, status.reserved), (if proves { 12 } else { 0 }, Some(1)), "{what}");
         // A second one finds the same.
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         ask(&mut reader, is_flush);
         assert_eq!(until_reported(&mut reader), (Vec::new(), false), "{what}");
         // The stream goes on, and what was held is proven.
-        reader.set_deadline(None).unwrap();
+        reader.handle().set_deadline(None).unwrap();
         buffers[1].submit(never, &19u64.to_ne_bytes());
         ask(&mut reader, is_flush);
         let held: &[u64] = if proves { &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 19, 20] } else { &[19, 20] };
@@ -229,11 +229,11 @@ fn newer_events_keep_no_report_that_gives_up() {
             move || _ = writer.output(&newer.fetch_add(1, Ordering::Relaxed).to_ne_bytes())
         };
         let writes = write.clone();
-        let key = Key::with(move |record| {
+        let key = Key::Fn(Box::new(move |record| {
             let key = record.payload()?.u64(0)?;
             writes();
             Some(key)
-        });
+        }));
         let order = Order::new().key(key).hold(hold).latency(Duration::from_millis(1));
         let mut reader = Reader::new(rings, order).unwrap();
         let never = buffers[1].reserve(8).unwrap();
@@ -329,7 +329,7 @@ fn a_proof_waits_for_what_was_reserved_when_the_fence_ended() {
 fn records_have_any_length() {
     for most in [0, 16 << 20] {
         let (buffers, rings) = machine(&[0], 1 << 20);
-        let order = order().most_held(most).numbers(perfweave::Sequence::u64(8).starting_at(0));
+        let order = order().most_held(most).numbers(Key::Payload(8), Some(0));
         let mut merge = Merge::new(rings, order).unwrap();
         let lengths = [16, 17, 23, 24, 65_519, 65_520, 65_521, 65_528, 65_536, 70_001, 300_000];
         for round in 0..5u64 {
@@ -378,7 +378,7 @@ fn each_cpu_has_its_numbers_in_a_shared_ring_buffer() {
     let (buffer, ring) = RingBuffer::new(4096);
     let mut rings = Rings::empty(Clock::Perf);
     rings.add(ANY_CPU, ring, Layout::RING_BUFFER.cpu_at(16));
-    let mut merge = Merge::new(rings, order().numbers(Sequence::u64(8).starting_at(1))).unwrap();
+    let mut merge = Merge::new(rings, order().numbers(Key::Payload(8), Some(1))).unwrap();
     let wild = u64::from(u32::MAX - 1);
     let written = [(0, 1), (7, 1), (0, 2), (7, 4), (wild, 9), (8192, 9), (0, 5), (7, 2), (8191, 2), (0, 5)];
     for (at, (cpu, number)) in (1u64..).zip(written) {
@@ -470,7 +470,7 @@ fn what_proves_nothing_is_refused() {
     let (_buffers, rings) = machine(&[0], 4096);
     assert_eq!(kind(rings, order().key(Key::Time)), Err(ErrorKind::InvalidInput));
     let (_buffers, rings) = machine(&[ANY_CPU], 4096);
-    let numbered = order().numbers(perfweave::Sequence::u64(8));
+    let numbered = order().numbers(Key::Payload(8), None);
     assert_eq!(kind(rings, numbered), Err(ErrorKind::InvalidInput));
 }
 
@@ -555,12 +555,12 @@ fn pausing_output_is_refused() {
         let mut rings = kernel.rings();
         rings.add(cpu, RingBuffer::new(4096).1, Layout::RING_BUFFER);
         let said = format!("the output into a BPF ring buffer cannot be paused, and {is} is one");
-        assert_error!(rings.pause(Pause::Output).unwrap_err(), Unsupported, said);
+        assert_error!(rings.handle().pause(Pause::Output).unwrap_err(), Unsupported, said);
         assert!(!kernel.emit(0, 1, b""), "the perf ring is paused");
-        rings.resume().unwrap();
+        rings.handle().resume().unwrap();
         assert!(kernel.emit(0, 2, b""));
-        rings.pause(Pause::Slots).unwrap();
-        rings.resume().unwrap();
+        rings.handle().pause(Pause::Slots).unwrap();
+        rings.handle().resume().unwrap();
         let reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
         assert_error!(reader.handle().pause(Pause::Output).unwrap_err(), Unsupported, said);
         reader.handle().close();
@@ -727,7 +727,7 @@ fn a_flush_ends_where_the_next_reader_can_begin() {
         drop(ring);
         assert!(buffer.output(&2u64.to_ne_bytes()));
         let (writer, is_first) = (buffer.clone(), AtomicBool::new(true));
-        let fence = Hold::Fence(Fence::custom(move || {
+        let fence = Hold::Fence(Fence::by(move || {
             if is_first.swap(false, Ordering::Relaxed) {
                 late.iter().for_each(|key| assert!(writer.output(&key.to_ne_bytes())));
                 writer.discard(writer.reserve(100).unwrap());
@@ -752,7 +752,7 @@ fn a_flush_comes_although_writers_overtake_each_other_for_ever() {
     assert!(buffer.output(&2u64.to_ne_bytes()));
     let (writer, fences) = (buffer.clone(), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&fences);
-    let fence = Hold::Fence(Fence::custom(move || {
+    let fence = Hold::Fence(Fence::by(move || {
         let n = count.fetch_add(1, Ordering::Relaxed);
         // Drawn after everything that was seen, and one that was drawn before and is written now.
         let keys = [10 * (n + 1), (10 * n).saturating_sub(1).max(1)];
@@ -817,7 +817,7 @@ fn readers_that_come_and_go_yield_each_record() {
         let programs = Arc::new(Mutex::new(programs));
         let running = || programs.lock().unwrap();
         let inside = Arc::clone(&programs);
-        let fence = Hold::Fence(Fence::custom(move || {
+        let fence = Hold::Fence(Fence::by(move || {
             inside.lock().unwrap().pass();
             Ok(())
         }));

@@ -339,7 +339,7 @@ impl Recorder {
                 }
             }
             Item::Damage(damage) => {
-                let text = format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault);
+                let text = damage.to_string();
                 let (cpu, from) = (Some(damage.cpu), self.last(damage.cpu));
                 self.lasting.push(Notice { kind: "damage", cpu, from, text, ..Notice::default() });
                 return Ok(());

@@ -116,7 +116,7 @@ impl Flights<'_> {
             self.write(recorder, trigger)?;
         } else {
             // Who heard it may have stopped the rings when its file was already written.
-            recorder.rings().resume()?;
+            recorder.handle().resume()?;
         }
         if let Some(client) = &trigger.answer {
             answer(client, &self.newest);
@@ -170,14 +170,14 @@ impl Flights<'_> {
     /// Writes the last moments into a file.
     fn moments(&mut self, recorder: &mut Recorder, trigger: &Trigger, path: &Path) -> Result<Flight, Failure> {
         // Recording has gone on if the trigger was heard while the file before was written.
-        let paused = recorder.rings().pause(Pause::Output);
+        let paused = recorder.handle().pause(Pause::Output);
         self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
         let rings = match paused.and_then(|()| recorder.freeze()) {
             Ok(rings) => rings,
             Err(error) => {
                 // What was heard meanwhile is not in the rings any more, either.
                 self.covered.store(Clock::Monotonic.now().unwrap_or(0), Ordering::Relaxed);
-                recorder.rings().resume()?;
+                recorder.handle().resume()?;
                 return Err(error.into());
             }
         };
@@ -360,6 +360,7 @@ mod tests {
     use perfweave_events::EventOptions;
     use std::fs;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     fn reader(recorder: &mut Recorder) -> Reader {
         Reader::new(recorder.freeze().unwrap(), Order::new()).unwrap()
@@ -373,7 +374,12 @@ mod tests {
         assert!([1, 5, 6, 7].into_iter().all(|time| kernel.emit(0, time, &[0; 8])));
         for (trigger, words) in [(0, "0 records before it and 4 after it"), (5, "2 records before it and 2 after it")] {
             let mut sides = Sides { trigger, before: 0, after: 0 };
-            reader(&mut recorder).for_each(|event| sides.count(&event)).unwrap();
+            reader(&mut recorder)
+                .batch(Duration::ZERO)
+                .unwrap()
+                .into_iter()
+                .flatten()
+                .for_each(|event| sides.count(&event));
             assert_eq!(sides.words("it"), words);
         }
     }
@@ -393,7 +399,12 @@ mod tests {
         let stopped = Clock::Monotonic.now().unwrap();
         run();
         let mut times = Vec::new();
-        reader(&mut recorder).for_each(|event| times.extend(event.key())).unwrap();
+        reader(&mut recorder)
+            .batch(Duration::ZERO)
+            .unwrap()
+            .into_iter()
+            .flatten()
+            .for_each(|event| times.extend(event.key()));
         assert!(!times.is_empty() && times.iter().all(|time| *time <= stopped), "{stopped}: {times:?}");
     }
 

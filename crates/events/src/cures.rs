@@ -10,11 +10,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What helps if the kernel refuses an event, and the reason is none that any event may have.
-pub(crate) fn of_event(event: &EventSpec, errno: &io::Error) -> Option<String> {
+/// What helps if the kernel refuses an event, and the reason is none that any event may have. Without an error, if it
+/// refuses the filter.
+pub(crate) fn of_event(event: &EventSpec, errno: Option<&io::Error>) -> Option<String> {
     /// The kernel's own (`ENOTSUPP`), which has no name here.
     const NO_PROBE: i32 = 524;
     let attr = &event.attr;
+    let Some(errno) = errno else { return Some(of_filter(event)) };
     match (Errno::from_io_error(errno)?, target(event)) {
         // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
         (Errno::PERM, _) if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => Some(
@@ -75,7 +77,7 @@ fn absent(event: &EventSpec) -> Option<String> {
 }
 
 /// What is wrong with a filter.
-pub(crate) fn of_filter(event: &EventSpec) -> String {
+fn of_filter(event: &EventSpec) -> String {
     filter(event).unwrap_or_else(|errno| format!("what is wrong with it cannot be told: {errno}"))
 }
 

@@ -228,7 +228,7 @@ impl EventOptions for RingOptions {
                 let message = format!("{}: cannot filter by \"{filter}\"", event.name);
                 Error::new(ErrorKind::InvalidInput, message).because(zero.into()).about(&event.name)
             })?);
-            event.filter_cure = Some(cures::of_filter);
+            event.cure = Some(cures::of_event);
             Ok(())
         })
     }

@@ -4,7 +4,7 @@ use crate::created;
 use crate::seal::{Hash, Seal};
 use blake3::Hasher;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use perfweave::{Clock, Error, ErrorKind, Rings};
+use perfweave::{Error, ErrorKind};
 use std::fs::{File, FileType};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,8 +27,8 @@ pub(crate) struct Output {
     /// three times as slow.
     hasher: Hasher,
     hashed: usize,
-    /// Rings without a ring. They know the process that made them.
-    here: Rings,
+    /// The process that made the file.
+    process: u32,
     /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last
     /// writing.
     whole: u64,
@@ -65,7 +65,7 @@ impl Output {
             len: 0,
             hasher: Hasher::new(),
             hashed: 0,
-            here: Rings::empty(Clock::default()),
+            process: std::process::id(),
             whole: 0,
             safe: [0; 2],
             open_again: None,
@@ -80,7 +80,7 @@ impl Output {
 
     /// Whether this is the process that made the file.
     pub(crate) fn is_here(&self) -> bool {
-        !self.here.is_forked()
+        self.process == std::process::id()
     }
 
     /// The first error again, if there was one.

@@ -4,7 +4,7 @@ mod check;
 mod numbers;
 
 use check::Check;
-use perfweave::{Account, Error, Sequence};
+use perfweave::{Account, Error, Key};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -43,14 +43,15 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verdict, Error> {
 /// ([`Order::numbers`](perfweave::Order::numbers)), and compares how many are missing with what the gaps of the stream
 /// told ([`Found::missing`], [`Claims::missing`]), if the recorder's order had numbers ([`Claims::numbers`]): they must
 /// be the same. Otherwise it counts what is missing, and nothing more. It takes some 50 bytes more for each CPU.
+/// `number` and `first`: what the recorder's order had.
 ///
 /// # Errors
 /// As for [`verify`].
-pub fn verify_numbered(path: impl AsRef<Path>, numbers: &Sequence) -> Result<Verdict, Error> {
-    all(path.as_ref(), Some(numbers))
+pub fn verify_numbered(path: impl AsRef<Path>, number: &Key, first: Option<u64>) -> Result<Verdict, Error> {
+    all(path.as_ref(), Some((number, first)))
 }
 
-fn all(path: &Path, numbers: Option<&Sequence>) -> Result<Verdict, Error> {
+fn all(path: &Path, numbers: Option<(&Key, Option<u64>)>) -> Result<Verdict, Error> {
     Check::all(path, numbers).map_err(|why| why.during(&format!("cannot verify {}", path.display())))
 }
 

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 /// let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 /// let mut reader = Reader::new(rings, Order::new())?;
 /// let mut writer = Writer::create("perf.data", reader.rings())?;
-/// reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
+/// reader.handle().set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
 /// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
 /// }

@@ -3,6 +3,7 @@
 use crate::interrupts::Interrupts;
 use perfweave::{Done, Error, ErrorKind, Fence, Proof, Rings};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its
@@ -50,15 +51,16 @@ impl Barrier {
 
     /// The fence, for [`Hold::Fence`](perfweave::Hold::Fence).
     pub fn fence(self) -> Fence {
-        Fence::proof("reserved", move || Reserved::new(self))
+        Fence::Proof("reserved", Arc::new(move || Box::new(Reserved::new(self))))
     }
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.
     fn check(self, rings: &Rings) -> Result<(), Error> {
-        if let Some((cpu, name)) = rings.without_reservations() {
+        let perf = rings.cpus().zip(rings.layouts()).find(|(_, layout)| !layout.is_ring_buffer());
+        if let Some((cpu, _)) = perf {
             let message = format!(
-                "{name} does not show who is inside, and CPU {cpu} has one: reservations prove the order of BPF ring \
-                 buffers alone"
+                "a perf ring does not show who is inside, and CPU {cpu} has one: reservations prove the order of BPF \
+                 ring buffers alone"
             );
             return Err(Error::new(ErrorKind::Unsupported, message).hinting("choose the default fence, or epochs"));
         }

@@ -1,7 +1,7 @@
 //! Writers' epochs: words in which a tool's own BPF programs say that they are inside.
 
 use crate::watch::Watch;
-use perfweave::{ANY_CPU, EpochWords, Error, ErrorKind, Fence, Rings};
+use perfweave::{ANY_CPU, EpochWords, Error, ErrorKind, Fence, Rings, Source};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Epochs {
     /// The fence, for [`Hold::Fence`](perfweave::Hold::Fence).
     pub fn fence(&self) -> Fence {
         let epochs = self.clone();
-        Fence::proof("epochs", move || Watch::new(epochs.clone()))
+        Fence::Proof("epochs", Arc::new(move || Box::new(Watch::new(epochs.clone()))))
     }
 
     /// Sets what replaces the proof for a program that stays inside: [`Fence::Auto`] unless set.
@@ -120,7 +120,7 @@ impl Epochs {
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
         // A writer that does not count itself may have been interrupted: its ring's head then still hides the record of
         // the program that interrupted it (PROOF).
-        if let Some(event) = rings.others() {
+        if let Some(event) = rings.sources().iter().find(|event| !is_bpf_output(event)).map(Source::name) {
             let message = format!(
                 "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output \
                  alone, or choose another fence"
@@ -137,6 +137,13 @@ impl Epochs {
             None => Ok(()),
         }
     }
+}
+
+/// Whether only BPF programs write through the event.
+fn is_bpf_output(event: &Source) -> bool {
+    /// `PERF_TYPE_SOFTWARE` and `PERF_COUNT_SW_BPF_OUTPUT` of `<linux/perf_event.h>`.
+    const OUTPUT: (u32, u64) = (1, 10);
+    (event.attr().type_, event.attr().config) == OUTPUT
 }
 
 impl fmt::Debug for Epochs {

@@ -4,7 +4,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{chdir, pivot_root};
-use perfweave::{Error, ErrorKind, Fence, WaitThread};
+use perfweave::{Error, ErrorKind, Fence};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -24,17 +24,15 @@ use std::time::Duration;
 /// kernel is built today. The namespace belongs to the fence's own thread. No other thread changes its namespace, and
 /// other mounts can still be unmounted.
 pub fn expedited(every: Duration) -> Fence {
-    Fence::proof("expedited", move || {
-        WaitThread::new("expedited", every, || {
-            let namespace = Namespace::enter().map_err(|errno| {
-                let message = format!("no fence: expedited (needs CAP_SYS_ADMIN): {errno}");
-                let cure = "the default fence takes no privilege; a rule that proves nothing needs no fence";
-                let filtered = ". This process has a seccomp filter, as in a container, which may refuse the calls";
-                let cure = format!("{cure}{}", if is_filtered() { filtered } else { "" });
-                Error::new(ErrorKind::Unsupported, message).hinting(cure)
-            })?;
-            Ok(move || namespace.wait())
-        })
+    Fence::custom("expedited", every, || {
+        let namespace = Namespace::enter().map_err(|errno| {
+            let message = format!("no fence: expedited (needs CAP_SYS_ADMIN): {errno}");
+            let cure = "the default fence takes no privilege; a rule that proves nothing needs no fence";
+            let filtered = ". This process has a seccomp filter, as in a container, which may refuse the calls";
+            let cure = format!("{cure}{}", if is_filtered() { filtered } else { "" });
+            Error::new(ErrorKind::Unsupported, message).hinting(cure)
+        })?;
+        Ok(move || namespace.wait())
     })
 }
 

@@ -5,6 +5,7 @@ mod barrier;
 mod epochs;
 mod expedited;
 mod interrupts;
+mod stand_in;
 mod watch;
 
 pub use barrier::Barrier;

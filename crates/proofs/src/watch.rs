@@ -2,7 +2,8 @@
 
 use crate::barrier::{Barrier, Reserved};
 use crate::epochs::Epochs;
-use perfweave::{Done, Epoch, EpochWords, Error, ErrorKind, Fence, GracePeriods, Proof, Rings};
+use crate::stand_in::StandIn;
+use perfweave::{Done, Error, ErrorKind, Fence, Proof, Rings};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -19,17 +20,17 @@ pub(crate) struct Watch {
     begun: Instant,
     /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has
     /// seen.
-    inside: Vec<(u32, Epoch)>,
+    inside: Vec<(u32, u64)>,
     /// Whether the words were read repeatedly for this proof.
     spun: bool,
     /// The grace period of the kernel that replaces the proof for words that stay inside. Started at first use.
-    stand_in: Option<GracePeriods>,
+    stand_in: Option<StandIn>,
     /// Since when the grace period under way replaces this proof. A grace period may be left from an earlier proof.
     standing_in: Option<Instant>,
     /// How often it replaced a proof.
     stood_in: u64,
     /// The last word for which it replaced a proof. If the word is unchanged, the reader does not wait for it again.
-    stuck: Option<(u32, Epoch)>,
+    stuck: Option<(u32, u64)>,
     /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. To be
     /// reported once.
     returned: Option<(u32, Duration)>,
@@ -75,20 +76,14 @@ impl Watch {
             let Some(ordered) = barrier.poll() else { return };
             self.failed = ordered.err();
         }
-        let words = &self.epochs.words;
         // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest
-        // key.
-        EpochWords::behind_clocks();
-        let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
-        // At depth 0 all that had entered have left, so such a word is not read again.
-        self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
+        // key. A word that says that nobody is inside is not read again.
+        self.epochs.words.inside(&mut self.inside);
     }
 
     /// Reads the words of the programs that were inside again.
     fn are_outside(&mut self) -> bool {
-        let words = &self.epochs.words;
-        self.inside.retain(|(cpu, before)| !words.load(*cpu).has_passed(*before));
-        self.inside.is_empty()
+        !self.epochs.words.still_inside(&mut self.inside)
     }
 
     /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most
@@ -126,13 +121,13 @@ impl Watch {
             Some(stand_in) => stand_in,
             none => {
                 let Some(done) = &self.done else { return Ok(false) };
-                none.insert(self.epochs.stand_in.open_beside(None, done).map_err(io::Error::other)?)
+                none.insert(StandIn::open(&self.epochs.stand_in, None, done).map_err(io::Error::other)?)
             }
         };
         // The end of a grace period for an earlier proof, which ended by itself.
         let _ = stand_in.poll();
         // One for an earlier proof is under way, or the last began too recently.
-        if stand_in.pause() != Some(Duration::ZERO) {
+        if !stand_in.may_begin() {
             return Ok(false);
         }
         stand_in.begin();
@@ -152,7 +147,7 @@ impl Proof for Watch {
         self.done = Some(done.clone());
         // The kernel's own stand in for all rings, and are opened when they are needed. Another says now if it does not.
         if let Fence::Proof(..) = &self.epochs.stand_in {
-            self.stand_in = Some(self.epochs.stand_in.open_beside(rings, done)?);
+            self.stand_in = Some(StandIn::open(&self.epochs.stand_in, rings, done)?);
         }
         self.barrier.as_mut().map_or(Ok(()), |barrier| barrier.prepare())
     }
@@ -180,9 +175,10 @@ impl Proof for Watch {
         if ended.is_ok() && !self.inside.is_empty() {
             // A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is
             // unchanged, one of them has not left, or one sleeps.
-            let words = &self.epochs.words;
+            let mut now = Vec::new();
+            self.epochs.words.inside(&mut now);
             // The whole word: in another generation all that were inside have left.
-            self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
+            self.stuck = self.inside.iter().find(|inside| now.contains(inside)).copied();
             self.returned = self.stuck.map(|(cpu, _)| (cpu, self.begun.elapsed()));
         }
         Some(ended)
@@ -291,7 +287,7 @@ mod tests {
         let mut stands_in_at_once = |cpu, word| {
             kernel.set_epoch(cpu, word);
             watch.begin();
-            until(|| watch.stand_in.as_ref().is_none_or(|fences| fences.pause() == Some(Duration::ZERO)));
+            until(|| watch.stand_in.as_ref().is_none_or(StandIn::may_begin));
             let ended = watch.poll();
             let stands_in = watch.standing_in.is_some();
             until(|| !stands_in || ended.is_some() || watch.poll().is_some());
@@ -324,7 +320,7 @@ mod tests {
         let kernel = Kernel::new(&[0]);
         let (open, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
-        let stand_in = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
+        let stand_in = Fence::by(move || gate.lock().unwrap().recv().map_err(io::Error::other));
         let epochs = epochs(&kernel, Duration::ZERO).stand_in(stand_in);
         let mut watch = watch(epochs);
 

@@ -8,7 +8,6 @@ use crate::order::key::{Key, Keys};
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::rings::Rings;
-use crate::sequence::counter::Sequence;
 use crate::sim::{Kernel, RingBuffer};
 use std::collections::VecDeque;
 use std::slice;
@@ -78,7 +77,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
     let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let cpu_ring = &mut rings.cpu_rings[0];
-    let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
+    let mut keys = Keys::new(Key::Time, None, Some((Key::Payload(0), None)), None);
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut most = 0;
     for n in 0..records {
@@ -343,7 +342,8 @@ fn take(alone: &mut Alone, said: &mut Said, many: u64) {
 /// of the plainest records and by the general one, with merges that are put back at any time.
 #[test]
 fn a_cursor_is_what_lists_say() {
-    let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
+    let keys: [fn() -> Key; 3] =
+        [|| Key::Time, || Key::Payload(0), || Key::Fn(Box::new(|record| record.payload()?.u64(0)))];
     for course in 0..30u64 {
         let key = keys[course as usize % 3];
         let mut said = Said::new(key);
@@ -398,7 +398,7 @@ fn a_cursor_is_what_lists_say() {
 fn what_a_burst_took_is_given_back() {
     let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
-    let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
+    let mut keys = Keys::new(Key::Time, None, Some((Key::Payload(0), None)), None);
     let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, begin: u64| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * (begin + n)).to_ne_bytes())));

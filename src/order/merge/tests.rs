@@ -150,7 +150,7 @@ fn too_many_events_that_would_not_be_copied_are_not_said() {
 #[test]
 fn what_a_burst_took_is_given_back_within_64_refreshes() {
     let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024, true, 0));
-    let mut merge = Merge::new(kernel.rings(), Order::new().numbers(crate::Sequence::u64(0))).unwrap();
+    let mut merge = Merge::new(kernel.rings(), Order::new().numbers(Key::Payload(0), None)).unwrap();
     let memory = |merge: &Merge| {
         let stream = merge.stream.under();
         (merge.status().memory, stream.far.capacity(), [stream.queues[0].blocks(), stream.cursors[0].notes()[1]])

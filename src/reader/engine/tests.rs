@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::order::event::{Event, Item};
+use crate::order::hold::Hold;
 use crate::order::tracers::Filter;
 use crate::proof::contract::Proof;
 use crate::reader::Reader;
@@ -78,7 +79,7 @@ fn a_deadline_within_a_tick_is_waited_for() {
 #[test]
 fn more_than_half_a_ring_is_worth_a_fence() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
-    let mut engine = idle(kernel.rings(), Hold::Fence(Fence::custom(|| Ok(()))));
+    let mut engine = idle(kernel.rings(), Hold::Fence(Fence::by(|| Ok(()))));
     engine.pace.proving(Instant::now() + HOUR);
     // 32 bytes each.
     (0..64).for_each(|time| assert!(kernel.emit(1, time, &[0; 8])));
@@ -94,7 +95,7 @@ fn more_than_half_a_ring_is_worth_a_fence() {
 #[test]
 fn a_fence_that_is_paced_is_waited_for() {
     let kernel = sim::Kernel::new(&[0]);
-    let fence = Fence::custom(|| Ok(()));
+    let fence = Fence::by(|| Ok(()));
     let mut engine = idle(kernel.rings(), Hold::Fence(fence));
     kernel.emit(0, 1, b"");
     let time = sleep(&mut engine);
@@ -344,7 +345,10 @@ impl Proof for Asked {
 fn what_leaves_at_once_is_not_copied() {
     for inside in [false, true] {
         let kernel = sim::Kernel::with(&[0], 1 << 16, crate::record::Layout::new(4 | 1024, true, 0));
-        let order = Order::new().hold(Hold::Fence(Fence::proof("asked", move || Asked { inside, is_asked: false })));
+        let order = Order::new().hold(Hold::Fence(Fence::Proof(
+            "asked",
+            std::sync::Arc::new(move || Box::new(Asked { inside, is_asked: false })),
+        )));
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
         for turns in 0..2 {
             // A quarter of the ring within no time: the rest would be full soon.
@@ -470,16 +474,20 @@ fn rings_are_looked_at_while_much_is_taken() {
     };
     let each: Take = |reader| {
         let mut taken = 0;
-        reader.for_each(|_| taken += 1).unwrap();
+        let all = reader.try_fold((), |(), _| {
+            taken += 1;
+            std::ops::ControlFlow::<(), ()>::Continue(())
+        });
+        assert!(all.unwrap().is_continue());
         taken
     };
-    for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("for_each", each)]
+    for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("try_fold", each)]
     {
         // Records that may be the reader's own are taken one by one.
         for (meanwhile, one_by_one) in [(0, false), (31, false), (32, false), (32, true)] {
             // 32 bytes each: 128 fill a ring. Both rings take turns, so that no run has more than one record.
             let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
-            let fence = Fence::custom(|| Ok(()));
+            let fence = Fence::by(|| Ok(()));
             let order = Order::new().hold(Hold::Fence(fence)).latency(HOUR);
             let order = if one_by_one { order.leave_out(of_tracers) } else { order };
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
@@ -515,7 +523,7 @@ fn rings_are_looked_at_while_much_is_taken() {
 /// A reader does its periodic work also if rings fill up all the time and it never runs dry.
 #[test]
 fn a_deadline_is_reported_in_a_flood_that_never_ends() {
-    for hold in [Hold::None, Hold::Lag(Duration::ZERO), Hold::Fence(Fence::custom(|| Ok(())))] {
+    for hold in [Hold::None, Hold::Lag(Duration::ZERO), Hold::Fence(Fence::by(|| Ok(())))] {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let rings = kernel.rings().on_clock(Clock::Monotonic);
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
@@ -546,7 +554,7 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
 fn held_up() -> (std::sync::mpsc::Sender<()>, Fence) {
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let ended = std::sync::Mutex::new(ended);
-    let fence = Fence::custom(move || {
+    let fence = Fence::by(move || {
         let _ = ended.lock().unwrap().recv();
         Ok(())
     });
@@ -822,7 +830,7 @@ fn a_proof_that_does_not_come_is_an_error_now_and_then() {
     let (buffer, ring) = sim::RingBuffer::new(4096);
     let mut rings = Rings::empty(Clock::Perf);
     rings.add(0, ring, crate::record::Layout::RING_BUFFER);
-    let order = Order::new().key(crate::Key::Payload(0)).hold(Hold::Fence(Fence::custom(|| Ok(()))));
+    let order = Order::new().key(crate::Key::Payload(0)).hold(Hold::Fence(Fence::by(|| Ok(()))));
     let mut reader = Reader::new(rings, order).unwrap();
     assert!(buffer.output(&1u64.to_ne_bytes()));
     let inside = buffer.reserve(8).unwrap();

@@ -66,7 +66,7 @@ impl Ring {
         unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
     }
 
-    /// Adopts a ring that is already mapped, from its present tail on.
+    /// Adopts a ring that is already mapped, from its present tail on (feature `test-util`).
     ///
     /// `base` is the header page and `size` the bytes of data after it, as libbpf's `perf_buffer__buffer()` gives them:
     /// its size excludes the header page, although its comment says otherwise. `event` becomes readable when the ring
@@ -84,6 +84,7 @@ impl Ring {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the header page disagrees with `size`; [`ErrorKind::System`] if `event` cannot be
     /// duplicated.
+    #[cfg(any(test, feature = "test-util"))]
     pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
         let fd = event.map(duplicate).transpose()?;
         let page = machine::page_size();

@@ -102,19 +102,11 @@ impl Reservation {
 }
 
 impl Ring {
-    /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on.
-    /// The map's file descriptor is duplicated.
-    ///
-    /// Give the ring to [`Rings::add`](crate::Rings::add) with [`Layout::RING_BUFFER`](crate::Layout::RING_BUFFER).
+    /// Maps a BPF ring buffer and adopts it from its present consumer position on.
     ///
     /// # Safety
-    /// Nobody else may read the map: a second reader would give bytes back to the kernel that this one lends. The crate
-    /// notices a second reader at its next refresh ([`Fault::Consumer`]), which may be too late.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the map is none, or if the kernel overwrites its oldest records
-    /// (`BPF_F_RB_OVERWRITE`); [`ErrorKind::System`] if it cannot be mapped.
-    pub unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
+    /// As [`Ring::adopt_ring_buffers`].
+    unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
         let map = map.as_fd();
         let info = info_of(map)?;
         let (page, size) = (machine::page_size(), size_of_buffer(&info)?);
@@ -158,8 +150,8 @@ impl Ring {
         })
     }
 
-    /// [`Ring::adopt_ring_buffer`] for each BPF ring buffer of a map, with its CPU: the map itself, for [`ANY_CPU`], or
-    /// the ring buffers of a `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of
+    /// Maps each BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) of a map, and adopts it from its present consumer
+    /// position on. It comes with its CPU: the map itself, for [`ANY_CPU`], or the ring buffers of a `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of
     /// CPUs. Empty elements are left out.
     ///
     /// ```no_run
@@ -179,11 +171,13 @@ impl Ring {
     /// ```
     ///
     /// # Safety
-    /// As [`Ring::adopt_ring_buffer`], of each.
+    /// Nobody else may read the maps: a second reader would give bytes back to the kernel that this one lends. The crate
+    /// notices a second reader at its next refresh ([`Damage`](crate::Damage)), which may be too late.
     ///
     /// # Errors
-    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::InvalidInput`] if the keys of a map of maps are not of 4
-    /// bytes, or if two elements are the same map; [`ErrorKind::Permission`] if this process may not open a map by its
+    /// [`ErrorKind::InvalidInput`] if the map has no such ring buffer, if the kernel overwrites the oldest records of one
+    /// (`BPF_F_RB_OVERWRITE`), if the keys of a map of maps are not of 4 bytes, or if two elements are the same map;
+    /// [`ErrorKind::System`] if one cannot be mapped; [`ErrorKind::Permission`] if this process may not open a map by its
     /// id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
     pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
         let map = map.as_fd();
@@ -208,7 +202,7 @@ impl Ring {
     /// [`Ring::adopt_ring_buffers`] for a map that is pinned in a BPF file system.
     ///
     /// # Safety
-    /// As [`Ring::adopt_ring_buffer`], of each.
+    /// As [`Ring::adopt_ring_buffers`].
     ///
     /// # Errors
     /// As [`Ring::adopt_ring_buffers`]; [`ErrorKind::NotFound`] or [`ErrorKind::Permission`] if the map cannot be

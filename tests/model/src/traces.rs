@@ -300,7 +300,7 @@ fn a_reader_does_what_the_model_may_do() {
 #[test]
 fn a_reader_whose_fence_does_not_wait_is_rejected() {
     let schedule = [Step::Begin(0), Step::Begin(1), Step::Write(1), Step::End(1), Step::Write(0), Step::End(0)];
-    let hold = |_: &sim::Kernel| Hold::Fence(Fence::custom(|| Ok(())));
+    let hold = |_: &sim::Kernel| Hold::Fence(Fence::by(|| Ok(())));
     // The flush brings key 2 while key 1 is not written.
     let caught = |at: usize| [&schedule[..at], &[Step::Flush, Step::Await], &schedule[at..]].concat();
     let told = trace(&caught(4), hold, 64 << 10, 0);

@@ -1,7 +1,7 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Clock, Error, Fence, Hold, Key, Order, Sequence, Wakeup};
+use perfweave::{Clock, Error, Fence, Hold, Key, Order, Wakeup};
 use perfweave_proofs::{Barrier, Epochs, expedited};
 use perfweave_support::bpf;
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub enum By {
 pub enum Way {
     Batch,
     Next,
-    ForEach,
+    Fold,
     Owned,
 }
 
@@ -114,7 +114,7 @@ impl Plan {
             latency: random.millis(1, 200),
             stall: Duration::from_millis(random.one(&[0, 0, 2, 30])),
             delay: random.one(&[0, 0, 200, 5000]),
-            way: random.one(&[Way::Batch, Way::Batch, Way::Next, Way::ForEach, Way::Owned]),
+            way: random.one(&[Way::Batch, Way::Batch, Way::Next, Way::Fold, Way::Owned]),
             pauses: random.once_in(2),
             flushes: random.once_in(2),
             deadlines: random.once_in(3),
@@ -175,6 +175,6 @@ impl Plan {
             By::Number => order.key(Key::Payload(0)),
             By::Ktime => order.key(Key::Payload(16)),
         };
-        Ok(if self.numbers { order.numbers(Sequence::u64(8).starting_at(0)) } else { order })
+        Ok(if self.numbers { order.numbers(Key::Payload(8), Some(0)) } else { order })
     }
 }

@@ -6,6 +6,7 @@ use crate::tally::Tally;
 use crate::writers::Writers;
 use perfweave::{Clock, Ended, Error, Event, Handle, Item, Layout, Pause, Reader, Ring, Rings};
 use perfweave_support::load::{self, Beside};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -98,7 +99,7 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
     if plan.end == End::Flush {
         hands.end()?;
         reader.handle().resume()?;
-        reader.set_deadline(None)?;
+        reader.handle().set_deadline(None)?;
         let mut writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
         writers.stop()?;
         // One that is under way first.
@@ -168,7 +169,7 @@ fn turn(way: Way, reader: &mut Reader, outcome: &mut Outcome, tally: &mut Tally,
     }
     if matches!(reader.ended(), Some(Ended::Deadline { .. })) {
         outcome.deadlines += 1;
-        reader.set_deadline(None)?;
+        reader.handle().set_deadline(None)?;
     }
     Ok(())
 }
@@ -183,7 +184,13 @@ fn take_some(way: Way, reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) ->
                 each(&event.event());
             }
         }
-        Way::ForEach => reader.for_each(|event| each(&event))?,
+        Way::Fold => {
+            let all = reader.try_fold((), |(), event| {
+                each(&event);
+                ControlFlow::<(), ()>::Continue(())
+            })?;
+            assert!(all.is_continue());
+        }
         Way::Owned => {
             for _ in 0..64 {
                 let Some(event) = reader.next_timeout(time)?.map(|event| event.to_owned()) else { break };

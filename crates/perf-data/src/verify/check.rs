@@ -14,7 +14,7 @@ use crate::seal::{
 use crate::sections::unfinished;
 use crate::sorting::Sorting;
 use blake3::Hasher;
-use perfweave::{Account, Bytes, Error, Sequence};
+use perfweave::{Account, Bytes, Error, Key};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -119,7 +119,7 @@ impl Parts {
 
 impl<'a> Check<'a> {
     /// Checks a file.
-    pub(super) fn all(path: &Path, numbers: Option<&Sequence>) -> Result<Verdict, Error> {
+    pub(super) fn all(path: &Path, numbers: Option<(&Key, Option<u64>)>) -> Result<Verdict, Error> {
         let mut input = Input::bounded(path, EVENTS)?;
         let of_file = Self::of_file(&input)?;
         let parts = match Parts::read(&input) {

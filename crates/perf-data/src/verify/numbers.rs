@@ -5,7 +5,7 @@ use crate::file::no_memory;
 use crate::noted::cpu_of;
 use crate::seal::{Counted, MOST_CPUS, NOBODY};
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Error, Layout, Record, Recording, Sequence};
+use perfweave::{Clock, Error, Key, Layout, Record, Recording};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -15,7 +15,8 @@ const LAYOUTS: usize = 16;
 
 /// Numbers of programs, by CPU.
 pub(super) struct Numbers<'a> {
-    sequence: &'a Sequence,
+    number: &'a Key,
+    first: Option<u64>,
     layouts: Vec<Layout>,
     /// Samples whose numbers are not counted yet, by the index of their layout, and how many bytes these are.
     samples: BTreeMap<usize, Vec<u8>>,
@@ -24,8 +25,8 @@ pub(super) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    pub(super) fn new(sequence: &'a Sequence) -> Self {
-        Self { sequence, layouts: Vec::new(), samples: BTreeMap::new(), kept: 0, by_cpu: BTreeMap::new() }
+    pub(super) fn new((number, first): (&'a Key, Option<u64>)) -> Self {
+        Self { number, first, layouts: Vec::new(), samples: BTreeMap::new(), kept: 0, by_cpu: BTreeMap::new() }
     }
 
     /// Takes a record, which has one of these layouts: those that were known before, and more.
@@ -61,8 +62,8 @@ impl<'a> Numbers<'a> {
         let cpu = record.field(CPU).and_then(|field| field.u64(0)).map_or(NOBODY, cpu_of);
         // The CPU for which the tally counts the record.
         let cpu = Counted { cpu, time: record.time(), lost: None }.whose();
-        let Some(number) = self.sequence.of(record).filter(|_| cpu < MOST_CPUS) else { return };
-        self.by_cpu.entry(cpu).or_insert_with(|| Counter::new(self.sequence)).add(number);
+        let Some(number) = self.number.of(record).filter(|_| cpu < MOST_CPUS) else { return };
+        self.by_cpu.entry(cpu).or_insert_with(|| Counter::new(self.first)).add(number);
     }
 
     /// How many numbers are missing, by CPU.
@@ -87,8 +88,7 @@ struct Counter {
 }
 
 impl Counter {
-    fn new(sequence: &Sequence) -> Self {
-        let first = sequence.first();
+    fn new(first: Option<u64>) -> Self {
         // Where the first number is known, those before the first that is seen are missing too.
         let smallest = first.map_or(u64::MAX, |_| MIDDLE);
         Self { first, smallest, largest: MIDDLE, count: 0 }
@@ -116,23 +116,21 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::Counter;
-    use perfweave::Sequence;
 
     #[test]
     fn missing_numbers_are_counted() {
-        let missing = |sequence: Sequence, numbers: &[u64]| {
-            let mut counter = Counter::new(&sequence);
+        let missing = |first, numbers: &[u64]| {
+            let mut counter = Counter::new(first);
             numbers.iter().for_each(|number| counter.add(*number));
             counter.missing()
         };
-        let numbers = || Sequence::u64(0);
-        assert_eq!(missing(numbers(), &[]), 0);
-        assert_eq!(missing(numbers(), &[7]), 0);
-        assert_eq!(missing(numbers(), &[7, 9, 8, 5]), 1);
-        assert_eq!(missing(numbers(), &[u64::MAX - 1, 1]), 2);
-        assert_eq!(missing(numbers().starting_at(0), &[3]), 3);
+        assert_eq!(missing(None, &[]), 0);
+        assert_eq!(missing(None, &[7]), 0);
+        assert_eq!(missing(None, &[7, 9, 8, 5]), 1);
+        assert_eq!(missing(None, &[u64::MAX - 1, 1]), 2);
+        assert_eq!(missing(Some(0), &[3]), 3);
         // No number of so many.
-        assert_eq!(missing(numbers(), &[1, 1 << 40, 2]), 0);
-        assert_eq!(missing(numbers(), &[1 << 40, 1, 3]), (1 << 40) - 3);
+        assert_eq!(missing(None, &[1, 1 << 40, 2]), 0);
+        assert_eq!(missing(None, &[1 << 40, 1, 3]), (1 << 40) - 3);
     }
 }

@@ -69,7 +69,7 @@ fn compare(path: &str) -> Result<String, Box<dyn Error>> {
     for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(events(&ours)?) }? {
         rings.add(cpu, ring, Layout::RING_BUFFER);
     }
-    let key = Key::with(move |record| number(&record.payload()?.to_cow(), at));
+    let key = Key::Fn(Box::new(move |record| number(&record.payload()?.to_cow(), at)));
     let mut reader = Reader::new(rings, Order::new().key(key).hold(Hold::FENCE))?;
     let mut yielded = Vec::new();
 
