@@ -91,19 +91,19 @@ fn every_room_has_its_place() {
 }
 
 /// All files, as paths from `crate::` on, with their code. Tests and models of loom use what they test.
-fn files() -> BTreeMap<String, String> {
+fn files(src: &Path) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    let mut folders = vec![src()];
+    let mut folders = vec![src.to_owned()];
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            let name = path.strip_prefix(src()).unwrap().with_extension("").display().to_string();
+            let name = path.strip_prefix(src).unwrap().with_extension("").display().to_string();
             if path.is_dir() {
                 folders.push(path);
             } else if !["lib", "tests", "model"].iter().any(|end| name.ends_with(end)) {
                 let text = fs::read_to_string(&path).unwrap();
                 let code =
                     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
-                let code = code.split("#[cfg(all(test, not(loom)))]\nmod tests {").next().unwrap_or("");
+                let code = code.split("\nmod tests {").next().unwrap_or("");
                 let name = name.strip_suffix("/mod").unwrap_or(&name).replace('/', "::");
                 all.insert(name, code.split_whitespace().collect::<Vec<_>>().join(" "));
             }
@@ -143,16 +143,11 @@ fn imports(name: &str, code: &str) -> Vec<String> {
         .collect()
 }
 
-/// A file and its folder are one, as a kind of ring is a part of the ring; what is between these, and paths in macros,
-/// are not looked at. A name that a room's `mod.rs` has from one
-/// of its files is that file's.
-#[test]
-fn files_import_each_other_in_one_direction() {
-    let files = files();
-    let whole = |name: &str| match name.split("::").collect::<Vec<_>>()[..] {
-        [room, file, ..] => format!("{room}::{file}"),
-        _ => name.to_owned(),
-    };
+/// What each file of a package imports. A file and its folder are one, as a kind of ring is a part of the ring; what is
+/// between these, and paths in macros, are not looked at. A name that a room's `mod.rs` has from one of its files is
+/// that file's. `whole` gives the file that a file is a part of.
+fn imported(src: &Path, whole: impl Fn(&str) -> String) -> BTreeMap<String, BTreeSet<String>> {
+    let files = files(src);
     let mut names = BTreeMap::new();
     for (room, code) in files.iter().filter(|(name, _)| !name.contains("::")) {
         for tree in code.match_indices("use ").map(|(at, _)| code[at + 4..].split(';').next().unwrap_or("")) {
@@ -183,7 +178,10 @@ fn files_import_each_other_in_one_direction() {
         let of = of.into_iter().filter(|other| name.contains("::") || !other.starts_with(&format!("{name}::")));
         left.entry(own.clone()).or_default().extend(of);
     }
-    assert!(left.len() > 90 && left.values().map(BTreeSet::len).sum::<usize>() > 300, "{left:#?}");
+    left
+}
+
+fn assert_no_circle(mut left: BTreeMap<String, BTreeSet<String>>) {
     // What imports nothing that is left is in no circle.
     while let Some(done) =
         left.iter().find(|(_, of)| of.iter().all(|of| !left.contains_key(of))).map(|(name, _)| name.clone())
@@ -191,6 +189,30 @@ fn files_import_each_other_in_one_direction() {
         left.remove(&done);
     }
     assert!(left.is_empty(), "these are in a circle, or import one: {left:#?}");
+}
+
+#[test]
+fn files_import_each_other_in_one_direction() {
+    let all = imported(&src(), |name| match name.split("::").collect::<Vec<_>>()[..] {
+        [room, file, ..] => format!("{room}::{file}"),
+        _ => name.to_owned(),
+    });
+    assert!(all.len() > 90 && all.values().map(BTreeSet::len).sum::<usize>() > 300, "{all:#?}");
+    assert_no_circle(all);
+}
+
+/// Of the package perf-data, all that reads and writes recordings is understood without the check of a certificate, and
+/// the chain that a writer has knows neither.
+#[test]
+fn a_certificate_is_beside_the_recording() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/perf-data/src");
+    let all = imported(&src, |name| name.split("::").next().unwrap_or_default().to_owned());
+    let uses = |what: &str| all.iter().filter(|(_, of)| of.contains(what)).map(|(name, _)| &**name).collect::<Vec<_>>();
+    assert_eq!(all["chain"], BTreeSet::from(["words".to_owned()]));
+    assert_eq!(uses("chain"), ["noted", "output", "verify", "writer"]);
+    assert_eq!(uses("verify"), [""; 0]);
+    assert!(all["verify"].len() > 5, "{all:#?}");
+    assert_no_circle(all);
 }
 
 /// Methods elsewhere than in the file of their type: those of a later room, of optional features, and of each kind of

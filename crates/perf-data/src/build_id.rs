@@ -1,12 +1,13 @@
 //! Build ids: the notes by which a linker names a file.
 
 use crate::Facts;
-use crate::file::{self, Found, Words};
+use crate::file::{self, Found};
 use crate::metadata::BUILD_ID;
-use crate::names::{BUILD_ID_SIZE, USER};
+use crate::words::Words;
 use object::elf::{ELF_NOTE_GNU, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, PN_XNUM, PT_NOTE};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
+use perf_event_open_sys::bindings;
 use perfweave::Rings;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -22,6 +23,10 @@ const MOST: usize = 20;
 
 /// `PERF_RECORD_MISC_CPUMODE_MASK`
 const MODE: u16 = 7;
+/// The `misc` of a header (`include/uapi/linux/perf_event.h`).
+pub(crate) const USER: u16 = bindings::PERF_RECORD_MISC_USER as u16;
+/// `PERF_RECORD_MISC_BUILD_ID_SIZE`, in the table of build ids.
+pub(crate) const BUILD_ID_SIZE: u16 = 1 << 15;
 
 /// The longest segment of notes that is read. Those of the kernel's own reader are at most a page.
 const NOTES: u64 = 1 << 16;

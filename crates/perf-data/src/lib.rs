@@ -57,8 +57,8 @@
 //!
 //! This package takes files and gives rings in memory, by [`perfweave::Recording`]. It also takes events and gives
 //! files. It knows the format of `perf.data` (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing about
-//! order. It uses the core by its public API alone. Begin with `open.rs` and `writer.rs`, and with `seal.rs` for
-//! certificates.
+//! order. It uses the core by its public API alone. Begin with `open.rs` and `writer.rs`. Certificates are beside that:
+//! `chain.rs` knows bytes, hashes and counts, and the writer gives it what it writes. Nothing uses `verify.rs`.
 //!
 //! It parses the format itself, and checks bytes before it allocates memory for them. Tests compare it with the crate
 //! linux-perf-data. That crate sorts records itself, stops at the first bad record, and allocates memory by counts in
@@ -71,6 +71,7 @@
 mod attrs;
 mod build_id;
 mod called;
+mod chain;
 mod created;
 mod file;
 mod lost;
@@ -83,13 +84,13 @@ mod open;
 mod output;
 mod pieces;
 mod procfs;
-mod seal;
 mod sections;
 mod sorting;
 mod tracing;
 #[cfg(feature = "zstd")]
 mod unpack;
 mod verify;
+mod words;
 mod writer;
 
 pub use build_id::build_ids;

@@ -1,8 +1,9 @@
 //! The metadata of a recording, before and after its records: events, and facts about the machine.
 
 use crate::attrs::Attr;
-use crate::file::{Input, Words, malformed, unreadable};
+use crate::file::{Input, malformed, unreadable};
 use crate::pieces::{Piece, walk};
+use crate::words::Words;
 use perfweave::{Error, ErrorKind};
 use std::collections::BTreeSet;
 use std::ops::Range;

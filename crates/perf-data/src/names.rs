@@ -1,7 +1,7 @@
 //! What perf(1) writes at the start of a recording: the processes that there are, what they have mapped, and the kernel
 //! (`tools/perf/util/synthetic-events.c`). The records have the time 0, so they come before all others.
 
-use crate::build_id::{BuildId, BuildIds, of_notes};
+use crate::build_id::{BUILD_ID_SIZE, BuildId, BuildIds, USER, of_notes};
 use crate::machine;
 use crate::procfs::{Machine, Mapping, Thread};
 use perf_event_open_sys::bindings;
@@ -61,12 +61,9 @@ impl From<io::Error> for Failed {
 
 /// The `misc` of a header (`include/uapi/linux/perf_event.h`).
 const KERNEL: u16 = bindings::PERF_RECORD_MISC_KERNEL as u16;
-pub(crate) const USER: u16 = bindings::PERF_RECORD_MISC_USER as u16;
 /// The child maps what it says itself, and nothing of its parent's.
 const FORK_EXEC: u16 = bindings::PERF_RECORD_MISC_FORK_EXEC as u16;
 const BUILD_ID: u16 = bindings::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
-/// `PERF_RECORD_MISC_BUILD_ID_SIZE`, in the table of build ids.
-pub(crate) const BUILD_ID_SIZE: u16 = 1 << 15;
 /// The multiple to which paths are padded in that table (`NAME_ALIGN`).
 const PADDED: usize = 64;
 /// The longest path.

@@ -1,7 +1,7 @@
 //! An event as a file describes it.
 
 use crate::attrs::{self, ADDR, Attr, CPU, ID, IDENTIFIER, IP, TIME};
-use crate::seal::{Counted, NOBODY};
+use crate::chain::{Counted, NOBODY};
 use perf_event_open_sys::bindings;
 use perfweave::{Bytes, Clock, Error, ErrorKind, Layout, Source};
 

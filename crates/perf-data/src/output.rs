@@ -1,8 +1,7 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
+use crate::chain::Chain;
 use crate::created;
-use crate::seal::{Hash, Seal};
-use blake3::Hasher;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use perfweave::{Error, ErrorKind};
 use std::fs::{File, FileType};
@@ -23,10 +22,9 @@ pub(crate) struct Output {
     buffer: Vec<u8>,
     /// Bytes in the file.
     len: u64,
-    /// What is hashed since the last seal, and how much of the buffer. Whole buffers are: for a record alone it is
-    /// three times as slow.
-    hasher: Hasher,
-    hashed: usize,
+    /// What is said of these bytes, and how much of the buffer it has.
+    pub(crate) chain: Chain,
+    chained: usize,
     /// The process that made the file.
     process: u32,
     /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last
@@ -63,8 +61,8 @@ impl Output {
             file,
             buffer: Vec::with_capacity(BUFFER),
             len: 0,
-            hasher: Hasher::new(),
-            hashed: 0,
+            chain: Chain::default(),
+            chained: 0,
             process: std::process::id(),
             whole: 0,
             safe: [0; 2],
@@ -98,7 +96,7 @@ impl Output {
         }
         if bytes.len() > BUFFER {
             // The buffer was flushed just now, so the order is kept.
-            self.hasher.update(bytes);
+            self.chain.put(bytes);
             return self.append(bytes);
         }
         // Bytes behind an error would follow a hole in the file.
@@ -107,27 +105,27 @@ impl Output {
         Ok(())
     }
 
-    /// Appends a seal for all bytes since the last one. Gives its hash.
-    pub(crate) fn seal(&mut self, seal: &Seal) -> Result<Hash, Error> {
-        self.hash();
-        let mut hasher = std::mem::take(&mut self.hasher);
-        let (bytes, hash) = seal.bytes(&mut hasher);
-        // If this flushes, nothing is hashed for the next block: all in the buffer counts as hashed.
-        self.put(&bytes)?;
-        // A seal is in no block: the next begins behind it.
-        self.unsealed();
-        Ok(hash)
+    /// Begins with bytes that are written over later.
+    pub(crate) fn begin(&mut self, front: Vec<u8>) -> Result<(), Error> {
+        self.put(&front)?;
+        self.chain.begin(front);
+        self.chained = self.buffer.len();
+        Ok(())
     }
 
-    /// What was put until now belongs to no block.
-    pub(crate) fn unsealed(&mut self) {
-        self.hasher.reset();
-        self.hashed = self.buffer.len();
+    /// Appends the seal of all bytes since the last one. Gives how long it is.
+    pub(crate) fn seal(&mut self) -> Result<u64, Error> {
+        self.put_into_chain();
+        let seal = self.chain.seal();
+        self.put(&seal)?;
+        // The chain has it already.
+        self.chained = self.buffer.len();
+        Ok(seal.len() as u64)
     }
 
-    fn hash(&mut self) {
-        self.hasher.update(&self.buffer[self.hashed..]);
-        self.hashed = self.buffer.len();
+    fn put_into_chain(&mut self) {
+        self.chain.put(&self.buffer[self.chained..]);
+        self.chained = self.buffer.len();
     }
 
     /// All bytes so far are whole records.
@@ -143,13 +141,13 @@ impl Output {
 
     /// Writes all buffered bytes.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        self.hash();
+        self.put_into_chain();
         let buffer = std::mem::take(&mut self.buffer);
         let wrote = self.append(&buffer);
         self.buffer = buffer;
         // Also after an error, which stays: these bytes are never written.
         self.buffer.clear();
-        self.hashed = 0;
+        self.chained = 0;
         wrote
     }
 

@@ -1,8 +1,9 @@
 //! The records of a file, one after the other.
 
-use crate::file::{Input, Words, changed, io, malformed};
+use crate::file::{Input, changed, io, malformed};
 #[cfg(feature = "zstd")]
 use crate::unpack::{Corrupt, Unpacker};
+use crate::words::Words;
 use perfweave::Error;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 #[cfg(not(feature = "zstd"))]
@@ -240,7 +241,7 @@ pub(crate) fn behind_it(kind: u32, body: &[u8]) -> u64 {
 }
 
 /// Appends `len` bytes.
-fn take(reader: &mut impl Read, out: &mut Vec<u8>, len: u64) -> Result<(), Error> {
+pub(crate) fn take(reader: &mut impl Read, out: &mut Vec<u8>, len: u64) -> Result<(), Error> {
     match reader.take(len).read_to_end(out).map_err(io)? {
         read if read as u64 == len => Ok(()),
         _ => Err(changed()),

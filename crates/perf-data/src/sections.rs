@@ -9,13 +9,13 @@
 
 use crate::Facts;
 use crate::attrs::{Attr, clock_id};
-use crate::file::Words;
 use crate::machine;
 use crate::metadata::{
     ARCH, CLOCK_DATA, EVENT_DESC, Features, HEADER, MAGIC, NRCPUS, OSRELEASE, PIPE_HEADER, SMALLEST_ATTR, TRACING_DATA,
 };
 use crate::noted::Noted;
 use crate::tracing;
+use crate::words::Words;
 use perfweave::{Clock, ClockOffset, Error, Rings};
 
 /// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).

@@ -2,8 +2,8 @@
 //!
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
-use crate::file::Words;
 use crate::metadata::TRACING_DATA;
+use crate::words::Words;
 use crate::{Facts, machine};
 use perfweave::{Error, ErrorKind, Rings};
 use std::collections::{BTreeMap, HashMap};

@@ -187,7 +187,7 @@ impl fmt::Display for Doubt {
         for (index, cpu) in cpus.iter().enumerate() {
             f.write_str(if index == 0 { "; another number of records than the certificate has: " } else { ", " })?;
             match *cpu {
-                super::seal::NOBODY => f.write_str("of no CPU")?,
+                crate::chain::NOBODY => f.write_str("of no CPU")?,
                 cpu => write!(f, "CPU {cpu}")?,
             }
         }

@@ -1,19 +1,17 @@
 //! Writing a stream as a recording.
 
-mod certify;
 mod pipe;
 
 use crate::attrs::{self, CPU, ID, IDENTIFIER, IP, TID, TIME, TRAILER_ORDER, in_samples, in_trailers};
+use crate::chain::{Counted, FINISHED_ROUND, NOBODY};
 use crate::metadata::{BUILD_ID, EVENT_DESC, Features, HEADER, HEADER_FEATURE, HEADER_TRACING_DATA, TRACING_DATA};
 use crate::names::{Names, Naming, Scope};
 use crate::noted::{Noted, check};
 use crate::output::Output;
 use crate::pieces::OWN_KINDS;
 use crate::procfs::Machine;
-use crate::seal::{Counted, FINISHED_ROUND, NOBODY};
 use crate::sections::{Front, Section, behind, describe, features, size_of_all};
 use crate::{Facts, machine};
-use certify::Certificate;
 use perf_event_open_sys::bindings;
 use perfweave::{Bytes, Clock, Error, ErrorKind, Event, Item, Layout, Record, Rings, Status};
 use smallvec::SmallVec;
@@ -137,14 +135,13 @@ pub struct Writer {
     data: u64,
     /// How many of them are no records, but facts about the machine.
     facts: u64,
-    /// How many there were when perf was last told that all earlier records are in the file.
+    /// How many there were behind the last seal, by which perf was told that all earlier records are in the file.
     round: u64,
     /// Whether the front in the file lacks an id.
     is_stale: bool,
     names: Names,
     unnamed: Vec<Error>,
     written: Written,
-    certificate: Certificate,
 }
 
 /// Records that the kernel dropped, and the event that they are of, if it is known.
@@ -255,14 +252,11 @@ impl Writer {
             names: Names::default(),
             unnamed: Vec::new(),
             written: Written::default(),
-            certificate: Certificate::default(),
         };
         if writer.file.is_pipe() {
             writer.begin_pipe()?;
         } else {
-            let front = writer.front.bytes(&writer.events);
-            writer.file.put(&front)?;
-            writer.begin_certificate(front);
+            writer.file.begin(writer.front.bytes(&writer.events))?;
         }
         writer.facts(facts)?;
         // So that a program which is killed later leaves a file with its events and facts.
@@ -307,7 +301,7 @@ impl Writer {
             self.bytes(&[0; 8][odd..])?;
         }
         // What follows is read on its own where the end of the file is lost.
-        self.seal(0)?;
+        self.seal()?;
         self.facts = self.data;
         self.file.whole();
         Ok(())
@@ -343,7 +337,7 @@ impl Writer {
         bytes.resize(bytes.len() + trailer, 0);
         self.put(kind, [&bytes, &[]], 0, 0)?;
         let counted = self.events[0].counted(kind, Bytes::from(bytes.as_slice()), 0);
-        self.certificate.tally.add(counted);
+        self.file.chain.made_up(counted);
         self.file.whole();
         Ok(())
     }
@@ -385,7 +379,7 @@ impl Writer {
             // It is not about the traced machine.
             Item::Flushed { .. } => Ok(()),
             _ => {
-                self.certificate.left_out(&event.item());
+                self.file.chain.left_out(&event.item());
                 self.written.left_out += 1;
                 Ok(())
             }
@@ -408,7 +402,7 @@ impl Writer {
             let lost = self.lost.entry(cpu).or_insert(none);
             lost.count = lost.count.saturating_add(account.unreported);
         }
-        self.certificate.take_ledger(ledger);
+        self.file.chain.take_ledger(ledger);
     }
 
     /// Completes the file with all records until now, for perf and [`open`](crate::open), and goes on. As soon as more
@@ -433,10 +427,10 @@ impl Writer {
         let finished = self
             .last_losses()
             .and_then(|()| self.total_losses())
-            .and_then(|()| self.last_seals())
+            .and_then(|()| (0..self.file.chain.end()).try_for_each(|_| self.seal()))
             .and_then(|()| self.complete());
         finished.map_err(|why| self.give_up(why))?;
-        Ok(self.written)
+        Ok(Written { hash: self.file.chain.hash, ..self.written })
     }
 
     /// Writes what is held, and all parts of the file that are no records.
@@ -445,8 +439,8 @@ impl Writer {
             return self.hand_over();
         }
         // Files that are not finished have no data.
-        if self.data == self.facts || self.is_unsealed() {
-            self.seal(0)?;
+        if self.data == self.facts || self.data > self.round {
+            self.seal()?;
         }
         self.file.flush()?;
         self.complete_to(self.front.end + self.data, true)
@@ -457,7 +451,7 @@ impl Writer {
         let begin = self.front.end + self.facts;
         let (mut behind, header) = behind(&self.events, &self.sections, [begin, end.saturating_sub(begin)]);
         if sealed {
-            let seal = self.seal_of_file(&header, &behind);
+            let seal = self.file.chain.seal_of_file(&header, &behind);
             behind.extend(seal);
         }
         self.file.complete(end, &behind, &header, self.front.header())
@@ -506,16 +500,16 @@ impl Writer {
         let (first, second) = record.as_bytes().as_slices();
         self.put(record.kind(), [first, second], at, record.cpu())?;
         let counted = self.events[at].counted(record.kind(), record.as_bytes(), record.cpu());
-        self.certificate.record(event, counted);
+        self.file.chain.record(event, counted);
         self.written.records += 1;
-        if self.data - self.round >= ROUND || self.certificate.tally.is_full() {
+        if self.data - self.round >= ROUND || self.file.chain.is_full() {
             if std::mem::take(&mut self.is_stale) && !self.file.is_pipe() {
                 // Before the seal, which has the hash of the first bytes that are in the file.
                 let front = self.front.bytes(&self.events);
                 self.file.over(HEADER, &front[HEADER as usize..])?;
-                self.certificate.front_is(front);
+                self.file.chain.front_is(front);
             }
-            self.seal(0)?;
+            self.seal()?;
         }
         self.file.whole();
         Ok(())
@@ -558,7 +552,7 @@ impl Writer {
         bytes[..8].copy_from_slice(&header);
         self.put(bindings::PERF_RECORD_LOST, [&bytes, &[]], at, lost.cpu)?;
         let counted = self.events[at].counted(bindings::PERF_RECORD_LOST, Bytes::from(bytes.as_slice()), lost.cpu);
-        self.certificate.tally.add(Counted { lost: Some(lost.count), ..counted });
+        self.file.chain.made_up(Counted { lost: Some(lost.count), ..counted });
         self.written.lost = self.written.lost.saturating_add(lost.count);
         let total = self.totals.entry(lost.cpu).or_default();
         total[0] = total[0].saturating_add(lost.count);
@@ -585,7 +579,7 @@ impl Writer {
             bytes[..8].copy_from_slice(&header);
             self.put(bindings::PERF_RECORD_LOST_SAMPLES, [&bytes, &[]], 0, cpu)?;
             // As a verifier counts it (`Check::count`).
-            self.certificate.tally.add(Counted { cpu: NOBODY, time: None, lost: None });
+            self.file.chain.made_up(Counted { cpu: NOBODY, time: None, lost: None });
             self.file.whole();
         }
         Ok(())
@@ -632,6 +626,14 @@ impl Writer {
         self.bytes(&second[start.max(cut) - cut..end.max(cut) - cut])
     }
 
+    /// Seals all records until now. perf takes the record for the end of a round, and shows what it has.
+    fn seal(&mut self) -> Result<(), Error> {
+        self.data += self.file.seal()?;
+        self.file.whole();
+        self.round = self.data;
+        Ok(())
+    }
+
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.put(bytes)?;
         self.data += bytes.len() as u64;
@@ -646,8 +648,8 @@ impl Writer {
             self.lost_record(&lost, 0, None)?;
             self.file.whole();
             // The last seal also has room for the ledger.
-            if self.certificate.tally.is_full() {
-                self.seal(0)?;
+            if self.file.chain.is_full() {
+                self.seal()?;
             }
         }
         Ok(())

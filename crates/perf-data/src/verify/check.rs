@@ -3,20 +3,21 @@
 use super::numbers::Numbers;
 use super::{Claims, Doubt, DoubtKind, Found, Verdict};
 use crate::attrs::{self, TIME};
-use crate::file::{Input, Words, changed, io, malformed, too_much};
-use crate::lost::Loss;
-use crate::metadata::{HEADER, HEADER_ATTR, PIPE_HEADER, SMALLEST_ATTR, check_begin, no_event, piped_attr, read_attrs};
-use crate::pieces::{AUXTRACE, OWN_KINDS, Packed, Piece, behind_it, compressed, header};
-use crate::seal::{
+use crate::chain::{
     BY_TIME, Counted, END, Hash, MAGIC, MOST_CPUS, MOST_ROWS, NOBODY, NUMBERS, Row, Rows, SHORTEST, Seal, Sums, Tally,
     WHOLE,
 };
+use crate::file::{Input, io, malformed, too_much};
+use crate::lost::Loss;
+use crate::metadata::{HEADER, HEADER_ATTR, PIPE_HEADER, SMALLEST_ATTR, check_begin, no_event, piped_attr, read_attrs};
+use crate::pieces::{AUXTRACE, OWN_KINDS, Packed, Piece, behind_it, compressed, header, take};
 use crate::sections::unfinished;
 use crate::sorting::Sorting;
+use crate::words::Words;
 use blake3::Hasher;
 use perfweave::{Account, Bytes, Error, Key};
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
@@ -179,7 +180,7 @@ impl<'a> Check<'a> {
             aux: 0,
         };
         check.reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
-        // The first block of a pipe has these bytes too (`Writer::seal_with`).
+        // The first block of a pipe has these bytes too (`Chain::begin`).
         check.skip(if parts.is_pipe { PIPE_HEADER } else { 0 })?;
         check.records()?;
         check.finish(of_file, &parts, data.start)
@@ -210,14 +211,14 @@ impl<'a> Check<'a> {
         while self.at < self.end {
             let (at, left) = (self.at, self.end - self.at);
             record.clear();
-            self.take(&mut record, left.min(8))?;
+            take(&mut self.reader, &mut record, left.min(8))?;
             let (kind, _, size) = header(&record);
             let is_own = kind >= OWN_KINDS;
             if size < 8 || u64::from(size) > left || (!is_own && size % 8 != 0) {
                 self.search(at)?;
                 continue;
             }
-            self.take(&mut record, u64::from(size) - 8)?;
+            take(&mut self.reader, &mut record, u64::from(size) - 8)?;
             self.at = at + u64::from(size);
             if !is_own {
                 self.pend(&record);
@@ -434,7 +435,7 @@ impl<'a> Check<'a> {
         let found = loop {
             // No underflow: the window never reaches behind the end.
             let read = (self.end - begin - window.len() as u64).min(PART as u64);
-            self.take(&mut window, read)?;
+            take(&mut self.reader, &mut window, read)?;
             let seals = window.windows(MAGIC.len()).enumerate().filter(|(_, bytes)| bytes == MAGIC);
             // Behind `from`, so that each search goes on.
             let mut places = seals.filter_map(|(at, _)| (begin + at as u64).checked_sub(8)).filter(|at| *at > from);
@@ -473,10 +474,7 @@ impl<'a> Check<'a> {
         let mut left = len;
         while left > 0 {
             let part = left.min(PART as u64);
-            let mut pending = std::mem::take(&mut self.pending);
-            let took = self.take(&mut pending, part);
-            self.pending = pending;
-            took?;
+            take(&mut self.reader, &mut self.pending, part)?;
             self.hash();
             left -= part;
         }
@@ -495,14 +493,6 @@ impl<'a> Check<'a> {
     fn hash(&mut self) {
         self.hasher.update(&self.pending);
         self.pending.clear();
-    }
-
-    /// Appends bytes of the file.
-    fn take(&mut self, out: &mut Vec<u8>, len: u64) -> Result<(), Error> {
-        match self.reader.by_ref().take(len).read_to_end(out).map_err(io)? {
-            read if read as u64 == len => Ok(()),
-            _ => Err(changed()),
-        }
     }
 
     fn doubt(&mut self, kind: DoubtKind, bytes: Range<u64>, times: Option<[u64; 2]>, cpus: Vec<u32>) {

@@ -1,9 +1,9 @@
 //! Numbers that programs wrote into their records, and which of them are missing.
 
 use crate::attrs::CPU;
+use crate::chain::{Counted, MOST_CPUS, NOBODY};
 use crate::file::no_memory;
 use crate::noted::cpu_of;
-use crate::seal::{Counted, MOST_CPUS, NOBODY};
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Error, Key, Layout, Record, Recording};
 use std::collections::BTreeMap;

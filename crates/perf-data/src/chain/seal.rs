@@ -1,15 +1,6 @@
-//! Seals: what a recording says of itself, in records among its records.
-//!
-//! ```text
-//! file:  header | events, ids | facts | seal 0 | records | seal 1 | .. | records | last seal || facts, events, ids | seal of the file
-//! pipe:  header, events, facts        | seal 0 | records | seal 1 | .. | records | last seal
-//! ```
-//! A seal is a FINISHED_ROUND record with a body, which perf takes for one without. It has the BLAKE3 hash of all bytes
-//! since the seal before it, and of its own up to the hash. The hash of the seal before it is among those, so the seals
-//! are a chain. The seal of a file stands for the bytes that are in no block: the header, the events, and what lies
-//! behind the records.
+//! A seal, and its bytes. It is a FINISHED_ROUND record with a body, which perf takes for one without.
 
-use crate::file::Words;
+use crate::words::Words;
 use blake3::Hasher;
 use perfweave::Account;
 use std::time::Duration;
@@ -79,6 +70,11 @@ impl Sums {
         Some(Self { records, lost, back, proven, assumed, late, missing, left_out, frontier, newest })
     }
 }
+
+/// Records of no CPU, or of no CPU that there can be, and those of time 0, which no stream had: names.
+pub(crate) const NOBODY: u32 = u32::MAX;
+/// No kernel has more CPUs (`NR_CPUS`).
+pub(crate) const MOST_CPUS: u32 = 8192;
 
 /// Of which kind a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,87 +213,5 @@ impl Seal {
     /// How many bytes its block has.
     pub(crate) fn covers(&self) -> Option<u64> {
         self.end.checked_sub(self.begin)
-    }
-}
-
-/// What a writer and a verifier count of records: in all, and by CPU since the last seal.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) sums: Sums,
-    rows: Vec<Row>,
-    /// The place of each CPU's row, and one more.
-    by_cpu: Vec<u32>,
-}
-
-/// Records of no CPU, or of no CPU that there can be, and those of time 0, which no stream had: names.
-pub(crate) const NOBODY: u32 = u32::MAX;
-/// No kernel has more CPUs (`NR_CPUS`).
-pub(crate) const MOST_CPUS: u32 = 8192;
-
-/// What a record is, for the tally.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
-    pub(crate) cpu: u32,
-    pub(crate) time: Option<u64>,
-    /// The count of a LOST record.
-    pub(crate) lost: Option<u64>,
-}
-
-impl Counted {
-    /// Whose it is.
-    pub(crate) fn whose(&self) -> u32 {
-        if self.time == Some(0) || self.cpu >= MOST_CPUS { NOBODY } else { self.cpu }
-    }
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, counted: Counted) {
-        let Counted { time, lost, .. } = counted;
-        if let Some(time) = time {
-            // A LOST record has the time of the record behind it, which is counted itself.
-            self.sums.back += u64::from(lost.is_none() && time < self.sums.newest);
-            self.sums.newest = self.sums.newest.max(time);
-        }
-        let row = self.row(counted.whose(), time);
-        match lost {
-            None => row[0] += 1,
-            Some(count) => row[1] = row[1].saturating_add(count),
-        }
-        if let Some(time) = time {
-            row[3] = time;
-        }
-        match lost {
-            None => self.sums.records += 1,
-            Some(count) => self.sums.lost = self.sums.lost.saturating_add(count),
-        }
-    }
-
-    fn row(&mut self, cpu: u32, time: Option<u64>) -> &mut [u64; 4] {
-        // `whose` gives a CPU that there can be, or NOBODY, whose place is the one behind these.
-        let index = cpu.min(MOST_CPUS) as usize;
-        if index >= self.by_cpu.len() {
-            self.by_cpu.resize(index + 1, 0);
-        }
-        if self.by_cpu[index] == 0 {
-            self.rows.push(Row { cpu, of: Rows::Block, values: [0, 0, time.unwrap_or(0), 0] });
-            self.by_cpu[index] = self.rows.len() as u32;
-        }
-        let at = self.by_cpu[index] as usize - 1;
-        &mut self.rows[at].values
-    }
-
-    /// The rows since the last call, by CPU.
-    pub(crate) fn take_rows(&mut self) -> Vec<Row> {
-        for row in &self.rows {
-            self.by_cpu[row.cpu.min(MOST_CPUS) as usize] = 0;
-        }
-        let mut rows = std::mem::take(&mut self.rows);
-        rows.sort_unstable_by_key(|row| row.cpu);
-        rows
-    }
-
-    /// Whether one seal has no room for many more rows.
-    pub(crate) fn is_full(&self) -> bool {
-        self.rows.len() >= MOST_ROWS / 2
     }
 }
