@@ -1,19 +1,21 @@
 //! BPF programs of others that run at the tracepoints of rings, and may keep events from them.
 
 use crate::error::{Error, ErrorKind};
-use crate::rings::producer::Producer;
+use crate::rings::{Rings, Source};
 use crate::sys::{bpf, perf};
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 
-/// [`Rings::foreign_programs`](crate::Rings::foreign_programs) at tracepoints, by the names of these.
-pub(super) fn programs<'a>(
-    mut tracepoints: HashSet<&str>,
-    producers: impl Iterator<Item = &'a Producer>,
-) -> Result<Vec<Error>, Error> {
+/// [`Rings::foreign_programs`].
+pub(super) fn programs(rings: &Rings) -> Result<Vec<Error>, Error> {
+    rings.control().check()?;
+    let tracepoints = rings.sources().iter().filter(|source| source.tracepoint_id().is_some());
+    let mut unasked: HashSet<&str> = tracepoints.map(Source::name).collect();
     let mut programs = Vec::new();
-    // One event of each: the programs are the same.
-    for producer in producers.filter(|producer| tracepoints.remove(&*producer.name)) {
+    for producer in rings.control().producers().events() {
+        if !unasked.remove(&*producer.name) {
+            continue;
+        }
         let asked = perf::programs(producer.event.as_fd()).map_err(|errno| {
             let message = format!("cannot ask for BPF programs at {}", producer.name);
             let kind = ErrorKind::of(&errno);

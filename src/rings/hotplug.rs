@@ -1,16 +1,28 @@
 //! Opens a ring for every online CPU, and follows CPUs that come and go while their rings are read.
 
 use crate::error::{Error, ErrorKind};
+use crate::rings::control::{Control, ProducerGate};
 use crate::rings::event_spec::EventSpec;
-use crate::rings::opener::{Opener, Pause};
-use crate::rings::opening::OpenedCpu;
+use crate::rings::opening::{self, OpenedRing};
 use crate::rings::plan::Plan;
-use crate::rings::producer::{self, Producer};
-use crate::rings::untraced::Moment;
-use crate::rings::{CpuRing, Rings, foreign, list_cpus, no_such_cpu};
+use crate::rings::untraced::{Moment, UntracedCpus};
+use crate::rings::{CpuRing, Rings, list_cpus, no_such_cpu};
 use crate::sys::machine::{self, CpuList, CpuStays, OnlineCpus};
-use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A CPU whose ring this crate opened.
+#[derive(Debug)]
+struct WatchedCpu {
+    cpu: u32,
+    /// The event that owns the ring. It may have stopped long ago.
+    owner: Arc<OwnedFd>,
+    /// Whether the CPU was online when last checked.
+    online: bool,
+    /// The stay of the CPU before its events were opened, if known.
+    stay: Option<u64>,
+}
 
 /// Watches CPUs come and go.
 ///
@@ -20,7 +32,7 @@ use std::io;
 struct Hotplug {
     plan: Plan,
     /// By CPU.
-    watched: Vec<OpenedCpu>,
+    watched: Vec<WatchedCpu>,
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
@@ -52,29 +64,40 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     plan.cpu_count = cpus.len();
     let mut skipped = Vec::new();
     let opened = loop {
-        // The stay before its events are opened, so that the first check notices what happens from here on.
-        let open = |cpu: &u32| OpenedCpu::open(plan, *cpu, hotplug.stays.of(*cpu)).transpose();
-        match cpus.iter().filter_map(open).collect::<Result<Vec<_>, _>>() {
+        let opened = cpus.iter().filter_map(|cpu| {
+            // Before its events are opened, so that the first check notices what happens from here on.
+            let stay = hotplug.stays.of(*cpu);
+            OpenedRing::open(plan, *cpu).transpose().map(|opened| opened.map(|opened| (opened, stay)))
+        });
+        match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => break opened,
             // Then all over again, so that all rings have the same events. What was open is closed.
             Err(error) => skipped.push(plan.skip(error)?),
         }
     };
-    // If something fails, the rings in it are unmapped first, then events closed.
+    // If something fails, this closes what is in it: slots are emptied first, then rings unmapped, then events closed.
     let mut rings = Rings::empty(plan.clock);
     rings.skipped = skipped;
     rings.sources = plan.events.iter().map(EventSpec::source).collect();
     rings.traced_threads = plan.target.threads()?;
-    (rings.cpu_rings, hotplug.watched) = opened.into_iter().unzip();
+    let mut all = Vec::new();
+    for (OpenedRing { cpu_ring, owner, producers }, stay) in opened {
+        hotplug.watch(cpu_ring.origin.cpu, Arc::clone(&owner), stay);
+        all.extend(producers);
+        rings.add_ring(cpu_ring, ProducerGate::Event(owner))?;
+    }
     if rings.cpu_rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
         let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
         return Err(Error::new(ErrorKind::NotFound, message));
     }
     // All at once, so that some CPUs are traced and others are not for a short time only.
-    producer::start(hotplug.watched.iter_mut().flat_map(|watched| &mut watched.producers), &[])?;
-    rings.started = rings.clock.now();
-    rings.opened_by(hotplug);
+    rings.control().producers().start(all)?;
+    let started = rings.clock.now();
+    let check = move |control: &_, cpu_rings: &mut _, new: &mut _, untraced: &mut _| {
+        hotplug.check(control, cpu_rings, new, untraced)
+    };
+    rings.set_arrivals(Box::new(check), started);
     Ok(rings)
 }
 
@@ -89,54 +112,21 @@ impl Hotplug {
         Ok(Self { plan, watched, online, list, stays, checked, missing: false, unlisted: false })
     }
 
-    /// The place of a CPU among the watched ones, or where to insert it.
-    fn find(&self, cpu: u32) -> Result<usize, usize> {
-        self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
-    }
-
-    /// Opens the ring of a CPU that never had one. Returns whether it is traced from now on.
-    fn open(&mut self, cpu: u32, stay: Option<u64>, new: &mut Vec<CpuRing>, pauses: &[Pause]) -> Result<bool, Error> {
-        // Beside all watched CPUs: those that are offline now may come back.
-        self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
-        let opened = match OpenedCpu::open(&self.plan, cpu, stay) {
-            // The process or thread has ended. What it started may run on, and nothing lists that.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => {
-                let message = format!("the process has ended, and what it started runs on: CPU {cpu} is not traced");
-                let untraced =
-                    || Error::new(ErrorKind::NotFound, message).because(io::Error::from_raw_os_error(libc::ESRCH));
-                return if self.producers().all(Producer::has_ended) { Ok(false) } else { Err(untraced()) };
-            }
-            opened => opened?,
-        };
-        // The CPU may have gone again.
-        let Some((cpu_ring, mut opened)) = opened else { return Ok(false) };
-        // Before its events start, so that none of them writes during a pause.
-        if pauses.contains(&Pause::Output) {
-            opened.pause(Pause::Output, true)?;
-        }
-        // Watched only once its events run: otherwise the next check opens it anew.
-        producer::start(opened.producers.iter_mut(), pauses)?;
+    /// Watches a CPU whose ring `owner` owns.
+    fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>, stay: Option<u64>) {
         let (Ok(at) | Err(at)) = self.find(cpu);
-        self.watched.insert(at, opened);
-        new.push(cpu_ring);
-        Ok(true)
-    }
-
-    /// All that writes into the rings.
-    fn producers(&self) -> impl Iterator<Item = &Producer> {
-        self.watched.iter().flat_map(|watched| &watched.producers)
-    }
-}
-
-impl Opener for Hotplug {
-    fn pause(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
-        self.watched.iter_mut().fold(Ok(()), |turned, watched| turned.and(watched.pause(how, paused)))
+        self.watched.insert(at, WatchedCpu { cpu, owner, online: true, stay });
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
     /// reported, the tenth, the hundredth and so on; all are tried again with every check.
-    fn follow(&mut self, rings: &mut Rings, new: &mut Vec<CpuRing>, pauses: &[Pause]) -> Result<(), Error> {
-        let Rings { cpu_rings, untraced, .. } = rings;
+    fn check(
+        &mut self,
+        control: &Control,
+        cpu_rings: &mut [CpuRing],
+        new: &mut Vec<CpuRing>,
+        untraced: &mut UntracedCpus,
+    ) -> Result<(), Error> {
         // Before anything is read: the next check finds what changes from here on.
         let now = Moment::now(self.plan.clock);
         // It changes once. If anything fails before all CPUs are checked, the next call checks them again.
@@ -161,8 +151,8 @@ impl Opener for Hotplug {
             // Before its events are opened.
             let stay = self.stays.of(cpu);
             let done = match self.find(cpu) {
-                Ok(at) => self.watched[at].check(stay, &self.plan, cpu_rings, pauses),
-                Err(_) => self.open(cpu, stay, new, pauses),
+                Ok(at) => self.watched[at].check(stay, &self.plan, control, cpu_rings),
+                Err(_) => self.open(cpu, stay, control, new),
             };
             // Asked anew: the CPU was not traced while its events were being opened.
             let is_now = Moment::now(self.plan.clock);
@@ -185,12 +175,75 @@ impl Opener for Hotplug {
         failed
     }
 
-    fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
-        let tracepoints = self.plan.events.iter().filter(|event| event.attr.type_ == PERF_TYPE_TRACEPOINT);
-        foreign::programs(tracepoints.map(|event| &*event.name).collect(), self.producers())
+    /// The place of a CPU among the watched ones, or where to insert it.
+    fn find(&self, cpu: u32) -> Result<usize, usize> {
+        self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
     }
 
-    fn stop(&mut self) {
-        self.watched.iter_mut().flat_map(|watched| &mut watched.producers).for_each(Producer::stop);
+    /// Opens the ring of a CPU that never had one. Returns whether it is traced from now on.
+    fn open(&mut self, cpu: u32, stay: Option<u64>, control: &Control, new: &mut Vec<CpuRing>) -> Result<bool, Error> {
+        // Beside all watched CPUs: those that are offline now may come back.
+        self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
+        let opened = match OpenedRing::open(&self.plan, cpu) {
+            // The process or thread has ended. What it started may run on, and nothing lists that.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => {
+                let message = format!("the process has ended, and what it started runs on: CPU {cpu} is not traced");
+                let untraced =
+                    || Error::new(ErrorKind::NotFound, message).because(io::Error::from_raw_os_error(libc::ESRCH));
+                return if control.producers().have_ended() { Ok(false) } else { Err(untraced()) };
+            }
+            opened => opened?,
+        };
+        // The CPU may have gone again.
+        let Some(OpenedRing { cpu_ring, owner, producers }) = opened else { return Ok(false) };
+        // Watched only once its events run: otherwise the next check opens it anew.
+        control.producers().add(cpu, ProducerGate::Event(Arc::clone(&owner)), producers)?;
+        self.watch(cpu, owner, stay);
+        new.push(cpu_ring);
+        Ok(true)
+    }
+}
+
+impl WatchedCpu {
+    /// Opens the CPU's events again if they have stopped. Returns whether it did.
+    fn check(
+        &mut self,
+        stay: Option<u64>,
+        plan: &Plan,
+        control: &Control,
+        cpu_rings: &mut [CpuRing],
+    ) -> Result<bool, Error> {
+        // The CPU may also have adopted rings. Rings are sorted by CPU.
+        let first = cpu_rings.partition_point(|cpu_ring| cpu_ring.origin.cpu < self.cpu);
+        let is_ours = |cpu_ring: &&mut CpuRing| cpu_ring.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
+        // A stream that has as many rings as it can have does not take one more.
+        let Some(cpu_ring) = cpu_rings[first..].iter_mut().find(is_ours) else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("CPU {} has no ring: there are too many", self.cpu),
+            ));
+        };
+        if plan.target.is_tasks() {
+            // Events of threads go on when the CPU comes back.
+            self.online = true;
+            return Ok(false);
+        }
+        // Where nothing tells, the list alone does.
+        let came_back = stay.is_some() && stay != self.stay;
+        if self.online && !came_back {
+            return Ok(false);
+        }
+        // Until its new events run, so that the next check tries again if they do not.
+        (self.online, self.stay) = (false, stay);
+        let Some((producers, sources)) = opening::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
+        let mut events = control.producers();
+        events.stop(self.cpu);
+        // This reads the count of the old events for the last time, so they are stopped before. If it cannot be read,
+        // every later sum would be too small.
+        cpu_ring.losses.count = cpu_ring.losses.read().map(|before| opening::count(&producers, before));
+        events.start(producers)?;
+        cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));
+        self.online = true;
+        Ok(true)
     }
 }

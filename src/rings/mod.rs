@@ -4,7 +4,7 @@
 //! the losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close
 //! and pause. It does not know names of events, keys or order. `options.rs` has what a user asks for, `event_spec.rs`
 //! and `target.rs` what that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs`
-//! those of the machine, also of CPUs that come later. `opener.rs` has what only who opened rings can do to them.
+//! those of the machine, also of CPUs that come later.
 
 pub(crate) mod control;
 mod event_attr;
@@ -13,11 +13,9 @@ mod event_spec;
 mod foreign;
 mod hotplug;
 mod losses;
-pub(crate) mod opener;
 mod opening;
 pub(crate) mod options;
 mod plan;
-mod producer;
 pub(crate) mod recording;
 mod refusal;
 mod ring_buffers;
@@ -37,8 +35,7 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Records, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::Control;
-use crate::rings::opener::{Adopted, Opener};
+use crate::rings::control::{Control, ProducerGate};
 use crate::rings::options::RingOptions;
 use crate::rings::recording::Recorded;
 use crate::rings::spill::Copies;
@@ -61,6 +58,7 @@ use std::sync::Arc;
 pub struct Rings {
     pub(crate) control: Arc<Control>,
     pub(crate) cpu_rings: Vec<CpuRing>,
+    arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
     clock: Clock,
     started: Option<u64>,
@@ -140,6 +138,11 @@ impl CpuRing {
     }
 }
 
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs
+/// are not traced.
+pub(crate) type Arrivals =
+    Box<dyn FnMut(&Control, &mut [CpuRing], &mut Vec<CpuRing>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
+
 /// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -167,6 +170,7 @@ impl Rings {
         Self {
             control: Control::new(),
             cpu_rings: Vec::new(),
+            arrivals: None,
             untraced: UntracedCpus::default(),
             clock,
             started: None,
@@ -177,9 +181,17 @@ impl Rings {
         }
     }
 
-    /// Somebody has opened rings, and takes part from now on.
-    pub(crate) fn opened_by(&mut self, opener: impl Opener + 'static) {
-        self.control.openers().all.push(Box::new(opener));
+    /// Adds an opened ring, whose output a gate can stop.
+    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: ProducerGate) -> Result<(), Error> {
+        self.control.producers().add(cpu_ring.origin.cpu, gate, Vec::new())?;
+        self.cpu_rings.push(cpu_ring);
+        Ok(())
+    }
+
+    /// `arrivals` follows CPUs. The last event was started at `started`.
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
+        self.arrivals = Some(arrivals);
+        self.started = started;
     }
 
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
@@ -251,12 +263,7 @@ impl Rings {
     /// [`ErrorKind::Forked`].
     #[doc(alias = "PERF_EVENT_IOC_QUERY_BPF")]
     pub fn foreign_programs(&self) -> Result<Vec<Error>, Error> {
-        self.control.check()?;
-        let mut programs = Vec::new();
-        for opener in &self.control.openers().all {
-            programs.extend(opener.foreign_programs()?);
-        }
-        Ok(programs)
+        foreign::programs(self)
     }
 
     /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has
@@ -279,8 +286,10 @@ impl Rings {
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
-        if let Some(opener) = Adopted::new(cpu, &ring) {
-            self.opened_by(opener);
+        if !ring.properties().can_pause {
+            self.control.producers().push_gate(cpu, ProducerGate::None(ring.properties().name));
+        } else if let Some(event) = ring.fd() {
+            self.control.producers().push_gate(cpu, ProducerGate::Event(Arc::clone(event)));
         }
         self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), None));
     }
@@ -429,8 +438,10 @@ impl Rings {
     pub(crate) fn arrived(&mut self, new: &mut Vec<CpuRing>) -> Result<(), Error> {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
-        let control = Arc::clone(&self.control);
-        control.openers().follow(self, new)
+        match &mut self.arrivals {
+            Some(arrivals) => arrivals(&self.control, &mut self.cpu_rings, new, &mut self.untraced),
+            None => Ok(()),
+        }
     }
 }
 
@@ -449,9 +460,9 @@ impl Drop for Rings {
             return;
         }
         // First nobody writes into the rings, then they are unmapped, then events are closed.
-        let openers = self.control.retire();
+        let events = self.control.retire();
         self.cpu_rings.clear();
-        drop(openers);
+        drop(events);
     }
 }
 

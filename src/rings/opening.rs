@@ -1,12 +1,11 @@
-//! The ring of one CPU: opens its events, maps its memory, makes all events write into it, and opens them again.
+//! The ring of one CPU: opens its events, maps its memory, and makes all events write into it.
 
 use crate::error::{Error, ErrorKind, hint};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
+use crate::rings::control::{Producer, Slot};
 use crate::rings::event_spec::EventSpec;
-use crate::rings::opener::{self, Pause};
 use crate::rings::plan::Plan;
-use crate::rings::producer::{self, Producer, Slot};
 use crate::rings::target::{self, Target};
 use crate::rings::{Count, CpuRing, event_attr, refusal};
 use crate::sys::perf;
@@ -19,17 +18,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A CPU whose ring this crate opened, and all that writes into that.
-#[derive(Debug)]
-pub(super) struct OpenedCpu {
-    pub(super) cpu: u32,
-    /// The event that owns the ring. It may have stopped long ago.
-    owner: Arc<OwnedFd>,
+/// A CPU's ring and all that writes into it, opened and not yet started.
+pub(super) struct OpenedRing {
+    // In the order in which they are dropped.
+    pub(super) cpu_ring: CpuRing,
+    /// The event that owns the ring.
+    pub(super) owner: Arc<OwnedFd>,
     pub(super) producers: Vec<Producer>,
-    /// Whether the CPU was online when last checked.
-    pub(super) online: bool,
-    /// The stay of the CPU before its events were opened, if known.
-    stay: Option<u64>,
 }
 
 /// Open events, each behind its place in the plan.
@@ -38,80 +33,32 @@ type OpenEvents = Vec<(usize, Arc<OwnedFd>)>;
 /// How often threads are listed again if they come and go while their events are opened.
 const TRIES: usize = 200;
 
-impl OpenedCpu {
-    /// Opens and maps the ring of a CPU, and does not start its events; `None` if it is offline.
-    pub(super) fn open(plan: &Plan, cpu: u32, stay: Option<u64>) -> Result<Option<(CpuRing, Self)>, Error> {
+impl OpenedRing {
+    /// Opens and maps the ring of one CPU; `None` if it is offline.
+    pub(super) fn open(plan: &Plan, cpu: u32) -> Result<Option<Self>, Error> {
         let Some((events, owner)) = open_events(plan, cpu)? else { return Ok(None) };
         // Before other events join: the kernel redirects only into a ring that is mapped (`perf_event_set_output`).
         let ring = map(plan, cpu, Arc::clone(&owner))?;
         let (producers, sources) = join(plan, cpu, events, &owner)?;
         let count = plan.reads_losses().then(|| count(&producers, 0));
         let cpu_ring = CpuRing::new(ring, Origin::new(cpu, plan.layout, sources), count);
-        // In the order in which they are dropped.
-        Ok(Some((cpu_ring, Self { cpu, owner, producers, online: true, stay })))
-    }
-
-    /// Keeps output from its ring, or lets it in again, even if some events refuse.
-    pub(super) fn pause(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
-        match how {
-            Pause::Output => opener::pause_output(&self.owner, self.cpu, paused),
-            Pause::Slots => {
-                self.producers.iter_mut().fold(Ok(()), |turned, producer| turned.and(producer.set(!paused)))
-            }
-        }
-    }
-
-    /// Opens the CPU's events again if they have stopped. Returns whether it did.
-    pub(super) fn check(
-        &mut self,
-        stay: Option<u64>,
-        plan: &Plan,
-        cpu_rings: &mut [CpuRing],
-        pauses: &[Pause],
-    ) -> Result<bool, Error> {
-        // The CPU may also have adopted rings. Rings are sorted by CPU.
-        let first = cpu_rings.partition_point(|cpu_ring| cpu_ring.origin.cpu < self.cpu);
-        let is_ours = |cpu_ring: &&mut CpuRing| cpu_ring.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
-        // A stream that has as many rings as it can have does not take one more.
-        let Some(cpu_ring) = cpu_rings[first..].iter_mut().find(is_ours) else {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("CPU {} has no ring: there are too many", self.cpu),
-            ));
-        };
-        if plan.target.is_tasks() {
-            // Events of threads go on when the CPU comes back.
-            self.online = true;
-            return Ok(false);
-        }
-        // Where nothing tells, the list alone does.
-        let came_back = stay.is_some() && stay != self.stay;
-        if self.online && !came_back {
-            return Ok(false);
-        }
-        // Until its new events run, so that the next check tries again if they do not.
-        (self.online, self.stay) = (false, stay);
-        // The ring keeps its owner, which may have stopped long ago: new events are redirected to it.
-        let Some((events, _)) = open_events(plan, self.cpu)? else { return Ok(false) };
-        let (mut producers, sources) = join(plan, self.cpu, events, &self.owner)?;
-        // The old ones stopped with the CPU, or seem to have.
-        self.producers.drain(..).for_each(|mut producer| producer.stop());
-        // This reads their count for the last time. If it cannot be read, every later sum would be too small.
-        cpu_ring.losses.count = cpu_ring.losses.read().map(|before| count(&producers, before));
-        producer::start(producers.iter_mut(), pauses)?;
-        self.producers = producers;
-        cpu_ring.origin = Arc::new(cpu_ring.origin.with(sources, cpu_ring.ring.written(), cpu_ring.oldest()));
-        self.online = true;
-        Ok(true)
+        Ok(Some(Self { cpu_ring, owner, producers }))
     }
 }
 
 /// The kernel's count of what it has dropped of some events, and of those before them.
-fn count(producers: &[Producer], before: u64) -> Count {
+pub(super) fn count(producers: &[Producer], before: u64) -> Count {
     let events: Vec<_> = producers.iter().map(|producer| Arc::clone(&producer.event)).collect();
     // If one cannot be read, no sum: it would be too small.
     let add = |sum: u64, event: &Arc<OwnedFd>| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?));
     Box::new(move || events.iter().try_fold(before, add))
+}
+
+/// Opens the events of a CPU again, to write into the ring of `owner`; `None` if the CPU is offline.
+pub(super) fn reopen(plan: &Plan, cpu: u32, owner: &Arc<OwnedFd>) -> Result<Option<(Vec<Producer>, Sources)>, Error> {
+    let opened = open_events(plan, cpu)?;
+    // The ring keeps its owner, which may have stopped long ago: new events are redirected to it.
+    opened.map(|(events, _)| join(plan, cpu, events, owner)).transpose()
 }
 
 /// Opens all events of one CPU, and the event that is to own their ring; `None` if the CPU is offline.

@@ -101,7 +101,7 @@ impl Plan {
             wakeup = Wakeup::Bytes((size - 9) as u32);
         }
         for EventSpec { attr, .. } in &mut events {
-            // Started later, all together (`producer::start`).
+            // Started later, all together (`Producers::start`).
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
             if let Target::Process(_) = target {

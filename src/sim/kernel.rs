@@ -7,7 +7,8 @@ use crate::record::clock::Clock;
 use crate::record::{Layout, Origin};
 use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
-use crate::rings::opener::{Opener, Pause};
+use crate::rings::control::{Control, Pause, ProducerGate};
+use crate::rings::untraced::UntracedCpus;
 use crate::rings::{Count, CpuRing, Rings};
 use crate::sim::Grace;
 use crate::sim::cpu::{Cpu, Output, Writer};
@@ -46,7 +47,7 @@ type SharedCpu = Arc<Mutex<Cpu>>;
 struct Consumer {
     /// Whether the rings were taken. Rings of CPUs that came later are picked up one by one.
     taken: bool,
-    waiting: Vec<CpuRing>,
+    waiting: Vec<(CpuRing, SharedCpu)>,
 }
 
 /// The id of the first CPU's event. The ids of the others follow.
@@ -108,7 +109,7 @@ impl Kernel {
     /// # Panics
     /// If the CPU was there before.
     pub fn plug(&self, cpu: u32) {
-        let Machine { cpus, bytes, layout, backward, .. } = &*self.machine;
+        let Machine { cpus, rings, bytes, layout, backward, .. } = &*self.machine;
         let mut cpus = cpus.write().unwrap_or_else(PoisonError::into_inner);
         assert!(cpus.iter().all(|(other, _)| *other != cpu), "CPU {cpu} is there");
         let id = FIRST_ID + cpus.len() as u64;
@@ -120,7 +121,7 @@ impl Kernel {
         let counted = Arc::clone(&shared);
         let count: Count = Box::new(move || Some(lock(&counted).dropped));
         let cpu_ring = CpuRing::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), Some(count));
-        self.consumer().waiting.push(cpu_ring);
+        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((cpu_ring, Arc::clone(&shared)));
         cpus.push((cpu, shared));
     }
 
@@ -139,16 +140,25 @@ impl Kernel {
     }
 
     pub(crate) fn take_rings(&self) -> Rings {
-        let mut rings = Rings::empty(*self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut consumer = self.consumer();
+        let clock = *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = Rings::empty(clock);
+        let mut consumer = self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!std::mem::replace(&mut consumer.taken, true), "the rings were taken already");
-        rings.cpu_rings.append(&mut consumer.waiting);
-        rings.opened_by(self.clone());
+        for (cpu_ring, cpu) in consumer.waiting.drain(..) {
+            let opened = rings.add_ring(cpu_ring, gate(cpu));
+            debug_assert!(opened.is_ok(), "a simulated gate does not fail");
+        }
+        drop(consumer);
+        let machine = Arc::clone(&self.machine);
+        let arrivals = move |control: &Control, _: &mut [CpuRing], new: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
+            for (cpu_ring, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
+                control.producers().add(cpu_ring.origin.cpu, gate(cpu), Vec::new())?;
+                new.push(cpu_ring);
+            }
+            Ok(())
+        };
+        rings.set_arrivals(Box::new(arrivals), None);
         rings
-    }
-
-    fn consumer(&self) -> MutexGuard<'_, Consumer> {
-        self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A recorder of these rings, which are written backwards: the consumer's half.
@@ -328,22 +338,12 @@ fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
     cpu.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Opener for Kernel {
-    fn pause(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
-        for (_, cpu) in &*self.machine.cpus.read().unwrap_or_else(PoisonError::into_inner) {
-            match how {
-                Pause::Output => lock(cpu).paused[1] = paused,
-                Pause::Slots => lock(cpu).detached = paused,
-            }
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, _: &mut Rings, new: &mut Vec<CpuRing>, pauses: &[Pause]) -> Result<(), Error> {
-        new.append(&mut self.consumer().waiting);
-        // Those that came since.
-        pauses.iter().try_for_each(|how| Opener::pause(self, *how, true))
-    }
+/// The gate with which the consumer stops a ring's output.
+fn gate(cpu: SharedCpu) -> ProducerGate {
+    ProducerGate::Simulated(Box::new(move |how, paused| match how {
+        Pause::Output => lock(&cpu).paused[1] = paused,
+        Pause::Slots => lock(&cpu).detached = paused,
+    }))
 }
 
 impl fmt::Debug for Kernel {

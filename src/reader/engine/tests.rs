@@ -9,7 +9,6 @@ use crate::reader::Reader;
 use crate::reader::pace::WORTH_A_REFRESH;
 use crate::record::clock::Clock;
 use crate::rings::CpuRing;
-use crate::rings::opener::{Opener, Pause};
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
 use crate::sys::thread::Thread;
@@ -604,25 +603,6 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     assert!(engine.status().total().copied > 0 && under_way);
 }
 
-/// Follows CPUs as a function says.
-struct Follower<F>(F);
-
-impl<F: FnMut(&mut UntracedCpus) -> Result<(), Error> + Send> Opener for Follower<F> {
-    fn pause(&mut self, _: Pause, _: bool) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn follow(&mut self, rings: &mut Rings, _: &mut Vec<CpuRing>, _: &[Pause]) -> Result<(), Error> {
-        (self.0)(&mut rings.untraced)
-    }
-}
-
-impl<F> std::fmt::Debug for Follower<F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Follower")
-    }
-}
-
 /// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing
 /// else changes.
 #[test]
@@ -631,7 +611,7 @@ fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
     let mut rings = kernel.rings();
     let clock = rings.clock();
     let mut checks = 0;
-    let arrivals = move |untraced: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, untraced: &mut UntracedCpus| {
         checks += 1;
         match checks {
             1 if untraced.failed(3, Moment::now(clock)) => Err(Error::no_events()),
@@ -642,7 +622,7 @@ fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
             _ => unreachable!(),
         }
     };
-    rings.opened_by(Follower(arrivals));
+    rings.set_arrivals(Box::new(arrivals), None);
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     (1..=6).for_each(|time| assert!(kernel.emit(0, time, b"")));
     assert!(kernel.emit(1, 7, b""));
@@ -749,13 +729,13 @@ fn a_report_comes_after_a_look_for_cpus() {
     let mut rings = kernel.rings();
     let (clock, comes) = (rings.clock(), Arc::new(AtomicBool::new(false)));
     let (came, well) = (Arc::clone(&comes), Moment::now(clock));
-    let arrivals = move |untraced: &mut UntracedCpus| {
+    let arrivals = move |_: &Control, _: &mut [CpuRing], _: &mut Vec<CpuRing>, untraced: &mut UntracedCpus| {
         if came.swap(false, Ordering::Relaxed) {
             untraced.was_late(1, well, Moment::now(clock));
         }
         Ok(())
     };
-    rings.opened_by(Follower(arrivals));
+    rings.set_arrivals(Box::new(arrivals), None);
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
     let reported = |reader: &mut Reader| {

@@ -1,10 +1,7 @@
 //! Every interleaving of a reader with threads that flush, close, pause it and set deadlines.
 
-use super::{Control, Handle, Opener, Pause, Signals};
-use crate::error::Error;
+use super::{Control, Handle, Pause, ProducerGate, Signals};
 use crate::instrument::{AtomicBool, AtomicU64, Ordering};
-use crate::record::clock::Clock;
-use crate::rings::{CpuRing, Rings};
 use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,75 +101,48 @@ fn a_deadline_that_is_taken_back_is_not_reported() {
     });
 }
 
-/// Has opened a ring, and opens another one when it is asked. Whether each is paused, and whether it was stopped.
-#[derive(Debug, Default)]
-struct TwoRings {
-    first: Arc<AtomicBool>,
-    second: Arc<AtomicBool>,
-    has_second: bool,
-    stopped: Arc<AtomicBool>,
+/// A ring, and whether it is paused.
+fn gate() -> (ProducerGate, Arc<AtomicBool>) {
+    let paused = Arc::new(AtomicBool::new(false));
+    let gate = {
+        let paused = Arc::clone(&paused);
+        ProducerGate::Simulated(Box::new(move |_, stop| paused.store(stop, Ordering::Relaxed)))
+    };
+    (gate, paused)
 }
 
-impl Opener for TwoRings {
-    fn pause(&mut self, _: Pause, paused: bool) -> Result<(), Error> {
-        self.first.store(paused, Ordering::Relaxed);
-        if self.has_second {
-            self.second.store(paused, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, _: &mut Rings, _: &mut Vec<CpuRing>, pauses: &[Pause]) -> Result<(), Error> {
-        assert!(!self.stopped.load(Ordering::Relaxed), "nothing starts after that");
-        self.second.store(!pauses.is_empty(), Ordering::Relaxed);
-        self.has_second = true;
-        Ok(())
-    }
-
-    fn stop(&mut self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Rings of such an opener, and the paused ones among its two.
-fn rings() -> (Rings, [Arc<AtomicBool>; 2]) {
-    let mut rings = Rings::empty(Clock::Perf);
-    rings.control().arm().unwrap();
-    let opener = TwoRings::default();
-    let paused = [&opener.first, &opener.second].map(Arc::clone);
-    rings.opened_by(opener);
-    (rings, paused)
-}
-
-/// Fails if CPUs are followed without the lock under which rings are paused, or without the pauses in force.
+/// Fails if a new ring is paused under one lock and added under another.
 #[test]
 fn a_ring_that_is_added_during_a_pause_is_paused_like_the_others() {
     for resumes in [false, true] {
         loom::model(move || {
-            let (mut rings, paused) = rings();
-            let other = beside(rings.control(), move |handle| {
+            let control = control();
+            let (gates, paused): (Vec<_>, Vec<_>) = [gate(), gate()].into_iter().unzip();
+            let mut gates = gates.into_iter();
+            control.producers().add(0, gates.next().unwrap(), Vec::new()).unwrap();
+            let other = beside(&control, move |handle| {
                 handle.pause(Pause::Output).unwrap();
                 if resumes {
                     handle.resume().unwrap();
                 }
             });
-            rings.arrived(&mut Vec::new()).unwrap();
+            control.producers().add(1, gates.next().unwrap(), Vec::new()).unwrap();
             other.join().unwrap();
-            assert_eq!(paused.map(|paused| paused.load(Ordering::Relaxed)), [!resumes; 2]);
+            let paused: Vec<_> = paused.iter().map(|paused| paused.load(Ordering::Relaxed)).collect();
+            assert_eq!(paused, [!resumes; 2]);
         });
     }
 }
 
-/// Fails if who opened the rings is still asked once they were stopped for good.
+/// Fails if retired producers are not marked as retired, or if adding a ring does not check the mark.
 #[test]
 fn no_ring_is_added_to_a_closed_reader() {
     loom::model(|| {
-        let (mut rings, paused) = rings();
-        let other = beside(rings.control(), Handle::close);
-        rings.arrived(&mut Vec::new()).unwrap();
+        let control = control();
+        let other = beside(&control, Handle::close);
+        control.producers().add(1, gate().0, Vec::new()).unwrap();
         other.join().unwrap();
-        assert!(rings.control().openers().all.is_empty(), "who opened them is let go");
-        assert!(paused.iter().all(|paused| Arc::strong_count(paused) == 1));
+        assert!(control.producers().gates.is_empty(), "a ring that was added before is let go");
     });
 }
 
