@@ -17,7 +17,7 @@ const BLOCK_EACH: usize = 16;
 const SAMPLE: usize = 32;
 
 /// The places.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Array {
     places: Vec<Place>,
     /// The next place to yield, and the end.
@@ -42,9 +42,7 @@ pub(crate) struct Array {
 
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
-        let (at, end, plain_end, others_end, bits) = Default::default();
-        let (places, tree, far, sources, left, out, picked) = Default::default();
-        let mut array = Self { places, at, end, plain_end, others_end, bits, tree, far, sources, left, out, picked };
+        let mut array = Self::default();
         array.resize(rings);
         array
     }

@@ -38,7 +38,6 @@ mod losses;
 #[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 pub(crate) mod merge;
 mod note;
-mod notice;
 mod options;
 mod pick;
 mod sighting;

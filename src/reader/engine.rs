@@ -25,7 +25,7 @@ use crate::rings::control::{Asked, Control, Handle, Signals};
 use crate::sys::wake::Wake;
 use awaited::Awaited;
 use chores::Chores;
-use filling::{Filling, QUARTER, SIXTEENTH};
+use filling::Filling;
 use rest::Rest;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -233,14 +233,16 @@ impl Engine {
         // and so do rings that fill up.
         let fencing = self.merge.rule() == Rule::Proof
             && self.proof.as_ref().is_some_and(Prover::is_under_way)
-            && self.do_rings_wake();
+            // A BPF ring buffer does not: the kernel notifies only a reader that has given all earlier records back.
+            && self.have_events()
+            && !self.merge.rings().have(|ring| ring.wakes_when_drained);
         let mut pause = self.pace.left(now, fencing);
         pause = pause.min(self.awaited.nap(now, self.patience_left(now)));
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
             if self.merge.rings().have(|ring| ring.wakes_when_drained) {
                 // None of these wakes a reader that holds records.
-                pause = pause.min(self.pace.shortest()).min(self.unwatched());
+                pause = pause.min(self.pace.shortest()).min(self.filling.unwatched(self.merge.rings()));
             }
         }
         match self.control.time_left() {
@@ -288,7 +290,7 @@ impl Engine {
         }
         let now = Instant::now();
         let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
-        let rest = self.pace.rest(now).min(self.unwatched());
+        let rest = self.pace.rest(now).min(self.filling.unwatched(self.merge.rings()));
         let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
             // Before the tails: those of BPF ring buffers stay behind, so that no record wakes the reader.
@@ -304,19 +306,6 @@ impl Engine {
         self.merge.tails.keep_behind = false;
         self.rest.since_sleep = 0;
         Duration::ZERO
-    }
-
-    /// The longest sleep while rings fill up and none wakes the reader. A writer that does nothing else fills a
-    /// sixteenth of the smallest BPF ring buffer in it, or a quarter if writers have been slow.
-    fn unwatched(&self) -> Duration {
-        let part = if self.filling.is_slow { QUARTER } else { SIXTEENTH };
-        self.merge.smallest_buffer().map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / part)))
-    }
-
-    /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader
-    /// that has given all earlier records back.
-    fn do_rings_wake(&self) -> bool {
-        self.have_events() && !self.merge.rings().have(|ring| ring.wakes_when_drained)
     }
 
     /// Whether each ring can wake the reader.
@@ -461,24 +450,20 @@ impl Engine {
         // What a proof releases at once need not leave its ring before.
         let leave_soon = !self.awaited.is_any() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
         self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
-        let found = self.merge.refresh_here(self.now());
+        // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be read.
+        let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
+        let time = if needs_clock { self.merge.rings().clock().now() } else { None };
+        let found = self.merge.refresh_here(time.unwrap_or(0));
         let now = Instant::now();
         self.troubles.refreshed(self.merge.full.has_too_many);
         self.pace.refreshed(now, found);
         self.rest.refreshed(now, found);
-        self.filling.refreshed(now, &self.merge);
+        self.filling.refreshed(now, self.merge.rings());
         self.report.refreshed(&mut self.merge);
         self.awaited.refreshed(now, &self.merge);
         self.lose_patience(now);
         self.prove(now);
         self.control.update_status(|status| self.fill_status(status, false));
-    }
-
-    /// A reading of the keys' clock, if the rule needs one.
-    fn now(&self) -> u64 {
-        let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
-        // `new` has refused the rule on a clock that cannot be read.
-        if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
     /// Learns the threads of fences. A merge knows the one that refreshes.

@@ -255,7 +255,11 @@ fn a_reader_gathers_what_comes_fast() {
     let (_buffer, mut reader) = fast_buffer(8 << 20);
     assert_eq!(reader.engine.rest(), Duration::from_micros((8 << 20) / 4096));
     reader.engine.filling.is_slow = true;
-    assert_eq!(reader.engine.unwatched(), Duration::from_micros((8 << 20) / 1024), "there is time");
+    assert_eq!(
+        reader.engine.filling.unwatched(reader.rings()),
+        Duration::from_micros((8 << 20) / 1024),
+        "there is time"
+    );
     reader.engine.filling.is_slow = false;
     reader.engine.rest.since_sleep = 0;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
@@ -302,9 +306,9 @@ fn rings_fill_slowly_or_fast() {
         now += FLOOR;
         (0..records).for_each(|_| assert!(buffer.output(&[0; 8])));
         reader.engine.merge.refresh(0);
-        reader.engine.filling.refreshed(now, &reader.engine.merge);
+        reader.engine.filling.refreshed(now, reader.engine.merge.rings());
         assert_eq!(reader.engine.filling.is_slow, expected, "{records}");
-        reader.engine.filling.refreshed(now + FLOOR / 2, &reader.engine.merge);
+        reader.engine.filling.refreshed(now + FLOOR / 2, reader.engine.merge.rings());
         assert_eq!(reader.engine.filling.is_slow, expected, "{records}, and none");
     }
 }
