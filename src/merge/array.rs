@@ -192,8 +192,14 @@ impl Array {
         let out = &mut self.places[..];
         let merged = match &mut sources[..] {
             [one] if self.far.is_empty() => one.merge(frontier, out),
-            _ => LoserTree::of(&mut sources, &self.far, &mut self.tree, frontier)
-                .map_or(Merged::default(), |all| if in_runs { all.merge_runs(out) } else { all.merge(out) }),
+            _ => LoserTree::of(&mut sources, &self.far, &mut self.tree, frontier).map_or(
+                Merged::default(),
+                |all| match (in_runs, all.is_plain) {
+                    (true, _) => all.merge_runs(out),
+                    (false, true) => all.merge_sized::<false>(out),
+                    (false, false) => all.merge_sized::<true>(out),
+                },
+            ),
         };
         (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();

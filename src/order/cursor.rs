@@ -259,7 +259,7 @@ impl Cursor {
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
         let ((back, far_end), longest) = (with.queue.bounds(), with.queue.longest);
-        let word = Place::word(with.queue.ring_index(), self.cursor);
+        let word = Place::word(with.queue.ring_index, self.cursor);
         let (block, begin, floor) = with.queue.unfilled();
         let mut walk = Walk { left: bytes, word, back, longest, floor, far_end, last: 0, repaired: 0 };
         let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
@@ -376,7 +376,7 @@ impl Cursor {
         }
         let tag = if note.is_some() { tag.noted() } else { tag };
         self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
-        with.queue.add(Place::new(key, with.queue.ring_index(), position, size, tag), with.far);
+        with.queue.add(Place::new(key, with.queue.ring_index, position, size, tag), with.far);
     }
 
     // What it knows of the ring.
@@ -389,7 +389,7 @@ impl Cursor {
 
     /// Bytes that were seen and are in the queue, and those of places whose length is in a note until they are yielded.
     pub(crate) fn unread(&self, queue: &Queue) -> u64 {
-        self.cursor - self.done - queue.merged()
+        self.cursor - self.done - queue.merged
     }
 
     /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
@@ -447,7 +447,7 @@ impl Cursor {
 
     /// The places of records: what tells of a loss, or of damage, is no record.
     fn records<'a>(&'a self, queue: &'a Queue, far: &'a Far) -> impl Iterator<Item = Place> + 'a {
-        let far = far.iter().filter(|place| place.ring_index() == queue.ring_index() as usize);
+        let far = far.iter().filter(|place| place.ring_index() == queue.ring_index as usize);
         let places = queue.iter().chain(far).copied();
         places.filter(|place| self.note(*place).is_none_or(|note| note.is_of_a_record()))
     }

@@ -483,12 +483,8 @@ impl Merge {
         self.losses_of(Which::All)
     }
 
-    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events.
-    pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        self.losses_of(if all { Which::Suspect } else { Which::SuspectAndDry })
-    }
-
-    fn losses_of(&mut self, which: Which) -> bool {
+    /// [`Merge::read_losses`] for some rings.
+    pub(crate) fn losses_of(&mut self, which: Which) -> bool {
         let under = self.stream.unmerged();
         let held = under.held();
         losses::read(which, under, &mut self.rings.cpu_rings);

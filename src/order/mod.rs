@@ -39,7 +39,7 @@ mod footprint;
 pub(crate) mod full;
 pub(crate) mod hold;
 pub(crate) mod key;
-mod losses;
+pub(crate) mod losses;
 #[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 pub(crate) mod merge;
 mod note;

@@ -203,7 +203,7 @@ impl Stream {
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // Each number of a dense sequence is compared with the next that is expected.
         // If the smallest key is reliable, all are.
-        if self.dense.is_some() || !self.under.keys.are_sure() || first.key < self.last {
+        if self.dense.is_some() || !self.under.keys.are_sure || first.key < self.last {
             return;
         }
         if !is_plain(first) {
@@ -331,7 +331,7 @@ impl Stream {
         }
         let admitted = self.under.frontier.admits(place.key);
         let keyed = self.under.keyed(place);
-        let dense = self.dense.as_ref().filter(|_| self.under.keys.are_sure());
+        let dense = self.dense.as_ref().filter(|_| self.under.keys.are_sure);
         let step = dense.map(|dense| dense.step(place.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(place.key);
@@ -383,7 +383,7 @@ impl Stream {
     /// The certainty of an admitted key.
     #[inline]
     fn certainty(&self) -> Certainty {
-        if self.under.keys.are_sure() { self.under.frontier.certainty } else { Certainty::Assumed }
+        if self.under.keys.are_sure { self.under.frontier.certainty } else { Certainty::Assumed }
     }
 
     /// The number yielded last. Before any record the largest key is 0, which would look like one.
@@ -397,7 +397,7 @@ impl Stream {
         let cursor = self.under.cursor_of(place);
         match cursor.yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.under.keys.are_sure() || Some(place.key) <= cursor.unproven => (Certainty::Assumed, 0),
+            _ if !self.under.keys.are_sure || Some(place.key) <= cursor.unproven => (Certainty::Assumed, 0),
             // It was a plain one.
             _ => (self.under.frontier.certainty, 0),
         }
@@ -461,7 +461,7 @@ impl Stream {
                         cursor.unproven = cursor.unproven.max(Some(place.key));
                     }
                     self.last = self.last.max(place.key);
-                    if self.under.keys.are_sure()
+                    if self.under.keys.are_sure
                         && let Some(dense) = &mut self.dense
                     {
                         dense.pass(place.key, certainty);

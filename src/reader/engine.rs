@@ -42,7 +42,7 @@ pub(crate) struct Engine {
     /// The flushes that the engine has acted on, as a word without other signals.
     noticed: Signals,
     /// The report that was asked for, and the end of the stream.
-    report: Report,
+    pub(super) report: Report,
     pace: Pace,
     /// Under a rule that awaits a time: when all events that had been seen when this was set are due.
     due: Option<Instant>,
@@ -164,7 +164,7 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
-        if self.ended().is_some() {
+        if self.report.ended().is_some() {
             return Ok(Turn::Ended);
         }
         let begins = self.report_past_deadline();
@@ -185,7 +185,7 @@ impl Engine {
             return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
         }
         if self.report.make(&mut self.merge, &self.control) {
-            return Ok(if self.ended().is_some() { Turn::Ended } else { Turn::Ready });
+            return Ok(if self.report.ended().is_some() { Turn::Ended } else { Turn::Ready });
         }
         if self.merge.is_over() {
             self.report.end(Ended::Recording, None, &mut self.merge, &self.control);
@@ -203,7 +203,7 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
-        if self.ended().is_some() {
+        if self.report.ended().is_some() {
             return Ok(Turn::Ended);
         }
         let rest = if woken { Duration::ZERO } else { self.rest() };
@@ -214,11 +214,6 @@ impl Engine {
             self.rest.slept(time);
         }
         Ok(turn)
-    }
-
-    /// Why the stream has ended, if it has.
-    pub(crate) fn ended(&self) -> Option<Ended> {
-        self.report.ended()
     }
 
     // Sleeping, and rests: how long before the next refresh.
@@ -322,11 +317,11 @@ impl Engine {
         self.control.check()?;
         let signals = self.control.signals();
         // A stream that ended by a deadline could go on, and now never does. The other ends are final.
-        if signals.is_closed() && self.ended().is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
+        if signals.is_closed() && self.report.ended().is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
             self.report.end(Ended::Closed, None, &mut self.merge, &self.control);
         }
         self.report.forget_moved(&mut self.merge, &self.control);
-        if self.ended().is_some() {
+        if self.report.ended().is_some() {
             return Ok(false);
         }
         // Another report comes first.
@@ -345,10 +340,10 @@ impl Engine {
         past.map(|deadline| self.begin_report(deadline)).is_some()
     }
 
-    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are
-    /// reported before it.
+    /// Yields all events that are in the rings now before the report, and no others.
     fn begin_report(&mut self, asked: Asked) {
-        self.chores.check_cpus_soon();
+        // CPUs that came or went before are reported before it.
+        self.chores.check_cpus = Instant::now();
         self.refresh();
         self.report.begin(asked, &mut self.merge);
         // A report does not wait for a tick.
@@ -367,7 +362,7 @@ impl Engine {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
-                self.troubles.succeeded();
+                self.troubles.failures.succeeded();
                 self.refresh();
                 self.attend()?;
                 let warning = self.proof.as_mut().and_then(Prover::warning);
@@ -448,7 +443,7 @@ impl Engine {
     fn refresh(&mut self) {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
-        let leave_soon = !self.awaited.is_any() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
         self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be read.
         let needs_clock = matches!(self.merge.rule(), Rule::Time(_));

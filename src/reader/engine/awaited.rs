@@ -15,17 +15,12 @@ const SPINS: u32 = 256;
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
     /// Since when a proof or a report waits for programs to commit what they have reserved.
-    since: Option<Instant>,
+    pub(super) since: Option<Instant>,
     /// The reservations at which rings stand: CPU, place, and when the reader found it there.
     pub(super) places: SmallVec<[((u32, u64), Instant); 2]>,
 }
 
 impl Awaited {
-    /// Whether a proof or a report waits.
-    pub(super) fn is_any(&self) -> bool {
-        self.since.is_some()
-    }
-
     /// Whether it waits, and some of what it waits for is committed.
     pub(super) fn may_go_on(&self, merge: &Merge) -> bool {
         self.since.is_some() && may_find_commits(merge)

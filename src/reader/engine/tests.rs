@@ -70,7 +70,10 @@ fn a_deadline_within_a_tick_is_waited_for() {
     engine.control.set_deadline(None);
     assert!(sleep(&mut engine) > MINUTE);
     engine.control.set_deadline(Some(Instant::now()));
-    assert_eq!((engine.turn().unwrap(), engine.ended()), (Turn::Ended, Some(Ended::Deadline { complete: true })));
+    assert_eq!(
+        (engine.turn().unwrap(), engine.report.ended()),
+        (Turn::Ended, Some(Ended::Deadline { complete: true }))
+    );
 }
 
 /// A ring that fills up justifies a fence, no matter how long the tick is.
