@@ -17,7 +17,7 @@ const BLOCK_EACH: usize = 16;
 const SAMPLE: usize = 32;
 
 /// The places.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Array {
     places: Vec<Place>,
     /// The next place to yield, and the end.
@@ -42,9 +42,7 @@ pub(crate) struct Array {
 
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
-        let (at, end, plain_end, others_end, bits) = Default::default();
-        let (places, tree, far, sources, left, out, picked) = Default::default();
-        let mut array = Self { places, at, end, plain_end, others_end, bits, tree, far, sources, left, out, picked };
+        let mut array = Self::default();
         array.resize(rings);
         array
     }
@@ -194,8 +192,14 @@ impl Array {
         let out = &mut self.places[..];
         let merged = match &mut sources[..] {
             [one] if self.far.is_empty() => one.merge(frontier, out),
-            _ => LoserTree::of(&mut sources, &self.far, &mut self.tree, frontier)
-                .map_or(Merged::default(), |all| if in_runs { all.merge_runs(out) } else { all.merge(out) }),
+            _ => LoserTree::of(&mut sources, &self.far, &mut self.tree, frontier).map_or(
+                Merged::default(),
+                |all| match (in_runs, all.is_plain) {
+                    (true, _) => all.merge_runs(out),
+                    (false, true) => all.merge_sized::<false>(out),
+                    (false, false) => all.merge_sized::<true>(out),
+                },
+            ),
         };
         (self.end, self.bits) = (merged.places, merged.bits);
         self.left.clear();

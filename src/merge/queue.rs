@@ -29,7 +29,7 @@ pub(crate) struct Queue {
     /// INVARIANT: sorted. Each place that comes before another and lies behind it in the ring was shifted over it.
     blocks: Blocks,
     /// The index of the ring among all.
-    ring_index: u32,
+    pub(crate) ring_index: u32,
     /// The key of the last place of the blocks, if there is any.
     back: u64,
     /// Entries of this ring in the shared heap, and an upper bound of their keys (exclusive). INVARIANT: each lies behind
@@ -40,7 +40,7 @@ pub(crate) struct Queue {
     /// until it is yielded.
     pub(crate) loose: Option<Place>,
     /// Bytes of the places that were merged, as far as places have their length.
-    merged: u64,
+    pub(crate) merged: u64,
     /// Bytes of the longest record of recent refreshes.
     pub(crate) longest: u64,
     /// Bytes that are given back at a time.
@@ -65,12 +65,6 @@ impl Queue {
     }
 
     // What it has.
-
-    /// The index of the ring among all.
-    #[inline]
-    pub(crate) fn ring_index(&self) -> u32 {
-        self.ring_index
-    }
 
     /// Whether it has no place but those in the heap.
     #[inline]
@@ -104,11 +98,6 @@ impl Queue {
     #[inline]
     pub(crate) fn places(&self) -> usize {
         self.blocks.len() + self.far
-    }
-
-    /// Bytes of the places that were merged, as far as places have their length.
-    pub(crate) fn merged(&self) -> u64 {
-        self.merged
     }
 
     // What comes in.

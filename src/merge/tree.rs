@@ -92,7 +92,7 @@ pub(super) struct LoserTree<'a, 'b> {
     /// How many sources are queues. Behind them are empty ones, one for each leaf.
     queues: usize,
     /// Whether all keys are near the smallest, and none is in the heap.
-    is_plain: bool,
+    pub(super) is_plain: bool,
 }
 
 /// The entry of a key.
@@ -157,13 +157,9 @@ impl<'a, 'b> LoserTree<'a, 'b> {
         Some(Self { sources, far, tree, winner, base, limit, queues, is_plain })
     }
 
-    /// Merges place by place.
-    pub(super) fn merge(self, out: &mut [Place]) -> Merged {
-        if self.is_plain { self.merge_sized::<false>(out) } else { self.merge_sized::<true>(out) }
-    }
-
-    /// The depth of the tree is known to the compiler, up to that of a large machine.
-    fn merge_sized<const ANY: bool>(self, out: &mut [Place]) -> Merged {
+    /// Merges place by place. `ANY`: keys may be far away, or in the heap. The depth of the tree is known to the compiler,
+    /// up to that of a large machine.
+    pub(super) fn merge_sized<const ANY: bool>(self, out: &mut [Place]) -> Merged {
         match self.tree.len() {
             2 => self.merge_leaves::<2, ANY>(out),
             4 => self.merge_leaves::<4, ANY>(out),

@@ -52,13 +52,14 @@ impl Accounts<'_> {
 
     /// The account of one ring.
     fn account(&self, ring_index: usize, cpu_ring: &CpuRing, cursor: &Cursor) -> Account {
-        let (counts, numbers, yielded) = (cursor.counts(), cursor.number_counts(), self.stream.records(ring_index));
+        let (counts, yielded) = (cursor.counts, self.stream.records(ring_index));
+        let numbers = cursor.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default();
         let total = if self.asks { cpu_ring.losses.read() } else { None };
         let reported = cpu_ring.losses.reported().saturating_add(cursor.losses.reported_ahead());
         let lost = total.unwrap_or_else(|| if self.asks { 0 } else { cpu_ring.losses.known() }).max(reported);
         // What a reader that is dropped takes with it, and samples that the processor itself lost: no ring was full.
         let lost = lost.saturating_add(counts.dropped).saturating_add(cpu_ring.losses.samples());
-        let unindexed = if self.asks { cpu_ring.records_from(cursor.cursor()) } else { 0 };
+        let unindexed = if self.asks { cpu_ring.records_from(cursor.cursor) } else { 0 };
         let missing = numbers.missing.saturating_add(cursor.numbers.as_ref().map_or(0, CpuNumbers::open));
         Account {
             cpu: Some(cpu_ring.origin.cpu),

@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::order::cursor::Cursor;
 use crate::order::key::Keys;
-use crate::order::notice::Notice;
+use crate::order::note::Notice;
 use crate::order::stream::Stream;
 use crate::rings::untraced::Moment;
 use crate::rings::{CpuRing, Rings};

@@ -17,7 +17,7 @@ use crate::order::unreported::Unreported;
 use crate::record::{Origin, Record};
 use crate::ring::{Fault, LOW_POSITION, Ring, with_framing};
 use crate::rings::{CpuRing, Losses};
-use crate::sequence::numbers::{CpuNumbers, Meaning, NumberCounts};
+use crate::sequence::numbers::{CpuNumbers, Meaning};
 use perf_event_open_sys::bindings;
 use std::sync::Arc;
 use walk::Walk;
@@ -72,18 +72,17 @@ pub(crate) struct Counts {
 pub(crate) struct Cursor {
     /// Losses that the kernel counts beyond LOST records.
     pub(crate) losses: Unreported,
-    notes: Notes,
+    pub(crate) notes: Notes,
     /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
     /// Key of the record indexed last.
     before: Option<u64>,
     /// Everything before it is indexed.
-    cursor: u64,
+    pub(crate) cursor: u64,
     /// The tail from which on it is advanced again, and that from which on the ring may have filled up.
     advance_at: u64,
     check_fill_at: u64,
-    /// Places that were made. Those of losses and damage among them that were yielded.
-    made: u64,
+    /// Places of losses and damage that were not yielded.
     others: u64,
     /// Bytes that were discarded, or read by another consumer, or yielded and of places whose length is in a note. Those
     /// of other places count in the queue ([`Queue::merged`]).
@@ -97,10 +96,10 @@ pub(crate) struct Cursor {
     /// The stored tail at the last refresh.
     looked_tail: u64,
     /// Bytes that the last refresh found.
-    newly_written: u64,
+    pub(crate) newly_written: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<CpuNumbers>,
-    counts: Counts,
+    pub(crate) counts: Counts,
     /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key
     /// after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
@@ -119,7 +118,6 @@ impl Cursor {
             cursor: tail,
             advance_at: tail,
             check_fill_at: tail,
-            made: 0,
             others: 0,
             done: tail,
             lost_head: false,
@@ -261,7 +259,7 @@ impl Cursor {
         let until = LOW_POSITION - (self.cursor & LOW_POSITION);
         let bytes = &bytes[..bytes.len().min(until as usize)];
         let ((back, far_end), longest) = (with.queue.bounds(), with.queue.longest);
-        let word = Place::word(with.queue.ring_index(), self.cursor);
+        let word = Place::word(with.queue.ring_index, self.cursor);
         let (block, begin, floor) = with.queue.unfilled();
         let mut walk = Walk { left: bytes, word, back, longest, floor, far_end, last: 0, repaired: 0 };
         let end = with_framing!(plain.kind, F => walk.index::<F>(plain, block, begin));
@@ -272,7 +270,6 @@ impl Cursor {
         }
         with.queue.filled(new, back);
         with.queue.longest = longest;
-        self.made += new as u64;
         self.counts.indexed += new as u64;
         self.counts.repaired += repaired as u64;
         self.before = Some(last);
@@ -378,8 +375,8 @@ impl Cursor {
             self.notes.push(position, note);
         }
         let tag = if note.is_some() { tag.noted() } else { tag };
-        self.made += 1;
-        with.queue.add(Place::new(key, with.queue.ring_index(), position, size, tag), with.far);
+        self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
+        with.queue.add(Place::new(key, with.queue.ring_index, position, size, tag), with.far);
     }
 
     // What it knows of the ring.
@@ -392,22 +389,7 @@ impl Cursor {
 
     /// Bytes that were seen and are in the queue, and those of places whose length is in a note until they are yielded.
     pub(crate) fn unread(&self, queue: &Queue) -> u64 {
-        self.cursor - self.done - queue.merged()
-    }
-
-    /// Bytes that the last refresh found.
-    pub(crate) fn newly_written(&self) -> u64 {
-        self.newly_written
-    }
-
-    /// Everything before it is indexed.
-    pub(crate) fn cursor(&self) -> u64 {
-        self.cursor
-    }
-
-    /// Whether everything is indexed for which a proof or a report waits.
-    pub(crate) fn is_past_reserved(&self) -> bool {
-        self.is_past_sighted() && self.is_past_marked()
+        self.cursor - self.done - queue.merged
     }
 
     /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose
@@ -421,32 +403,9 @@ impl Cursor {
         self.cursor >= self.marked || self.lost_head
     }
 
-    /// The counts of the ring's records so far.
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// The counts, mutable.
-    #[inline]
-    pub(crate) fn counts_mut(&mut self) -> &mut Counts {
-        &mut self.counts
-    }
-
-    /// A proof begins: of the numbers before those of records that were seen.
-    pub(crate) fn proof_begins(&mut self) {
-        if let Some(numbers) = &mut self.numbers {
-            numbers.proof_begins(self.cursor);
-        }
-    }
-
-    /// The counts of the numbers in its records.
-    pub(crate) fn number_counts(&self) -> NumberCounts {
-        self.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default()
-    }
-
     /// Records that are not in the queue any more.
     pub(crate) fn records_taken(&self, queue: &Queue) -> u64 {
-        self.made - queue.places() as u64 - self.others
+        self.counts.indexed + self.others - queue.places() as u64
     }
 
     // Positions, and the tail.
@@ -488,7 +447,7 @@ impl Cursor {
 
     /// The places of records: what tells of a loss, or of damage, is no record.
     fn records<'a>(&'a self, queue: &'a Queue, far: &'a Far) -> impl Iterator<Item = Place> + 'a {
-        let far = far.iter().filter(|place| place.ring_index() == queue.ring_index() as usize);
+        let far = far.iter().filter(|place| place.ring_index() == queue.ring_index as usize);
         let places = queue.iter().chain(far).copied();
         places.filter(|place| self.note(*place).is_none_or(|note| note.is_of_a_record()))
     }
@@ -559,33 +518,14 @@ impl Cursor {
                 self.done += self.len_of(place);
             }
             // What a notice reported before the record is forgotten already.
-            self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
+            self.others -= u64::from(note.is_some_and(|note| !note.is_of_a_record()));
             self.notes.forget(self.position(place));
         }
-    }
-
-    /// Marks the anomaly of a note as yielded. The length of its record stays.
-    #[cold]
-    pub(crate) fn mark_reported(&mut self, place: Place) {
-        self.notes.mark_reported(self.position(place));
     }
 
     /// See [`Unreported::dropped`].
     pub(crate) fn dropped(&mut self, queue: &mut Queue, [total, reported]: [u64; 2], stays: bool) {
         self.losses.dropped(queue, (self.cursor, self.before), [total, reported], stays);
-    }
-
-    // Memory that is given back after a burst.
-
-    /// Entries that there are in the list of notes, and for which there is room.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn notes(&self) -> [usize; 2] {
-        self.notes.len_and_room()
-    }
-
-    /// Frees memory that was not needed since the last call.
-    pub(crate) fn shrink(&mut self) {
-        self.notes.shrink();
     }
 }
 

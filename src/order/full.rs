@@ -3,7 +3,7 @@
 
 use crate::merge::queue::Queue;
 use crate::order::MOST_HELD;
-use crate::order::cursor::{Cursor, ROOM};
+use crate::order::cursor::ROOM;
 use crate::order::stream::Stream;
 use crate::rings::{CpuRing, Rings};
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl Full {
         for at in 0..cpu_rings.len() {
             let (cpu_ring, cursor, queue) = (&cpu_rings[at], &under.cursors[at], &under.queues[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written(), time));
+            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written, time));
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
@@ -94,7 +94,7 @@ impl Full {
             if !cursor.spans(queue, size) {
                 continue;
             }
-            let end = cursor.cursor();
+            let end = cursor.cursor;
             let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, end);
             if memory + more(cpu_ring) > self.most_held && !std::mem::replace(&mut is_cleared, true) {
                 // What rings keep for their next burst serves this one.
@@ -105,7 +105,7 @@ impl Full {
             let more = more(cpu_ring);
             if memory + more <= self.most_held {
                 memory += more;
-                cursor.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, end);
+                cursor.counts.copied += cpu_ring.copies.take(&mut cpu_ring.ring, end);
             }
         }
         let counts = &mut stream.counts;
@@ -120,7 +120,7 @@ impl Full {
             cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
             let under = stream.unmerged();
             under.queues.iter_mut().for_each(Queue::shrink);
-            under.cursors.iter_mut().for_each(Cursor::shrink);
+            under.cursors.iter_mut().for_each(|cursor| cursor.notes.shrink());
             under.far.shrink_to(ROOM);
         }
     }

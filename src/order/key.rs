@@ -59,7 +59,7 @@ pub(crate) struct Keys {
     /// The last reading of that clock.
     now: u64,
     /// Whether proofs hold for keys: unless their clock may differ between CPUs.
-    are_sure: bool,
+    pub(crate) are_sure: bool,
     /// The largest key that was indexed.
     pub(crate) found: Option<u64>,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
@@ -111,11 +111,6 @@ impl Keys {
     }
 
     /// Whether proofs hold for keys.
-    #[inline]
-    pub(crate) fn are_sure(&self) -> bool {
-        self.are_sure
-    }
-
     /// The largest key that was indexed, if it is not in the future; else a later reading of the clock.
     pub(crate) fn until_now(&mut self) -> Option<u64> {
         let largest = self.found;

@@ -1,6 +1,5 @@
 //! The kernel is asked for losses that no record in a ring reports.
 
-use crate::merge::queue::Queue;
 use crate::order::unmerged::Unmerged;
 use crate::rings::CpuRing;
 
@@ -24,7 +23,7 @@ pub(super) fn read(which: Which, under: &mut Unmerged, cpu_rings: &mut [CpuRing]
         let asks = match which {
             Which::All | Which::BeforeReport => true,
             Which::Suspect => cursor.losses.suspect,
-            Which::SuspectAndDry => cursor.losses.suspect && is_dry(cpu_ring, queue),
+            Which::SuspectAndDry => cursor.losses.suspect && (queue.held() == 0 || cpu_ring.losses.are_cheap()),
         };
         if asks && let Some(total) = cpu_ring.losses.read() {
             cursor.dropped(queue, [total, cpu_ring.losses.reported()], which == Which::BeforeReport);
@@ -35,10 +34,6 @@ pub(super) fn read(which: Which, under: &mut Unmerged, cpu_rings: &mut [CpuRing]
         // newer.
         suspect(under);
     }
-}
-
-fn is_dry(cpu_ring: &CpuRing, queue: &Queue) -> bool {
-    queue.held() == 0 || cpu_ring.losses.are_cheap()
 }
 
 /// Records may have been dropped from any ring.

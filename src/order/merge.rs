@@ -19,14 +19,14 @@ use crate::order::footprint;
 use crate::order::full::Full;
 use crate::order::key::{Key, Keys};
 use crate::order::losses::{self, Which};
-use crate::order::notice::Notice;
-use crate::order::sighting::{Sighting, awaited};
+use crate::order::note::Notice;
+use crate::order::sighting::Sighting;
 use crate::order::stream::Stream;
 use crate::order::suits;
 use crate::order::tails::Tails;
 use crate::order::tracers::Leaving;
 use crate::order::unmerged::Unmerged;
-use crate::ring::{ANY_CPU, Ring};
+use crate::ring::ANY_CPU;
 use crate::rings::{CpuRing, Rings};
 use crate::sequence::numbers::CpuNumbers;
 use crate::sys::machine;
@@ -213,21 +213,16 @@ impl Merge {
     /// - Bytes of a BPF ring buffer are still to be given back. The kernel notifies only a reader that has given all
     ///   back.
     pub fn is_behind(&self) -> bool {
-        !self.is_whole() || self.owes_space()
+        let mut cpu_rings = self.rings.cpu_rings.iter().enumerate();
+        let owes_space = |(ring_index, cpu_ring): (usize, &CpuRing)| {
+            cpu_ring.ring.properties().wakes_when_drained && self.stream.tail(ring_index) > cpu_ring.ring.tail()
+        };
+        !self.is_whole() || cpu_rings.any(owes_space)
     }
 
     /// Whether the last refresh found everything, and no ring has filled up by a quarter since.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole && !self.stream.rushed
-    }
-
-    /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught
-    /// up, so the reader gives them back and then looks once more.
-    fn owes_space(&self) -> bool {
-        let mut cpu_rings = self.rings.cpu_rings.iter().enumerate();
-        cpu_rings.any(|(ring_index, cpu_ring)| {
-            cpu_ring.ring.properties().wakes_when_drained && self.stream.tail(ring_index) > cpu_ring.ring.tail()
-        })
     }
 
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed
@@ -285,25 +280,13 @@ impl Merge {
         self.stream.under().frontier.rule
     }
 
-    /// Whether a proof or a report waits for programs to commit what they have reserved.
-    pub(crate) fn awaits_commits(&self) -> bool {
-        self.whole && self.awaited().next().is_some()
-    }
-
-    /// Whether a refresh may find some of these reservations committed.
-    pub(crate) fn may_find_commits(&self) -> bool {
-        self.awaited().any(|cpu_ring| cpu_ring.ring.has_committed())
-    }
-
-    /// The rings with reservations for which a proof or a report waits.
-    fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
-        awaited(&self.rings.cpu_rings, self.stream.under())
-    }
-
-    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and
-    /// where it is.
-    pub(crate) fn awaited_places(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.awaited().map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.head()))
+    /// The rings in which a program is inside a reservation for which a proof or a report waits.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &CpuRing> {
+        let cpu_rings = self.rings.cpu_rings.iter().zip(&self.stream.under().cursors).filter(|_| self.whole);
+        let is_past = |cursor: &Cursor| cursor.is_past_sighted() && cursor.is_past_marked();
+        let awaited =
+            cpu_rings.filter(move |(cpu_ring, cursor)| cpu_ring.ring.properties().reserves && !is_past(cursor));
+        awaited.map(|(cpu_ring, _)| cpu_ring)
     }
 
     /// The CPUs of rings that hold events. All online CPUs write into a ring of no single CPU.
@@ -420,19 +403,6 @@ impl Merge {
         &self.rings
     }
 
-    /// Bytes of the smallest ring that wakes only a reader that has given everything back, if there is one.
-    pub(crate) fn smallest_buffer(&self) -> Option<u64> {
-        let rings = self.rings.cpu_rings.iter().map(|cpu_ring| &cpu_ring.ring);
-        rings.filter(|ring| ring.properties().wakes_when_drained).map(Ring::size).min()
-    }
-
-    /// Bytes that were written into all of these rings, as far as they are indexed.
-    pub(crate) fn written(&self) -> u64 {
-        let all = self.rings.cpu_rings.iter().zip(&self.stream.under().cursors);
-        let unheard = all.filter(|(cpu_ring, _)| cpu_ring.ring.properties().wakes_when_drained);
-        unheard.map(|(_, cursor)| cursor.cursor()).fold(0, u64::wrapping_add)
-    }
-
     // The events before a report: all that were in the rings when it was requested, and none newer.
 
     /// Records how far the rings were written, or reserved, at the last refresh.
@@ -513,12 +483,8 @@ impl Merge {
         self.losses_of(Which::All)
     }
 
-    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events.
-    pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        self.losses_of(if all { Which::Suspect } else { Which::SuspectAndDry })
-    }
-
-    fn losses_of(&mut self, which: Which) -> bool {
+    /// [`Merge::read_losses`] for some rings.
+    pub(crate) fn losses_of(&mut self, which: Which) -> bool {
         let under = self.stream.unmerged();
         let held = under.held();
         losses::read(which, under, &mut self.rings.cpu_rings);

@@ -18,6 +18,11 @@
 //!
 //! `full.rs` copies held records out of rings that fill up.
 //!
+//! Beside these steps, each in a file of its own: what is not merged, and may change only then (unmerged.rs); the
+//! picked event (pick.rs); numbers of the whole machine (dense.rs); notes and notices (note.rs); losses beyond LOST
+//! records (unreported.rs), for which the kernel is asked (losses.rs); reservations for which a proof waits
+//! (sighting.rs); when tails go back (tails.rs); CPUs that come (arrivals.rs); the status (accounts.rs).
+//!
 //! `stream.rs` says which places may be yielded without another look: plain records that are not late. All others
 //! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that
 //! decides what comes next, `Stream::unmerged` puts back what was merged and not yielded.
@@ -34,11 +39,10 @@ mod footprint;
 pub(crate) mod full;
 pub(crate) mod hold;
 pub(crate) mod key;
-mod losses;
+pub(crate) mod losses;
 #[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 pub(crate) mod merge;
 mod note;
-mod notice;
 mod options;
 mod pick;
 mod sighting;

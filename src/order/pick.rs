@@ -3,8 +3,7 @@
 use crate::merge::certainty::Certainty;
 use crate::merge::place::{Keyed, Place};
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
-use crate::order::note::Note;
-use crate::order::notice::Notice;
+use crate::order::note::{Note, Notice};
 use crate::order::unmerged::Unmerged;
 use crate::record::Record;
 use crate::rings::CpuRing;

@@ -39,11 +39,3 @@ impl Sighting {
         self.since = None;
     }
 }
-
-/// The rings with reservations for which a proof or a report waits.
-pub(super) fn awaited<'a>(cpu_rings: &'a [CpuRing], under: &'a Unmerged) -> impl Iterator<Item = &'a CpuRing> {
-    let cpu_rings = cpu_rings.iter().zip(&under.cursors);
-    let awaited =
-        cpu_rings.filter(|(cpu_ring, cursor)| cpu_ring.ring.properties().reserves && !cursor.is_past_reserved());
-    awaited.map(|(cpu_ring, _)| cpu_ring)
-}

@@ -7,8 +7,7 @@ use crate::merge::place::{Keyed, Place, Tag};
 use crate::order::cursor::Cursor;
 use crate::order::dense::Dense;
 use crate::order::event::{Event, Item};
-use crate::order::note::Note;
-use crate::order::notice::Notice;
+use crate::order::note::{Note, Notice};
 use crate::order::pick::Pick;
 use crate::order::tracers::{Leaving, Tracers};
 use crate::order::unmerged::Unmerged;
@@ -91,7 +90,10 @@ impl Stream {
         // It moves nothing that may leave, so what is merged stays merged.
         let begins = self.under.frontier.begin_proof();
         if begins {
-            self.under.cursors.iter_mut().for_each(Cursor::proof_begins);
+            // Of the numbers before those of records that were seen.
+            for cursor in &mut self.under.cursors {
+                cursor.numbers.iter_mut().for_each(|numbers| numbers.proof_begins(cursor.cursor));
+            }
         }
         begins
     }
@@ -135,7 +137,8 @@ impl Stream {
         }
         // The array knows the key of a plain place only until the next place is passed.
         self.last = self.last();
-        if self.pick_notice() {
+        if let Some(&notice) = self.under.notices.front() {
+            self.picked = Pick::of_none(notice);
             return true;
         }
         loop {
@@ -200,7 +203,7 @@ impl Stream {
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // Each number of a dense sequence is compared with the next that is expected.
         // If the smallest key is reliable, all are.
-        if self.dense.is_some() || !self.under.keys.are_sure() || first.key < self.last {
+        if self.dense.is_some() || !self.under.keys.are_sure || first.key < self.last {
             return;
         }
         if !is_plain(first) {
@@ -303,14 +306,6 @@ impl Stream {
 
     // Items other than plain records, and notices before a record: the cold half.
 
-    /// Picks a notice about no record, if there is one. It belongs to no ring.
-    #[inline]
-    fn pick_notice(&mut self) -> bool {
-        let Some(&notice) = self.under.notices.front() else { return false };
-        self.picked = Pick::of_none(notice);
-        true
-    }
-
     #[cold]
     #[inline(never)]
     fn leave_out_picked(&mut self, cpu_rings: &[CpuRing]) -> bool {
@@ -336,7 +331,7 @@ impl Stream {
         }
         let admitted = self.under.frontier.admits(place.key);
         let keyed = self.under.keyed(place);
-        let dense = self.dense.as_ref().filter(|_| self.under.keys.are_sure());
+        let dense = self.dense.as_ref().filter(|_| self.under.keys.are_sure);
         let step = dense.map(|dense| dense.step(place.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(place.key);
@@ -373,13 +368,22 @@ impl Stream {
         if gap.is_some() || note.is_some_and(|note| !note.is_of_a_record()) {
             return gap;
         }
-        self.machine_anomaly(step).or_else(|| self.own_notice(note))
+        // About a skipped number of the whole machine.
+        let Pick { place, certainty, .. } = self.picked;
+        let is_late = step == Some(Step::Behind) && certainty == Certainty::Late;
+        if is_late
+            && self.under.keyed(place) == Keyed::Own
+            && let Some((kind, expected)) = self.dense.as_ref()?.anomaly(place.key, self.name_of(place))
+        {
+            return Some(Notice::Anomaly { kind, expected });
+        }
+        self.own_notice(note)
     }
 
     /// The certainty of an admitted key.
     #[inline]
     fn certainty(&self) -> Certainty {
-        if self.under.keys.are_sure() { self.under.frontier.certainty } else { Certainty::Assumed }
+        if self.under.keys.are_sure { self.under.frontier.certainty } else { Certainty::Assumed }
     }
 
     /// The number yielded last. Before any record the largest key is 0, which would look like one.
@@ -393,20 +397,10 @@ impl Stream {
         let cursor = self.under.cursor_of(place);
         match cursor.yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
-            _ if !self.under.keys.are_sure() || Some(place.key) <= cursor.unproven => (Certainty::Assumed, 0),
+            _ if !self.under.keys.are_sure || Some(place.key) <= cursor.unproven => (Certainty::Assumed, 0),
             // It was a plain one.
             _ => (self.under.frontier.certainty, 0),
         }
-    }
-
-    /// The notice about a skipped number of the whole machine.
-    fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
-        let Pick { place, certainty, .. } = self.picked;
-        if step != Some(Step::Behind) || certainty != Certainty::Late || self.under.keyed(place) != Keyed::Own {
-            return None;
-        }
-        let (kind, expected) = self.dense.as_ref()?.anomaly(place.key, self.name_of(place))?;
-        Some(Notice::Anomaly { kind, expected })
     }
 
     /// The ring and the position of a place.
@@ -458,8 +452,8 @@ impl Stream {
         let keyed = self.under.keyed(place);
         let cursor = &mut self.under.cursors[place.ring_index()];
         match cursor.note(place) {
-            Some(Note::Lost { count, .. }) => cursor.counts_mut().lost = cursor.counts().lost.saturating_add(count),
-            Some(Note::Fault { .. }) => cursor.counts_mut().corrupt += 1,
+            Some(Note::Lost { count, .. }) => cursor.counts.lost = cursor.counts.lost.saturating_add(count),
+            Some(Note::Fault { .. }) => cursor.counts.corrupt += 1,
             _ => {
                 if keyed == Keyed::Own {
                     cursor.yielded = Some((place.key, certainty, late_by));
@@ -467,14 +461,14 @@ impl Stream {
                         cursor.unproven = cursor.unproven.max(Some(place.key));
                     }
                     self.last = self.last.max(place.key);
-                    if self.under.keys.are_sure()
+                    if self.under.keys.are_sure
                         && let Some(dense) = &mut self.dense
                     {
                         dense.pass(place.key, certainty);
                     }
                 }
                 if certainty == Certainty::Late {
-                    let counts = self.under.cursors[place.ring_index()].counts_mut();
+                    let counts = &mut self.under.cursors[place.ring_index()].counts;
                     (counts.late, counts.max_late) = (counts.late + 1, counts.max_late.max(late_by));
                 }
             }
@@ -505,7 +499,10 @@ impl Stream {
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.under.cursors[ring_index].mark_reported(place),
+            Notice::OwnAnomaly { .. } => {
+                let cursor = &mut self.under.cursors[ring_index];
+                cursor.notes.mark_reported(cursor.position(place));
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::merge::place::{Keyed, Place};
 use crate::merge::queue::{Far, Queue};
 use crate::order::cursor::{Cursor, Indexing, ROOM};
 use crate::order::key::Keys;
-use crate::order::notice::Notice;
+use crate::order::note::Notice;
 use crate::rings::CpuRing;
 use crate::sequence::numbers::CpuNumbers;
 use std::collections::VecDeque;

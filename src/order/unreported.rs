@@ -43,7 +43,7 @@ impl Unreported {
             None if new > 0 => {
                 // As a record without a key: it takes the key of the last record, and lies behind it.
                 let key = after.unwrap_or(0);
-                queue.loose = Some(Place::new(key, queue.ring_index(), position, 0, Tag::LOOSE));
+                queue.loose = Some(Place::new(key, queue.ring_index, position, 0, Tag::LOOSE));
                 self.loose = Some(Loose { count: new, after, stays });
             }
             None => {}

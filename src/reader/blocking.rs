@@ -180,7 +180,7 @@ impl Reader {
     /// As [`Reader::next`].
     pub fn batch(&mut self, timeout: Duration) -> Result<Option<Batch<'_>>, Error> {
         self.advance(end(timeout))?;
-        Ok(if self.engine.ended().is_some() { None } else { Some(self.engine.merge.batch()) })
+        Ok(if self.engine.report.ended().is_some() { None } else { Some(self.engine.merge.batch()) })
     }
 
     /// Refreshes the rings once and folds the events that can be yielded then, without waiting, until the function
@@ -197,7 +197,7 @@ impl Reader {
     ) -> Result<ControlFlow<B, A>, Error> {
         let mut all = init;
         self.advance(end(Duration::ZERO))?;
-        if self.engine.ended().is_some() {
+        if self.engine.report.ended().is_some() {
             return Ok(ControlFlow::Continue(all));
         }
         // Only the events of this refresh: otherwise a consumer slower than its producers would never return.
@@ -242,7 +242,7 @@ impl Reader {
         if self.engine.is_ready()? {
             return Ok(true);
         }
-        if self.engine.ended().is_some() {
+        if self.engine.report.ended().is_some() {
             return Ok(false);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -24,7 +24,7 @@ use crate::rings::control::{Asked, Control, Handle, Signals};
 use crate::sys::wake::Wake;
 use awaited::Awaited;
 use chores::Chores;
-use filling::{Filling, QUARTER, SIXTEENTH};
+use filling::Filling;
 use rest::Rest;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct Engine {
     /// The flushes that the engine has acted on, as a word without other signals.
     noticed: Signals,
     /// The report that was asked for, and the end of the stream.
-    report: Report,
+    pub(super) report: Report,
     pace: Pace,
     /// Under a rule that awaits a time: when all events that had been seen when this was set are due.
     due: Option<Instant>,
@@ -161,7 +161,7 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
-        if self.ended().is_some() {
+        if self.report.ended().is_some() {
             return Ok(Turn::Ended);
         }
         let begins = self.report_past_deadline();
@@ -182,7 +182,7 @@ impl Engine {
             return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
         }
         if self.report.make(&mut self.merge, &self.control) {
-            return Ok(if self.ended().is_some() { Turn::Ended } else { Turn::Ready });
+            return Ok(if self.report.ended().is_some() { Turn::Ended } else { Turn::Ready });
         }
         if self.merge.is_over() {
             self.report.end(Ended::Recording, None, &mut self.merge, &self.control);
@@ -200,7 +200,7 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
-        if self.ended().is_some() {
+        if self.report.ended().is_some() {
             return Ok(Turn::Ended);
         }
         let rest = if woken { Duration::ZERO } else { self.rest() };
@@ -211,11 +211,6 @@ impl Engine {
             self.rest.slept(time);
         }
         Ok(turn)
-    }
-
-    /// Why the stream has ended, if it has.
-    pub(crate) fn ended(&self) -> Option<Ended> {
-        self.report.ended()
     }
 
     // Sleeping, and rests: how long before the next refresh.
@@ -230,14 +225,16 @@ impl Engine {
         // and so do rings that fill up.
         let fencing = self.merge.rule() == Rule::Proof
             && self.proof.as_ref().is_some_and(Prover::is_under_way)
-            && self.do_rings_wake();
+            // A BPF ring buffer does not: the kernel notifies only a reader that has given all earlier records back.
+            && self.have_events()
+            && !self.merge.rings().have(|ring| ring.wakes_when_drained);
         let mut pause = self.pace.left(now, fencing);
         pause = pause.min(self.awaited.nap(now, self.patience_left(now)));
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
             if self.merge.rings().have(|ring| ring.wakes_when_drained) {
                 // None of these wakes a reader that holds records.
-                pause = pause.min(self.pace.shortest()).min(self.unwatched());
+                pause = pause.min(self.pace.shortest()).min(self.filling.unwatched(self.merge.rings()));
             }
         }
         match self.control.time_left() {
@@ -285,7 +282,7 @@ impl Engine {
         }
         let now = Instant::now();
         let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
-        let rest = self.pace.rest(now).min(self.unwatched());
+        let rest = self.pace.rest(now).min(self.filling.unwatched(self.merge.rings()));
         let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
             // Before the tails: those of BPF ring buffers stay behind, so that no record wakes the reader.
@@ -303,19 +300,6 @@ impl Engine {
         Duration::ZERO
     }
 
-    /// The longest sleep while rings fill up and none wakes the reader. A writer that does nothing else fills a
-    /// sixteenth of the smallest BPF ring buffer in it, or a quarter if writers have been slow.
-    fn unwatched(&self) -> Duration {
-        let part = if self.filling.is_slow { QUARTER } else { SIXTEENTH };
-        self.merge.smallest_buffer().map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / part)))
-    }
-
-    /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader
-    /// that has given all earlier records back.
-    fn do_rings_wake(&self) -> bool {
-        self.have_events() && !self.merge.rings().have(|ring| ring.wakes_when_drained)
-    }
-
     /// Whether each ring can wake the reader.
     fn have_events(&self) -> bool {
         let rings = self.merge.rings();
@@ -330,11 +314,11 @@ impl Engine {
         self.control.check()?;
         let signals = self.control.signals();
         // A stream that ended by a deadline could go on, and now never does. The other ends are final.
-        if signals.is_closed() && self.ended().is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
+        if signals.is_closed() && self.report.ended().is_none_or(|ended| matches!(ended, Ended::Deadline { .. })) {
             self.report.end(Ended::Closed, None, &mut self.merge, &self.control);
         }
         self.report.forget_moved(&mut self.merge, &self.control);
-        if self.ended().is_some() {
+        if self.report.ended().is_some() {
             return Ok(false);
         }
         // Another report comes first.
@@ -353,10 +337,10 @@ impl Engine {
         past.map(|deadline| self.begin_report(deadline)).is_some()
     }
 
-    /// Yields all events that are in the rings now before the report, and no others. CPUs that came or went before are
-    /// reported before it.
+    /// Yields all events that are in the rings now before the report, and no others.
     fn begin_report(&mut self, asked: Asked) {
-        self.chores.check_cpus_soon();
+        // CPUs that came or went before are reported before it.
+        self.chores.check_cpus = Instant::now();
         self.refresh();
         self.report.begin(asked, &mut self.merge);
         // A report does not wait for a tick.
@@ -375,7 +359,7 @@ impl Engine {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
-                self.troubles.succeeded();
+                self.troubles.failures.succeeded();
                 self.refresh();
                 self.attend()?;
                 let warning = self.proof.as_mut().and_then(Prover::warning);
@@ -456,26 +440,22 @@ impl Engine {
     fn refresh(&mut self) {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
-        let leave_soon = !self.awaited.is_any() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
         self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
-        let found = self.merge.refresh_here(self.now());
+        // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be read.
+        let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
+        let time = if needs_clock { self.merge.rings().clock().now() } else { None };
+        let found = self.merge.refresh_here(time.unwrap_or(0));
         let now = Instant::now();
         self.troubles.refreshed(self.merge.full.has_too_many);
         self.pace.refreshed(now, found);
         self.rest.refreshed(now, found);
-        self.filling.refreshed(now, &self.merge);
+        self.filling.refreshed(now, self.merge.rings());
         self.report.refreshed(&mut self.merge);
         self.awaited.refreshed(now, &self.merge);
         self.lose_patience(now);
         self.prove(now);
         self.control.update_status(|status| self.fill_status(status, false));
-    }
-
-    /// A reading of the keys' clock, if the rule needs one.
-    fn now(&self) -> u64 {
-        let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
-        // `new` has refused the rule on a clock that cannot be read.
-        if needs_clock { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
     /// Learns the threads of fences. A merge knows the one that refreshes.

@@ -11,7 +11,7 @@ macro_rules! reader_face {
         /// Why the stream has ended, if the last call found that it has. `None` while it goes on, also if only a
         /// time-out is over.
         pub fn ended(&self) -> Option<$crate::reader::Ended> {
-            self.engine.ended()
+            self.engine.report.ended()
         }
 
         /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before each

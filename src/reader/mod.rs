@@ -3,7 +3,8 @@
 //! This room takes rings and the options of an order. It gives events, and errors of waiting and of fences. It knows
 //! time: when to refresh, when to begin a fence, when to sleep, which reports are due. It does not know the content of
 //! a record or why its key may leave. Begin with `blocking.rs`. `engine.rs` is the part that both readers share,
-//! everything but sleeping; `pace.rs` decides how often to refresh; `unordered.rs` reads rings without order.
+//! everything but sleeping; `report.rs` is how far a flush or a deadline is; `pace.rs` decides how often to refresh;
+//! `unordered.rs` reads rings without order.
 
 mod blocking;
 mod ended;

@@ -273,8 +273,7 @@ impl Ring {
             let run = unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) };
             return Bytes::from(run);
         }
-        let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
-        Bytes::new(head, tail)
+        Bytes::new(self.part(at, self.size - at), self.part(0, len - to_end))
     }
 
     /// The bytes from a position to the head, or to where their memory ends: those in which a loop looks for plain
@@ -302,24 +301,15 @@ impl Ring {
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) })
     }
 
-    /// The data area from an offset on.
+    /// So many bytes of the data area, from an offset on.
     #[cold]
     #[inline(never)]
-    fn to_end(&self, at: u64) -> &[u8] {
-        assert!(at < self.size, "an offset in the data area");
-        // SAFETY: `at` is below `size` (I1).
+    fn part(&self, at: u64, len: u64) -> &[u8] {
+        assert!(at <= self.size && len <= self.size - at, "a part of the data area");
+        // SAFETY: `at` is no more than `size` (I1).
         let start = unsafe { self.data.add(at as usize) };
-        // SAFETY: from `at` to the end of the data area (I1), still while `self` is borrowed (I3, I5).
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), (self.size - at) as usize) }
-    }
-
-    /// The first `len` bytes of the data area.
-    #[cold]
-    #[inline(never)]
-    fn at_begin(&self, len: u64) -> &[u8] {
-        assert!(len <= self.size, "a length within the data area");
         // SAFETY: within the data area (I1), still while `self` is borrowed (I3, I5).
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), len as usize) }
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) }
     }
 
     /// Where in the data area a position lies.

@@ -65,7 +65,7 @@ impl Alone {
     /// As a merge does it now and then.
     fn shrink(&mut self) {
         self.sync();
-        self.cursor.shrink();
+        self.cursor.notes.shrink();
         self.queue.shrink();
         self.far.shrink_to(ROOM);
     }
@@ -146,7 +146,7 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
             let (many, Alone { cursor, queue, .. }) = dearest(100_000, each_look, load);
             // log2(100,000) is 17; a few binary searches and a heap. What is worse grows with the records themselves.
             assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
-            assert_eq!((queue.held(), cursor.notes()[0]), (0, 0));
+            assert_eq!((queue.held(), cursor.notes.len_and_room()[0]), (0, 0));
         }
     }
 }
@@ -157,9 +157,13 @@ fn nothing_is_kept_of_what_was_taken() {
         let (_, mut alone) = dearest(2_000, 100, load);
         (0..2).for_each(|_| alone.shrink());
         let Alone { cursor, queue, far, .. } = alone;
-        assert_eq!((queue.held(), queue.is_empty(), cursor.notes()[0], far.len()), (0, true, 0, 0), "{name}");
+        assert_eq!(
+            (queue.held(), queue.is_empty(), cursor.notes.len_and_room()[0], far.len()),
+            (0, true, 0, 0),
+            "{name}"
+        );
         assert_eq!(cursor.numbers.as_ref().map(CpuNumbers::open), Some(0), "{name}");
-        let lists = [cursor.notes()[1], far.capacity()];
+        let lists = [cursor.notes.len_and_room()[1], far.capacity()];
         assert!(lists.into_iter().all(|capacity| capacity <= ROOM), "{name}: {lists:?}");
         assert_eq!((queue.blocks(), cursor.unread(&queue)), (1, 0), "{name}");
         assert_eq!(cursor.tail(&queue), cursor.cursor, "{name}");
@@ -302,13 +306,13 @@ impl Said {
         let (cursor, queue) = (&alone.cursor, &alone.queue);
         let of = |place: Place| (place.key, cursor.position(place), cursor.len_of(place), place.is_plain());
         assert_eq!(smallest.map(of), front.map(|f| (key(f), f.position, f.len, f.plain)));
-        assert_eq!((cursor.tail(queue), cursor.cursor()), (self.tail(), self.cursor));
+        assert_eq!((cursor.tail(queue), cursor.cursor), (self.tail(), self.cursor));
         let unread = self.held.iter().map(|held| held.len).sum();
         assert_eq!((queue.held(), cursor.unread(queue)), (self.held.len(), unread));
         let [indexed, records] = self.records;
-        assert_eq!((cursor.records_taken(queue), cursor.counts().indexed), (records, indexed));
-        assert_eq!((cursor.counts().repaired, queue.longest), (self.repaired, self.longest));
-        assert_eq!(cursor.counts().most_used, self.most_used);
+        assert_eq!((cursor.records_taken(queue), cursor.counts.indexed), (records, indexed));
+        assert_eq!((cursor.counts.repaired, queue.longest), (self.repaired, self.longest));
+        assert_eq!(cursor.counts.most_used, self.most_used);
         let back = self.held.iter().map(|held| key(*held)).max();
         assert_eq!((queue.back(), alone.found), (back, self.largest));
         // By the first place, which lies near the tail.
@@ -373,20 +377,20 @@ fn a_cursor_is_what_lists_say() {
             let used = said.head - alone.cursor.looked_tail;
             alone.cursor.losses.suspect = false;
             alone.refresh(cpu_ring, &mut keys);
-            said.refresh(alone.cursor.cursor());
+            said.refresh(alone.cursor.cursor);
             let cursor = &alone.cursor;
             let dropped = std::mem::take(&mut said.dropped_since_look);
             assert!(cursor.losses.suspect || !dropped, "the ring was full");
             assert_eq!(cursor.losses.suspect, used > 0 && used + LONGEST > SIZE);
-            assert_eq!(cursor.cursor(), said.head);
+            assert_eq!(cursor.cursor, said.head);
             said.compare(&mut alone);
             take(&mut alone, &mut said, [3, 100, 1000][random(3) as usize]);
             said.compare(&mut alone);
         }
-        while alone.held() > 0 || alone.cursor.cursor() < said.head {
+        while alone.held() > 0 || alone.cursor.cursor < said.head {
             take(&mut alone, &mut said, 10_000);
             alone.refresh(cpu_ring, &mut keys);
-            said.refresh(alone.cursor.cursor());
+            said.refresh(alone.cursor.cursor);
         }
         said.compare(&mut alone);
     }
@@ -404,7 +408,7 @@ fn what_a_burst_took_is_given_back() {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * (begin + n)).to_ne_bytes())));
         alone.refresh(&mut rings.cpu_rings[0], &mut keys);
     };
-    let room = |alone: &Alone| (alone.queue.blocks(), alone.cursor.notes()[1], alone.far.capacity());
+    let room = |alone: &Alone| (alone.queue.blocks(), alone.cursor.notes.len_and_room()[1], alone.far.capacity());
     let empty = room(&alone);
     refresh(&mut alone, |n| 1_000_000 - n, 0);
     refresh(&mut alone, |n| 1_000_000 + n, 2000);

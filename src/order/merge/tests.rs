@@ -153,7 +153,11 @@ fn what_a_burst_took_is_given_back_within_64_refreshes() {
     let mut merge = Merge::new(kernel.rings(), Order::new().numbers(Key::Payload(0), None)).unwrap();
     let memory = |merge: &Merge| {
         let stream = merge.stream.under();
-        (merge.status().memory, stream.far.capacity(), [stream.queues[0].blocks(), stream.cursors[0].notes()[1]])
+        (
+            merge.status().memory,
+            stream.far.capacity(),
+            [stream.queues[0].blocks(), stream.cursors[0].notes.len_and_room()[1]],
+        )
     };
     merge.refresh(0);
     let empty = memory(&merge);

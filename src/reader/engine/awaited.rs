@@ -15,25 +15,20 @@ const SPINS: u32 = 256;
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
     /// Since when a proof or a report waits for programs to commit what they have reserved.
-    since: Option<Instant>,
+    pub(super) since: Option<Instant>,
     /// The reservations at which rings stand: CPU, place, and when the reader found it there.
     pub(super) places: SmallVec<[((u32, u64), Instant); 2]>,
 }
 
 impl Awaited {
-    /// Whether a proof or a report waits.
-    pub(super) fn is_any(&self) -> bool {
-        self.since.is_some()
-    }
-
     /// Whether it waits, and some of what it waits for is committed.
     pub(super) fn may_go_on(&self, merge: &Merge) -> bool {
-        self.since.is_some() && merge.may_find_commits()
+        self.since.is_some() && may_find_commits(merge)
     }
 
     /// Waits a little, if a proof or a report waits.
     pub(super) fn spin(&mut self, merge: &Merge) {
-        if !merge.awaits_commits() {
+        if merge.awaited().next().is_none() {
             self.since = None;
             return;
         }
@@ -41,7 +36,7 @@ impl Awaited {
         let spins = if self.since.is_none() { SPINS } else { 1 };
         self.since.get_or_insert_with(Instant::now);
         for _ in 0..spins {
-            if merge.may_find_commits() {
+            if may_find_commits(merge) {
                 return;
             }
             std::hint::spin_loop();
@@ -51,8 +46,9 @@ impl Awaited {
     /// Notes at which reservations rings stand after a refresh.
     pub(super) fn refreshed(&mut self, now: Instant, merge: &Merge) {
         let places = &mut self.places;
-        places.retain(|(place, _)| merge.awaited_places().any(|other| other == *place));
-        for place in merge.awaited_places() {
+        let stand = || merge.awaited().map(|cpu_ring| (cpu_ring.origin.cpu, cpu_ring.ring.head()));
+        places.retain(|(place, _)| stand().any(|other| other == *place));
+        for place in stand() {
             if !places.iter().any(|(known, _)| *known == place) {
                 places.push((place, now));
             }
@@ -80,4 +76,9 @@ impl Awaited {
         // Not zero, or the reader would spin: the next refresh gives the reservation up.
         left.map_or(nap, |left| nap.min(left.max(COMMIT_NAP)))
     }
+}
+
+/// Whether a refresh may find some of the reservations committed.
+fn may_find_commits(merge: &Merge) -> bool {
+    merge.awaited().any(|cpu_ring| cpu_ring.ring.has_committed())
 }

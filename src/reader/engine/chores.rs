@@ -1,6 +1,7 @@
 //! Work that is done now and then, however many events there are to yield: a look for new CPUs, and for losses.
 
 use crate::error::Error;
+use crate::order::losses::Which;
 use crate::order::merge::Merge;
 use crate::rings::control::Control;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ pub(super) struct Chores {
     /// How often CPUs are listed at most.
     tick: Duration,
     /// When to look next for new CPUs.
-    check_cpus: Instant,
+    pub(super) check_cpus: Instant,
     /// When to ask the kernel next for losses after the last record of a ring.
     check_losses: Instant,
 }
@@ -24,11 +25,6 @@ impl Chores {
     pub(super) fn new(tick: Duration) -> Self {
         let first = Instant::now() + tick;
         Self { tick, check_cpus: first, check_losses: first }
-    }
-
-    /// Looks for CPUs at the next call.
-    pub(super) fn check_cpus_soon(&mut self) {
-        self.check_cpus = Instant::now();
     }
 
     /// Opens rings for new CPUs, once a tick.
@@ -53,6 +49,6 @@ impl Chores {
         self.check_losses = now + ASK_LOSSES;
         // Only losses before the last refresh count. The kernel is asked ring by ring, because other rings may never
         // run dry.
-        merge.read_suspect_losses(is_due) && merge.is_ready()
+        merge.losses_of(if is_due { Which::Suspect } else { Which::SuspectAndDry }) && merge.is_ready()
     }
 }

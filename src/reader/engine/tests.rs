@@ -71,7 +71,10 @@ fn a_deadline_within_a_tick_is_waited_for() {
     engine.control.set_deadline(None);
     assert!(sleep(&mut engine) > MINUTE);
     engine.control.set_deadline(Some(Instant::now()));
-    assert_eq!((engine.turn().unwrap(), engine.ended()), (Turn::Ended, Some(Ended::Deadline { complete: true })));
+    assert_eq!(
+        (engine.turn().unwrap(), engine.report.ended()),
+        (Turn::Ended, Some(Ended::Deadline { complete: true }))
+    );
 }
 
 /// A ring that fills up justifies a fence, no matter how long the tick is.
@@ -256,7 +259,11 @@ fn a_reader_gathers_what_comes_fast() {
     let (_buffer, mut reader) = fast_buffer(8 << 20);
     assert_eq!(reader.engine.rest(), Duration::from_micros((8 << 20) / 4096));
     reader.engine.filling.is_slow = true;
-    assert_eq!(reader.engine.unwatched(), Duration::from_micros((8 << 20) / 1024), "there is time");
+    assert_eq!(
+        reader.engine.filling.unwatched(reader.rings()),
+        Duration::from_micros((8 << 20) / 1024),
+        "there is time"
+    );
     reader.engine.filling.is_slow = false;
     reader.engine.rest.since_sleep = 0;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
@@ -303,9 +310,9 @@ fn rings_fill_slowly_or_fast() {
         now += FLOOR;
         (0..records).for_each(|_| assert!(buffer.output(&[0; 8])));
         reader.engine.merge.refresh(0);
-        reader.engine.filling.refreshed(now, &reader.engine.merge);
+        reader.engine.filling.refreshed(now, reader.engine.merge.rings());
         assert_eq!(reader.engine.filling.is_slow, expected, "{records}");
-        reader.engine.filling.refreshed(now + FLOOR / 2, &reader.engine.merge);
+        reader.engine.filling.refreshed(now + FLOOR / 2, reader.engine.merge.rings());
         assert_eq!(reader.engine.filling.is_slow, expected, "{records}, and none");
     }
 }

@@ -14,7 +14,7 @@ pub(super) const STALLED: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     /// Proofs that fail.
-    failures: Repeats,
+    pub(super) failures: Repeats,
     /// What proofs say beside their results.
     warnings: Repeats,
     /// Refreshes at which too many events were held, and how many of them are to be reported.
@@ -30,11 +30,6 @@ impl Troubles {
     pub(super) fn failed(&mut self, errno: io::Error, is_awaited: bool) -> Result<(), Error> {
         let times = self.failures.failed(is_awaited);
         times.map_or(Ok(()), |times| Err(Error::fence_failed(ErrorKind::Degraded, errno, times)))
-    }
-
-    /// A proof has ended well.
-    pub(super) fn succeeded(&mut self) {
-        self.failures.succeeded();
     }
 
     /// Reports what a proof says beside its result.

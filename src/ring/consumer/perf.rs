@@ -173,28 +173,11 @@ impl Ring {
             // SAFETY: the pointer is to a mapped, aligned word (this function's contract).
             words::load_own(unsafe { word(offset).as_ref() })
         };
-        // Kernels before 4.1 leave the offset zero: the data follows the header page.
-        let offset = match read(DATA_OFFSET_AT) {
-            0 => page as u64,
-            offset => offset,
-        };
-        let size = match read(DATA_SIZE_AT) {
-            0 => mapped.saturating_sub(page) as u64,
-            size => size,
-        };
-        let fits = offset >= page as u64
-            && offset % 8 == 0
-            && (8..=Self::MAX).contains(&size)
-            && size.is_power_of_two()
-            && offset.checked_add(size) == Some(mapped as u64);
-        if !fits {
-            let says = format!("{mapped} bytes mapped, but its header says {size} bytes of data at {offset}");
-            return Err(Error::new(ErrorKind::InvalidInput, format!("no perf ring: {says}")));
-        }
+        let (offset, size) = data_of([read(DATA_OFFSET_AT), read(DATA_SIZE_AT)], page, mapped)?;
         Ok(Self {
             head_word: word(HEAD_AT),
             tail_word: word(TAIL_AT),
-            // SAFETY: `offset + size` is the length of the mapping, checked above.
+            // SAFETY: `offset + size` is the length of the mapping, as `data_of` has checked.
             data: unsafe { base.add(offset as usize) },
             mapped: size,
             size,
@@ -254,4 +237,21 @@ impl Ring {
         // Nothing is lent once the kernel writes again.
         (self.head, self.reserved) = (self.tail, self.tail);
     }
+}
+
+/// Where the data of a ring begins in its mapping, and how many bytes it has: what the header page says of both, checked.
+fn data_of([offset, size]: [u64; 2], page: usize, mapped: usize) -> Result<(u64, u64), Error> {
+    // Kernels before 4.1 leave both zero: the data follows the header page.
+    let offset = if offset == 0 { page as u64 } else { offset };
+    let size = if size == 0 { mapped.saturating_sub(page) as u64 } else { size };
+    let fits = offset >= page as u64
+        && offset % 8 == 0
+        && (8..=Ring::MAX).contains(&size)
+        && size.is_power_of_two()
+        && offset.checked_add(size) == Some(mapped as u64);
+    if !fits {
+        let says = format!("{mapped} bytes mapped, but its header says {size} bytes of data at {offset}");
+        return Err(Error::new(ErrorKind::InvalidInput, format!("no perf ring: {says}")));
+    }
+    Ok((offset, size))
 }
