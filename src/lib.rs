@@ -161,9 +161,9 @@ pub use recorder::Recorder;
 pub use ring::{ANY_CPU, Bytes, Epoch, EpochWords, Fault, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;
-pub use rings::control::{Handle, Pause};
+pub use rings::control::Handle;
 pub use rings::options::RingOptions;
-pub use rings::{RawRing, Recording, Rings, Source, Untraced};
+pub use rings::{Pause, RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
 pub use sequence::counter::Sequence;
 pub use sys::interrupt::CpuInterrupt;
