@@ -162,9 +162,9 @@ pub use ring::Fault;
 pub use ring::{ANY_CPU, Bytes, EpochWords, Ring};
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use rings::EventSpec;
-pub use rings::control::{Handle, Pause};
+pub use rings::control::Handle;
 pub use rings::options::RingOptions;
-pub use rings::{RawRing, Recording, Rings, Source, Untraced};
+pub use rings::{Pause, RawRing, Recording, Rings, Source, Untraced};
 pub use sequence::anomaly::AnomalyKind;
 pub use sys::interrupt::CpuInterrupt;
 pub use sys::wakeup::Wakeup;

@@ -6,31 +6,14 @@ mod model;
 mod tests;
 
 use crate::account::status::Status;
-use crate::error::{Error, ErrorKind, hint};
+use crate::error::Error;
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::ring::ANY_CPU;
+use crate::rings::producers::{Pause, Producer, Producers};
 use crate::sys::fork::Owner;
 use crate::sys::wake::Wake;
-use crate::sys::{bpf, perf};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-
-/// How output is kept from the rings while paused. The two ways differ in who counts the missing records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Pause {
-    /// The rings turn writers away (`PERF_EVENT_IOC_PAUSE_OUTPUT`). Programs see `-ENOSPC`, and the kernel counts each
-    /// record as lost. A reader reports these losses when output goes on, and before it reports a flush.
-    Output,
-    /// Writers find no ring: slots of BPF maps are emptied, and events without a slot are disabled. Programs see
-    /// `-ENOENT`, and **nothing counts** the records they do not write. cilium/ebpf's `Reader.Pause` does this. It is
-    /// cheaper for the traced program, which gets no further than the map.
-    Slots,
-}
 
 /// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
@@ -338,11 +321,14 @@ impl Control {
     /// Keeps output from all rings.
     pub(crate) fn pause(&self, how: Pause) -> Result<(), Error> {
         self.check()?;
-        let mut producers = self.producers();
-        if let (Some(stays), Pause::Output) = (&mut producers.frozen, how) {
-            *stays = true;
-        }
-        producers.turn(how, true)
+        self.producers().pause(how)
+    }
+
+    /// Lets all output in again, unless it is frozen.
+    pub(crate) fn resume(&self) -> Result<(), Error> {
+        self.check()?;
+        // Rings that were paused one by one go on too.
+        self.go_on(Producers::resume)
     }
 
     /// Keeps output from all rings, whatever handles ask for, while a function runs. Then output goes on, also if it was
@@ -351,10 +337,7 @@ impl Control {
         self.check()?;
         // Also if the function panics, or not all rings can be stopped.
         let thaw = Thaw(self);
-        let mut producers = self.producers();
-        producers.frozen = Some(false);
-        let frozen = producers.turn(Pause::Output, true);
-        drop(producers);
+        let frozen = self.producers().freeze();
         let done = frozen.and_then(|()| run());
         std::mem::forget(thaw);
         let thawed = self.thaw();
@@ -363,29 +346,14 @@ impl Control {
 
     fn thaw(&self) -> Result<(), Error> {
         self.check()?;
-        let mut producers = self.producers();
-        let stays = producers.frozen.take().unwrap_or(false);
-        let thawed = if stays { Ok(()) } else { producers.turn(Pause::Output, false) };
-        // Once output goes on: counts that are read after this have all that the pause has dropped.
-        self.lossy.store(true, Ordering::Relaxed);
-        thawed
+        self.go_on(Producers::thaw)
     }
 
-    /// Lets all output in again, unless it is frozen.
-    pub(crate) fn resume(&self) -> Result<(), Error> {
-        self.check()?;
-        // Rings that were paused one by one go on too.
-        let mut producers = self.producers();
-        // A handle of a flight recorder may call this while its rings are copied (I9).
-        if let Some(stays) = &mut producers.frozen {
-            *stays = false;
-            return producers.turn(Pause::Slots, false);
-        }
-        // `and`, not `?`: the second is tried whatever the first gives.
-        let resumed = producers.turn(Pause::Output, false).and(producers.turn(Pause::Slots, false));
+    fn go_on(&self, how: fn(&mut Producers) -> Result<(), Error>) -> Result<(), Error> {
+        let gone_on = how(&mut self.producers());
         // Once output goes on: counts that are read after this have all that the pause has dropped.
         self.lossy.store(true, Ordering::Relaxed);
-        resumed
+        gone_on
     }
 
     pub(crate) fn producers(&self) -> MutexGuard<'_, Producers> {
@@ -422,236 +390,11 @@ impl Signals {
     }
 }
 
-/// The gate of one ring: it stops all producers of that ring at once and lets them in again. The producers themselves
-/// stay as they are.
-pub(crate) enum ProducerGate {
-    /// The event that owns the ring.
-    Event(Arc<OwnedFd>),
-    /// Nothing stops it but what writes there. With what messages call such a ring.
-    None(&'static str),
-    /// A simulated one.
-    Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
-}
-
-/// A producer: an event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
-#[derive(Debug)]
-pub(crate) struct Producer {
-    pub(crate) cpu: u32,
-    /// The event's name, for messages.
-    pub(crate) name: Arc<str>,
-    pub(crate) event: Arc<OwnedFd>,
-    pub(crate) slot: Option<Slot>,
-    /// Whether it is in its slot. Without a slot, whether it is enabled.
-    pub(crate) set: bool,
-}
-
-/// A slot of a `PERF_EVENT_ARRAY`.
-///
-/// Keeps a duplicate of the map's file descriptor: the kernel empties the slots by itself when the file they were set
-/// through is closed (`perf_event_fd_array_release`, `kernel/bpf/arraymap.c`).
-#[derive(Debug, Clone)]
-pub(crate) struct Slot {
-    pub(crate) map: Arc<OwnedFd>,
-    pub(crate) index: u32,
-}
-
-/// All producers, which write into the rings, and the gates of the rings.
-#[derive(Debug, Default)]
-pub(crate) struct Producers {
-    gates: Vec<(u32, ProducerGate)>,
-    events: Vec<Producer>,
-    output_paused: bool,
-    slots_paused: bool,
-    /// A flight recorder copies what is in the rings: output stays paused until it says so (I9). Whether
-    /// somebody has asked meanwhile that it stays paused after that.
-    frozen: Option<bool>,
-    /// Everything was stopped for good.
-    retired: bool,
-}
-
-impl Producers {
-    /// Adds a ring, paused if the others are, and starts its events. Does nothing once all are stopped for good.
-    pub(crate) fn add(&mut self, cpu: u32, gate: ProducerGate, events: Vec<Producer>) -> Result<(), Error> {
-        // A CPU that arrives must not start what closing has stopped.
-        if self.retired {
-            return Ok(());
-        }
-        // Before its events start, so that none of them writes during a pause.
-        for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
-            if paused {
-                gate.turn(cpu, how, true)?;
-            }
-        }
-        self.start(events)?;
-        // Only now: a ring whose events do not start leaves no gate behind.
-        self.push_gate(cpu, gate);
-        Ok(())
-    }
-
-    /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when
-    /// its thread has ended, and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
-    pub(crate) fn have_ended(&self) -> bool {
-        let has_hung_up = |producer: &Producer| {
-            // poll(2) gives `POLLHUP` without being asked for it.
-            let mut polled = [PollFd::new(producer.event.as_fd(), PollFlags::empty())];
-            let is_polled = nix::poll::poll(&mut polled, PollTimeout::ZERO).is_ok();
-            is_polled && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
-        };
-        self.events.iter().all(has_hung_up)
-    }
-
-    /// All that writes into the rings. Nothing once it was stopped for good.
-    pub(crate) fn events(&self) -> &[Producer] {
-        &self.events
-    }
-
-    /// Adds a ring without pausing it.
-    pub(crate) fn push_gate(&mut self, cpu: u32, gate: ProducerGate) {
-        self.gates.push((cpu, gate));
-    }
-
-    /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
-    /// slots stay empty. If one fails, all are stopped again. Does nothing once all are stopped for good.
-    pub(crate) fn start(&mut self, mut events: Vec<Producer>) -> Result<(), Error> {
-        if self.retired {
-            return Ok(());
-        }
-        let paused = self.slots_paused;
-        let mut start = || {
-            let (mut slotted, mut others): (Vec<_>, Vec<_>) =
-                events.iter_mut().partition(|producer| producer.slot.is_some());
-            slotted.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))?;
-            // Also during a pause: to resume only fills the slots.
-            slotted.iter().try_for_each(|producer| producer.enable(true))?;
-            others.iter_mut().filter(|_| !paused).try_for_each(|producer| producer.set(true))
-        };
-        let started = start();
-        match started {
-            Ok(()) => self.events.append(&mut events),
-            Err(_) => events.iter_mut().for_each(Producer::stop),
-        }
-        started
-    }
-
-    /// Stops a CPU's events for good: they stopped with the CPU, or seem to have.
-    pub(crate) fn stop(&mut self, cpu: u32) {
-        self.events.iter_mut().filter(|producer| producer.cpu == cpu).for_each(Producer::stop);
-        self.events.retain(|producer| producer.cpu != cpu);
-    }
-
-    /// Pauses or resumes all rings, even if some refuse. The first refusal is reported.
-    fn turn(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
-        // Noted even if a ring refuses, for rings that come later.
-        match how {
-            Pause::Output => self.output_paused = paused,
-            Pause::Slots => self.slots_paused = paused,
-        }
-        let mut turned = Ok(());
-        for (cpu, gate) in &self.gates {
-            turned = turned.and(gate.turn(*cpu, how, paused));
-        }
-        if how == Pause::Slots {
-            for producer in &mut self.events {
-                turned = turned.and(producer.set(!paused));
-            }
-        }
-        turned
-    }
-
-    fn retire(&mut self) -> Vec<Producer> {
-        self.retired = true;
-        self.events.iter_mut().for_each(Producer::stop);
-        // A handle may live on, and keeps no event open.
-        self.gates.clear();
-        std::mem::take(&mut self.events)
-    }
-}
-
 /// Lets output go on after a panic.
 struct Thaw<'a>(&'a Control);
 
 impl Drop for Thaw<'_> {
     fn drop(&mut self) {
         let _ = self.0.thaw();
-    }
-}
-
-/// Where a ring is, in words.
-fn place(cpu: u32) -> String {
-    if cpu == ANY_CPU { "the ring of all CPUs".into() } else { format!("a ring of CPU {cpu}") }
-}
-
-impl ProducerGate {
-    fn turn(&self, cpu: u32, how: Pause, paused: bool) -> Result<(), Error> {
-        match (self, how) {
-            (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
-                let what = if paused { "pause" } else { "resume" };
-                Error::system(&format!("{what} the ring on CPU {cpu}"), errno)
-            }),
-            (Self::None(name), Pause::Output) if paused => {
-                let message = format!("the output into {name} cannot be paused, and {} is one", place(cpu));
-                Err(Error::new(ErrorKind::Unsupported, message)
-                    .hinting("detach the programs, or let them check a flag"))
-            }
-            (Self::None(_), _) | (Self::Event(_), Pause::Slots) => Ok(()),
-            (Self::Simulated(turn), how) => {
-                turn(how, paused);
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Producer {
-    /// Puts the event into its slot, or takes it out. Without a slot, enables or disables it.
-    fn set(&mut self, set: bool) -> Result<(), Error> {
-        if self.set == set {
-            return Ok(());
-        }
-        let Some(Slot { map, index }) = &self.slot else {
-            self.enable(set)?;
-            self.set = set;
-            return Ok(());
-        };
-        let done = if set {
-            bpf::map_update_fd(map.as_fd(), *index, self.event.as_fd())
-        } else {
-            match bpf::map_delete(map.as_fd(), *index) {
-                // Empty already.
-                Err(errno) if errno.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-                done => done,
-            }
-        };
-        done.map_err(|errno| {
-            let message = format!("cannot set slot {index} of the perf event array, for CPU {}", self.cpu);
-            let hint = hint::slot(&errno);
-            Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint).about(&self.name)
-        })?;
-        self.set = set;
-        Ok(())
-    }
-
-    /// Stops the event for good.
-    fn stop(&mut self) {
-        // Another program may have emptied the slot. Nothing can be done about an error.
-        let _ = self.set(false);
-        let _ = self.enable(false);
-    }
-
-    fn enable(&self, enabled: bool) -> Result<(), Error> {
-        perf::enable(self.event.as_fd(), enabled).map_err(|errno| {
-            let what = if enabled { "enable" } else { "disable" };
-            Error::control(what, &self.name, self.cpu, errno)
-        })
-    }
-}
-
-impl fmt::Debug for ProducerGate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Event(_) => "Event",
-            Self::None(_) => "None",
-            Self::Simulated(_) => "Simulated",
-        })
     }
 }

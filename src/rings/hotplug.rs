@@ -1,10 +1,11 @@
 //! Opens a ring for every online CPU, and follows CPUs that come and go while their rings are read.
 
 use crate::error::{Error, ErrorKind};
-use crate::rings::control::{Control, ProducerGate};
+use crate::rings::control::Control;
 use crate::rings::event_spec::EventSpec;
 use crate::rings::opening::{self, OpenedRing};
 use crate::rings::plan::Plan;
+use crate::rings::producers;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::{CpuRing, Rings, list_cpus, no_such_cpu};
 use crate::sys::machine::{self, CpuList, CpuStays, OnlineCpus};
@@ -84,7 +85,8 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     for (OpenedRing { cpu_ring, owner, producers }, stay) in opened {
         hotplug.watch(cpu_ring.origin.cpu, Arc::clone(&owner), stay);
         all.extend(producers);
-        rings.add_ring(cpu_ring, ProducerGate::Event(owner))?;
+        let gate = producers::gate(cpu_ring.origin.cpu, owner);
+        rings.add_ring(cpu_ring, gate)?;
     }
     if rings.cpu_rings.is_empty() {
         let online = machine::online_cpus().map_err(list_cpus)?;
@@ -93,11 +95,11 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     }
     // All at once, so that some CPUs are traced and others are not for a short time only.
     rings.control().producers().start(all)?;
-    let started = rings.clock.now();
+    rings.started = rings.clock.now();
     let check = move |control: &_, cpu_rings: &mut _, new: &mut _, untraced: &mut _| {
         hotplug.check(control, cpu_rings, new, untraced)
     };
-    rings.set_arrivals(Box::new(check), started);
+    rings.set_arrivals(Box::new(check));
     Ok(rings)
 }
 
@@ -197,7 +199,7 @@ impl Hotplug {
         // The CPU may have gone again.
         let Some(OpenedRing { cpu_ring, owner, producers }) = opened else { return Ok(false) };
         // Watched only once its events run: otherwise the next check opens it anew.
-        control.producers().add(cpu, ProducerGate::Event(Arc::clone(&owner)), producers)?;
+        control.producers().add(producers::gate(cpu, Arc::clone(&owner)), producers)?;
         self.watch(cpu, owner, stay);
         new.push(cpu_ring);
         Ok(true)

@@ -4,7 +4,8 @@
 //! the losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close
 //! and pause. It does not know names of events, keys or order. `options.rs` has what a user asks for, `event_spec.rs`
 //! and `target.rs` what that means, `plan.rs` checks all of it, `opening.rs` opens the ring of one CPU, and `hotplug.rs`
-//! those of the machine, also of CPUs that come later.
+//! those of the machine, also of CPUs that come later. `producers.rs` has what writes into rings and what stops that,
+//! and `control.rs` what other threads ask for.
 
 pub(crate) mod control;
 mod event_attr;
@@ -16,6 +17,7 @@ mod losses;
 mod opening;
 pub(crate) mod options;
 mod plan;
+pub(crate) mod producers;
 pub(crate) mod recording;
 mod refusal;
 mod ring_buffers;
@@ -27,6 +29,7 @@ pub(crate) mod untraced;
 #[cfg(feature = "perf-event-open-sys-7")]
 pub use event_spec::EventSpec;
 pub(crate) use losses::{Count, Losses};
+pub use producers::Pause;
 pub use recording::Recording;
 pub use source::Source;
 pub use untraced::Untraced;
@@ -35,8 +38,9 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Layout, Origin, Records, Sources};
 use crate::ring::{Bytes, LOW_POSITION, Properties, Ring};
-use crate::rings::control::{Control, ProducerGate};
+use crate::rings::control::Control;
 use crate::rings::options::RingOptions;
+use crate::rings::producers::Gate;
 use crate::rings::recording::Recorded;
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
@@ -182,16 +186,15 @@ impl Rings {
     }
 
     /// Adds an opened ring, whose output a gate can stop.
-    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: ProducerGate) -> Result<(), Error> {
-        self.control.producers().add(cpu_ring.origin.cpu, gate, Vec::new())?;
+    pub(crate) fn add_ring(&mut self, cpu_ring: CpuRing, gate: Gate) -> Result<(), Error> {
+        self.control.producers().add(gate, Vec::new())?;
         self.cpu_rings.push(cpu_ring);
         Ok(())
     }
 
-    /// `arrivals` follows CPUs. The last event was started at `started`.
-    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
+    /// Follows CPUs from now on.
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals) {
         self.arrivals = Some(arrivals);
-        self.started = started;
     }
 
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
@@ -286,11 +289,12 @@ impl Rings {
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
-        if !ring.properties().can_pause {
-            self.control.producers().push_gate(cpu, ProducerGate::None(ring.properties().name));
-        } else if let Some(event) = ring.fd() {
-            self.control.producers().push_gate(cpu, ProducerGate::Event(Arc::clone(event)));
-        }
+        let gate = match ring.fd() {
+            _ if !ring.properties().can_pause => Some(producers::no_gate(cpu, ring.properties().name)),
+            event => event.map(|event| producers::gate(cpu, Arc::clone(event))),
+        };
+        // Without pausing it.
+        self.control.producers().gates.extend(gate);
         self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), None));
     }
 

@@ -3,9 +3,9 @@
 use crate::error::{Error, ErrorKind, hint};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
-use crate::rings::control::{Producer, Slot};
 use crate::rings::event_spec::EventSpec;
 use crate::rings::plan::Plan;
+use crate::rings::producers::{Producer, Slot};
 use crate::rings::target::{self, Target};
 use crate::rings::{Count, CpuRing, event_attr, refusal};
 use crate::sys::perf;

@@ -7,7 +7,8 @@ use crate::record::clock::Clock;
 use crate::record::{Layout, Origin};
 use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
-use crate::rings::control::{Control, Pause, ProducerGate};
+use crate::rings::control::Control;
+use crate::rings::producers::{Gate, Pause};
 use crate::rings::untraced::UntracedCpus;
 use crate::rings::{Count, CpuRing, Rings};
 use crate::sim::Grace;
@@ -152,12 +153,12 @@ impl Kernel {
         let machine = Arc::clone(&self.machine);
         let arrivals = move |control: &Control, _: &mut [CpuRing], new: &mut Vec<CpuRing>, _: &mut UntracedCpus| {
             for (cpu_ring, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
-                control.producers().add(cpu_ring.origin.cpu, gate(cpu), Vec::new())?;
+                control.producers().add(gate(cpu), Vec::new())?;
                 new.push(cpu_ring);
             }
             Ok(())
         };
-        rings.set_arrivals(Box::new(arrivals), None);
+        rings.set_arrivals(Box::new(arrivals));
         rings
     }
 
@@ -339,11 +340,14 @@ fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
 }
 
 /// The gate with which the consumer stops a ring's output.
-fn gate(cpu: SharedCpu) -> ProducerGate {
-    ProducerGate::Simulated(Box::new(move |how, paused| match how {
-        Pause::Output => lock(&cpu).paused[1] = paused,
-        Pause::Slots => lock(&cpu).detached = paused,
-    }))
+fn gate(cpu: SharedCpu) -> Gate {
+    Box::new(move |how, paused| {
+        match how {
+            Pause::Output => lock(&cpu).paused[1] = paused,
+            Pause::Slots => lock(&cpu).detached = paused,
+        }
+        Ok(())
+    })
 }
 
 impl fmt::Debug for Kernel {

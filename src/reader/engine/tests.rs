@@ -629,7 +629,7 @@ fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
             _ => unreachable!(),
         }
     };
-    rings.set_arrivals(Box::new(arrivals), None);
+    rings.set_arrivals(Box::new(arrivals));
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     (1..=6).for_each(|time| assert!(kernel.emit(0, time, b"")));
     assert!(kernel.emit(1, 7, b""));
@@ -742,7 +742,7 @@ fn a_report_comes_after_a_look_for_cpus() {
         }
         Ok(())
     };
-    rings.set_arrivals(Box::new(arrivals), None);
+    rings.set_arrivals(Box::new(arrivals));
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
     let reported = |reader: &mut Reader| {

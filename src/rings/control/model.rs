@@ -1,7 +1,8 @@
 //! Every interleaving of a reader with threads that flush, close, pause it and set deadlines.
 
-use super::{Control, Handle, Pause, ProducerGate, Signals};
+use super::{Control, Handle, Pause, Signals};
 use crate::instrument::{AtomicBool, AtomicU64, Ordering};
+use crate::rings::producers::Gate;
 use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,12 +103,13 @@ fn a_deadline_that_is_taken_back_is_not_reported() {
 }
 
 /// A ring, and whether it is paused.
-fn gate() -> (ProducerGate, Arc<AtomicBool>) {
+fn gate() -> (Gate, Arc<AtomicBool>) {
     let paused = Arc::new(AtomicBool::new(false));
-    let gate = {
-        let paused = Arc::clone(&paused);
-        ProducerGate::Simulated(Box::new(move |_, stop| paused.store(stop, Ordering::Relaxed)))
-    };
+    let turned = Arc::clone(&paused);
+    let gate = Box::new(move |_, stop| {
+        turned.store(stop, Ordering::Relaxed);
+        Ok(())
+    });
     (gate, paused)
 }
 
@@ -119,14 +121,14 @@ fn a_ring_that_is_added_during_a_pause_is_paused_like_the_others() {
             let control = control();
             let (gates, paused): (Vec<_>, Vec<_>) = [gate(), gate()].into_iter().unzip();
             let mut gates = gates.into_iter();
-            control.producers().add(0, gates.next().unwrap(), Vec::new()).unwrap();
+            control.producers().add(gates.next().unwrap(), Vec::new()).unwrap();
             let other = beside(&control, move |handle| {
                 handle.pause(Pause::Output).unwrap();
                 if resumes {
                     handle.resume().unwrap();
                 }
             });
-            control.producers().add(1, gates.next().unwrap(), Vec::new()).unwrap();
+            control.producers().add(gates.next().unwrap(), Vec::new()).unwrap();
             other.join().unwrap();
             let paused: Vec<_> = paused.iter().map(|paused| paused.load(Ordering::Relaxed)).collect();
             assert_eq!(paused, [!resumes; 2]);
@@ -140,7 +142,7 @@ fn no_ring_is_added_to_a_closed_reader() {
     loom::model(|| {
         let control = control();
         let other = beside(&control, Handle::close);
-        control.producers().add(1, gate().0, Vec::new()).unwrap();
+        control.producers().add(gate().0, Vec::new()).unwrap();
         other.join().unwrap();
         assert!(control.producers().gates.is_empty(), "a ring that was added before is let go");
     });
