@@ -43,6 +43,7 @@ pub(crate) use consumer::perf::Perf;
 pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use consumer::ring_buffer::RingBuffer;
 pub use epochs::EpochWords;
+#[cfg_attr(not(any(test, feature = "test-util")), expect(unreachable_pub, reason = "public for tests alone"))]
 pub use frame::Fault;
 pub(crate) use frame::Header;
 pub(crate) use memory::KernelHalf;

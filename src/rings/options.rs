@@ -13,6 +13,7 @@ use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{file, machine};
+#[cfg(feature = "perf-event-open-sys-7")]
 use perf_event_open_sys::bindings;
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What events are opened for: the whole machine, a process, a thread, a control group.
 
 use crate::error::{Error, ErrorKind};
-use crate::sys::machine::{Mount, Mounts};
+use crate::sys::machine::{self, Mount};
 use crate::sys::pidfd::Task;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub(crate) enum Target {
 
 /// The hint if a path is not of a control group that can be traced.
 pub(super) fn cgroup_hint() -> String {
-    let mounts = Mounts::open().and_then(|mounts| mounts.read()).unwrap_or_default();
+    let mounts = machine::mounts().unwrap_or_default();
     let of_perf = |mount: &&Mount| {
         mount.kind == "cgroup" && mount.options.as_bytes().split(|byte| *byte == b',').any(|word| word == b"perf_event")
     };

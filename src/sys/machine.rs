@@ -182,11 +182,6 @@ pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// The list of mounts in the calling thread's mount namespace (proc_pid_mounts(5)), kept open, so that it can be read
-/// even after `/proc` is unmounted.
-#[derive(Debug)]
-pub(crate) struct Mounts(fs::File);
-
 /// A file system that is mounted somewhere.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
@@ -197,26 +192,10 @@ pub(crate) struct Mount {
     pub(crate) options: OsString,
 }
 
-impl Mounts {
-    pub(crate) fn open() -> io::Result<Self> {
-        Self::open_in(Path::new("/proc"))
-    }
-
-    /// The same where proc is mounted elsewhere.
-    pub(crate) fn open_in(proc: &Path) -> io::Result<Self> {
-        fs::File::open(proc.join("thread-self/mounts")).map(Self)
-    }
-
-    /// The mounted file systems, in the order of mounting.
-    pub(crate) fn read(&self) -> io::Result<Vec<Mount>> {
-        let (mut text, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
-        loop {
-            match self.0.read_at(&mut chunk, text.len() as u64)? {
-                0 => return Ok(text.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()),
-                len => text.extend_from_slice(&chunk[..len]),
-            }
-        }
-    }
+/// What is mounted in the calling thread's mount namespace (proc_pid_mounts(5)), in the order of mounting.
+pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
+    let text = fs::read("/proc/thread-self/mounts")?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse_mount).collect())
 }
 
 /// Reads a line such as `tracefs /sys/kernel/tracing tracefs rw 0 0`.
@@ -315,7 +294,7 @@ mod tests {
         ] {
             assert_eq!(parse_mount(line.as_bytes()), expected, "{line}");
         }
-        let mounts = Mounts::open().unwrap().read().unwrap();
+        let mounts = mounts().unwrap();
         assert!(mounts.iter().any(|mount| mount.path == Path::new("/")), "{mounts:?}");
     }
 

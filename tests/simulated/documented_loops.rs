@@ -104,7 +104,7 @@ fn every_documented_loop_is_run() {
     // Over descriptors, rings, what a check doubts and what a file says, and no events.
     let others = [
         "for(cpu,events)infile{",
-        "for(time,lost,data)inevents{",
+        "for(time,data)inevents{",
         "fordoubtin&verdict.doubts{",
         "for(cpu,event)in&events{",
         "for(cpu,ring)inbuffers{",

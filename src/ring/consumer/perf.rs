@@ -8,7 +8,7 @@ use crate::ring::{Bytes, Fault, Framing, Header, KernelHalf, Properties, RingKin
 use crate::sys::fork::Owner;
 use crate::sys::machine;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -85,7 +85,11 @@ impl Ring {
     /// [`ErrorKind::InvalidInput`] if the header page disagrees with `size`; [`ErrorKind::System`] if `event` cannot be
     /// duplicated.
     #[cfg(any(test, feature = "test-util"))]
-    pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
+    pub unsafe fn adopt_mapping(
+        base: NonNull<u8>,
+        size: usize,
+        event: Option<std::os::fd::BorrowedFd<'_>>,
+    ) -> Result<Self, Error> {
         let fd = event.map(duplicate).transpose()?;
         let page = machine::page_size();
         // SAFETY: this function's contract is the same.
