@@ -96,21 +96,26 @@ impl Full {
                 continue;
             }
             let end = cursor.cursor();
-            let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, end);
-            if memory + more(cpu_ring) > self.most_held && !std::mem::replace(&mut is_cleared, true) {
+            let counts = under.cursors[at].counts_mut();
+            let mut copied = self.copy(&mut cpu_rings[at], end, &mut memory);
+            if copied.is_none() && !std::mem::replace(&mut is_cleared, true) {
                 // What rings keep for their next burst serves this one.
                 cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
                 memory = self::memory(cpu_rings);
+                copied = self.copy(&mut cpu_rings[at], end, &mut memory);
             }
-            let (cpu_ring, cursor) = (&mut cpu_rings[at], &mut under.cursors[at]);
-            let more = more(cpu_ring);
-            if memory + more <= self.most_held {
-                memory += more;
-                cursor.counts_mut().copied += cpu_ring.copies.take(&mut cpu_ring.ring, end);
-            }
+            counts.copied += copied.unwrap_or(0);
         }
         let counts = &mut stream.counts;
         (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
+    }
+
+    /// Copies what a ring has before a position, if the bound on the memory of all copies allows it.
+    fn copy(&self, CpuRing { ring, copies, .. }: &mut CpuRing, until: u64, memory: &mut usize) -> Option<u64> {
+        let others = *memory - copies.memory();
+        let copied = copies.take(ring, until, self.most_held.saturating_sub(others));
+        *memory = others + copies.memory();
+        copied
     }
 
     /// Frees memory that was not needed for some refreshes, now and then.
