@@ -85,7 +85,8 @@ pub(crate) enum Turn {
 /// The shortest sleep while a reservation is busy.
 const COMMIT_NAP: Duration = Duration::from_micros(50);
 
-/// How far apart proofs of reservations are in a rush: as far as with interrupts of the package perfweave-proofs.
+/// How far apart proofs that end at once, and those of reservations, are in a rush: as far as with interrupts of the
+/// package perfweave-proofs.
 const APART: Duration = Duration::from_micros(100);
 
 /// How often the kernel is asked for its count of losses.
@@ -555,10 +556,13 @@ impl Engine {
         is_paced || self.report.is_some() || self.merge.full.was_crowded
     }
 
-    /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and
-    /// waits for it.
+    /// Whether the last proof was too recent for the next, in a rush. Each proof of reservations would find a program
+    /// inside and wait for it. Each proof that ends at once would let the few events leave that came since the last one,
+    /// and so the reader would refresh again and again.
     fn rests_from_proofs(&self, now: Instant) -> bool {
-        let gathers = self.pace.is_busy() && self.spin.is_zero() && self.merge.rings().have(|ring| ring.reserves);
+        let are_cheap = self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        let are_many = are_cheap || self.merge.rings().have(|ring| ring.reserves);
+        let gathers = self.pace.is_busy() && self.spin.is_zero() && are_many;
         gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
     }
 

@@ -269,10 +269,10 @@ fn a_reader_gathers_what_comes_fast() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
-/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. So proofs are apart,
-/// unless the reader spins.
+/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. Each that ends at once
+/// lets few events leave. So proofs are apart, unless the reader spins.
 #[test]
-fn proofs_of_reservations_are_apart_in_a_rush() {
+fn cheap_proofs_are_apart_in_a_rush() {
     let (_buffer, mut reader) = fast_buffer(1 << 16);
     let (engine, now) = (&mut reader.engine, Instant::now());
     assert!(!engine.rests_from_proofs(now), "there was none");
@@ -283,11 +283,15 @@ fn proofs_of_reservations_are_apart_in_a_rush() {
     engine.spin = Duration::ZERO;
     engine.pace.refreshed(now + 2 * HOUR, 0);
     assert!(!engine.rests_from_proofs(now), "events come slowly");
-    // Perf rings, whose programs write words of their own.
-    let (_kernel, mut reader) = with_found(Hold::None, 1, 0);
-    reader.engine.pace.set_busy();
-    reader.engine.pace.proving(now);
-    assert!(!reader.engine.rests_from_proofs(now));
+    // Perf rings: a grace period keeps proofs apart by itself.
+    let asked = |inside| Hold::Fence(Fence::proof("asked", move || Asked { inside, is_asked: false }));
+    for (hold, expected) in [(Hold::None, false), (Hold::FENCE, false), (asked(false), true)] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut engine = Engine::new(kernel.rings(), Order::new().hold(hold)).unwrap();
+        engine.pace.set_busy();
+        engine.pace.proving(now);
+        assert_eq!(engine.rests_from_proofs(now), expected);
+    }
 }
 
 /// Half a second to fill the ring is slow. Two refreshes right after each other say nothing.
