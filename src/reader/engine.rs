@@ -9,6 +9,7 @@ mod tests;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind, Repeats};
 use crate::merge::rules::Rule;
+use crate::order::full::KEPT;
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::{self, Order};
@@ -125,7 +126,8 @@ impl Engine {
         let control = Arc::clone(rings.control());
         control.arm().map_err(Error::cannot("make an eventfd"))?;
         let (latency, spin) = (order.latency, order.spin);
-        let merge = Merge::new(rings, order)?;
+        let mut merge = Merge::new(rings, order)?;
+        merge.full.kept = KEPT;
         // A recording is complete, and nothing waits for proof.
         let start = |fence: &Fence| fence.start(Some(merge.rings()), &Done::new(&control));
         let proof = hold.fence().filter(|_| !complete).map(start).transpose()?;
@@ -646,8 +648,8 @@ impl Engine {
     fn refresh(&mut self) {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
-        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
-        self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
+        let leaves_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        self.merge.full.leaves_soon = leaves_soon;
         let found = self.merge.refresh_here(self.now());
         let now = Instant::now();
         if self.merge.full.has_too_many {
