@@ -46,6 +46,7 @@ impl Copies {
         if self.bytes.is_empty() {
             self.begin = tail;
         }
+        debug_assert_eq!(self.begin + self.bytes.len() as u64, tail);
         let (first, second) = ring.bytes(tail, len).as_slices();
         self.bytes.extend(first);
         self.bytes.extend(second);
