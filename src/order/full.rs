@@ -6,17 +6,16 @@ use crate::order::MOST_HELD;
 use crate::order::cursor::ROOM;
 use crate::order::stream::Stream;
 use crate::rings::{CpuRing, Rings};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
-/// are copied out of a ring unless its free part can take what is written meanwhile.
-const SOON: Duration = Duration::from_millis(10);
-
-/// Refreshes in quicker succession say little about how fast a ring is written.
-const SHORT: Duration = Duration::from_micros(500);
-
-/// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
+/// How many refreshes pass at least between two times at which memory is freed that was not needed meanwhile.
 const WINDOW: u32 = 32;
+
+/// How much time passes at least, for a reader: the next burst would have to fault in again what is freed before.
+pub(crate) const KEPT: Duration = Duration::from_secs(2);
+
+/// A ring keeps free so many times what a refresh has found lately: so much comes before the next one.
+const AHEAD: u64 = 2;
 
 /// How full a ring may be, in percent, before held records are copied out of it.
 const MARK: u64 = 75;
@@ -37,13 +36,15 @@ pub(crate) struct Full {
     /// that reason.
     pub(crate) most_events: usize,
     pub(crate) has_too_many: bool,
-    /// The time between the last two refreshes, if the program gives it.
-    pub(crate) since_refresh: Option<Duration>,
+    /// Whether a proof releases at the next refresh what is held now: then it need not leave its ring before.
+    pub(crate) leaves_soon: bool,
     /// Whether a ring was more than half full at a refresh since the last proof began, before held records were copied
     /// out of it.
     pub(crate) was_crowded: bool,
-    /// Refreshes since memory that was not needed was freed.
+    /// Refreshes since memory that was not needed was freed, when that was, and how long it is kept at least.
     refreshed: u32,
+    freed: Instant,
+    pub(crate) kept: Duration,
 }
 
 impl Full {
@@ -58,9 +59,11 @@ impl Full {
             keeps_adopted,
             most_events: MOST_EVENTS.max(bytes / LEAST_RECORD),
             has_too_many: false,
-            since_refresh: None,
+            leaves_soon: false,
             was_crowded: false,
             refreshed: 0,
+            freed: Instant::now(),
+            kept: Duration::ZERO,
         }
     }
 
@@ -78,7 +81,7 @@ impl Full {
         for at in 0..cpu_rings.len() {
             let (cpu_ring, cursor, queue) = (&cpu_rings[at], &under.cursors[at], &under.queues[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written, time));
+            let soon = if self.leaves_soon { 0 } else { AHEAD.saturating_mul(cursor.arrives) };
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
@@ -95,28 +98,33 @@ impl Full {
                 continue;
             }
             let end = cursor.cursor;
-            let more = |cpu_ring: &CpuRing| cpu_ring.copies.more(&cpu_ring.ring, end);
-            if memory + more(cpu_ring) > self.most_held && !std::mem::replace(&mut is_cleared, true) {
+            let counts = &mut under.cursors[at].counts;
+            let mut copied = self.copy(&mut cpu_rings[at], end, &mut memory);
+            if copied.is_none() && !std::mem::replace(&mut is_cleared, true) {
                 // What rings keep for their next burst serves this one.
                 cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.clear_spare());
                 memory = self::memory(cpu_rings);
+                copied = self.copy(&mut cpu_rings[at], end, &mut memory);
             }
-            let (cpu_ring, cursor) = (&mut cpu_rings[at], &mut under.cursors[at]);
-            let more = more(cpu_ring);
-            if memory + more <= self.most_held {
-                memory += more;
-                cursor.counts.copied += cpu_ring.copies.take(&mut cpu_ring.ring, end);
-            }
+            counts.copied += copied.unwrap_or(0);
         }
         let counts = &mut stream.counts;
         (counts.memory, counts.most_memory) = (memory, counts.most_memory.max(memory));
     }
 
-    /// Frees memory that was not needed for some refreshes, now and then.
+    /// Copies what a ring has before a position, if the bound on the memory of all copies allows it.
+    fn copy(&self, CpuRing { ring, copies, .. }: &mut CpuRing, until: u64, memory: &mut usize) -> Option<u64> {
+        let others = *memory - copies.memory();
+        let copied = copies.take(ring, until, self.most_held.saturating_sub(others));
+        *memory = others + copies.memory();
+        copied
+    }
+
+    /// Frees memory that was not needed for some time, now and then.
     fn free_unneeded(&mut self, cpu_rings: &mut [CpuRing], stream: &mut Stream) {
-        self.refreshed += 1;
-        if self.refreshed == WINDOW {
-            self.refreshed = 0;
+        self.refreshed = self.refreshed.saturating_add(1);
+        if self.refreshed >= WINDOW && self.freed.elapsed() >= self.kept {
+            (self.refreshed, self.freed) = (0, Instant::now());
             cpu_rings.iter_mut().for_each(|cpu_ring| cpu_ring.copies.shrink());
             let under = stream.unmerged();
             under.queues.iter_mut().for_each(Queue::shrink);
@@ -136,10 +144,4 @@ fn memory(cpu_rings: &[CpuRing]) -> usize {
 fn mark_of(size: u64, longest: u64) -> u64 {
     let room = |records: u64| (size - 1).saturating_sub(records * longest);
     (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
-}
-
-/// The bytes that are written in `time`, if `bytes` were written in `other`.
-fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
-    // SHORT also keeps the divisor above 0.
-    bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
 }

@@ -11,6 +11,7 @@ mod troubles;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
 use crate::merge::rules::Rule;
+use crate::order::full::KEPT;
 use crate::order::merge::Merge;
 use crate::order::{self, Order};
 use crate::proof::contract::Done;
@@ -65,7 +66,8 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// How far apart proofs of reservations are in a rush: as far as with interrupts of the package perfweave-proofs.
+/// How far apart proofs that end at once, and those of reservations, are in a rush: as far as with interrupts of the
+/// package perfweave-proofs.
 const APART: Duration = Duration::from_micros(100);
 
 /// A flush or a deadline waits for a reservation this many times as long as an event waits for a refresh at most; but
@@ -88,7 +90,8 @@ impl Engine {
         let control = Arc::clone(rings.control());
         control.arm().map_err(Error::cannot("make an eventfd"))?;
         let (latency, spin) = (order.latency, order.spin);
-        let merge = Merge::new(rings, order)?;
+        let mut merge = Merge::new(rings, order)?;
+        merge.full.kept = KEPT;
         // A recording is complete, and nothing waits for proof.
         let start = |fence: &Fence| fence.start(Some(merge.rings()), &Done::new(&control));
         let proof = hold.fence().filter(|_| !complete).map(start).transpose()?;
@@ -409,10 +412,13 @@ impl Engine {
         is_paced || self.report.is_pending() || self.merge.full.was_crowded
     }
 
-    /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and
-    /// waits for it.
+    /// Whether the last proof was too recent for the next, in a rush. Each proof of reservations would find a program
+    /// inside and wait for it. Each proof that ends at once would let the few events leave that came since the last one,
+    /// and so the reader would refresh again and again.
     fn rests_from_proofs(&self, now: Instant) -> bool {
-        let gathers = self.pace.is_busy() && self.rest.spin.is_zero() && self.merge.rings().have(|ring| ring.reserves);
+        let are_cheap = self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        let are_many = are_cheap || self.merge.rings().have(|ring| ring.reserves);
+        let gathers = self.pace.is_busy() && self.rest.spin.is_zero() && are_many;
         gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
     }
 
@@ -440,8 +446,8 @@ impl Engine {
     fn refresh(&mut self) {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
-        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
-        self.merge.full.since_refresh = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
+        let leaves_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
+        self.merge.full.leaves_soon = leaves_soon;
         // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be read.
         let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
         let time = if needs_clock { self.merge.rings().clock().now() } else { None };

@@ -6,119 +6,101 @@ use std::collections::VecDeque;
 /// How many bytes ahead the CPU prefetches.
 const AHEAD: usize = 512;
 
-/// The bytes that were copied out of one ring and are not yielded yet.
+/// The bytes that were copied out of one ring and are not yielded yet: the ring goes on in them, towards the past.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// By position, each where the one before ends or behind it.
-    chunks: VecDeque<(u64, Vec<u8>)>,
-    /// Chunks to be filled again.
-    spare: Vec<Vec<u8>>,
-    /// The most chunks that were filled at once since memory was freed last.
+    /// The position of the first byte.
+    begin: u64,
+    /// INVARIANT: if there are any, they end where the ring's tail is. A ring buffer itself, whose memory stays.
+    bytes: VecDeque<u8>,
+    /// The most bytes that were copied at once since memory was freed last.
     peak: usize,
 }
 
-/// The capacity of a chunk for so many bytes of a ring: one of a few, so that it can be filled again with other bytes.
-fn capacity(ring: &Ring, len: usize) -> usize {
-    len.next_multiple_of((ring.size() as usize / 4).max(1))
-}
-
 impl Copies {
-    /// Bytes of memory that the copies and the spare chunks take.
+    /// Bytes of memory that the copies take, and what is kept for the next ones.
     pub(crate) fn memory(&self) -> usize {
-        self.chunks.iter().map(|(_, chunk)| chunk).chain(&self.spare).map(Vec::capacity).sum()
-    }
-
-    /// Bytes of memory that it takes to copy everything up to a position.
-    pub(crate) fn more(&self, ring: &Ring, until: u64) -> usize {
-        let len = (until - ring.tail()) as usize;
-        if self.spare.iter().any(|chunk| chunk.capacity() >= len) { 0 } else { capacity(ring, len) }
+        self.bytes.capacity()
     }
 
     /// Where the first copied byte lay.
     pub(crate) fn begin(&self) -> Option<u64> {
-        self.chunks.front().map(|(begin, _)| *begin)
+        (!self.bytes.is_empty()).then_some(self.begin)
     }
 
-    /// Copies everything up to a position, and gives it back to the kernel. Gives how many bytes that is.
-    pub(crate) fn take(&mut self, ring: &mut Ring, until: u64) -> u64 {
+    /// Copies everything up to a position, and gives it back to the kernel, if all copies then take no more than `most`
+    /// bytes of memory. Gives how many bytes were copied.
+    pub(crate) fn take(&mut self, ring: &mut Ring, until: u64, most: usize) -> Option<u64> {
         let tail = ring.tail();
         // No underflow: the merge gives the index's cursor, which no tail passes.
         let len = until - tail;
-        if len > 0 {
-            let spare = self.spare.iter().position(|chunk| chunk.capacity() >= len as usize);
-            let mut chunk = match spare {
-                Some(at) => self.spare.swap_remove(at),
-                None => Vec::with_capacity(capacity(ring, len as usize)),
-            };
-            // The bytes may wrap at the end of the ring. In the copy they lie in one piece.
-            let (first, second) = ring.bytes(tail, len).as_slices();
-            chunk.extend_from_slice(first);
-            chunk.extend_from_slice(second);
-            self.chunks.push_back((tail, chunk));
-            self.peak = self.peak.max(self.chunks.len());
-            // Behind the copy: from here on the kernel may write over these bytes.
-            ring.release(until);
+        let all = self.bytes.len() + len as usize;
+        if all > self.memory() {
+            if all > most {
+                return None;
+            }
+            // Twice as many, so that few bytes are moved however often this happens.
+            let room = (self.memory() * 2).min(most).max(all);
+            self.bytes.reserve_exact(room - self.bytes.len());
         }
-        len
+        if self.bytes.is_empty() {
+            self.begin = tail;
+        }
+        debug_assert_eq!(self.begin + self.bytes.len() as u64, tail);
+        let (first, second) = ring.bytes(tail, len).as_slices();
+        self.bytes.extend(first);
+        self.bytes.extend(second);
+        self.peak = self.peak.max(self.bytes.len());
+        // Behind the copy: from here on the kernel may write over these bytes.
+        ring.release(until);
+        Some(len)
     }
 
-    /// Forgets what lies wholly before a position.
+    /// Forgets what lies before a position.
     #[inline]
     pub(crate) fn forget_before(&mut self, position: u64) {
-        while let Some((begin, chunk)) = self.chunks.front()
-            && begin + chunk.len() as u64 <= position
-        {
-            self.forget_first();
+        if !self.bytes.is_empty() && position > self.begin {
+            self.forget(position);
         }
     }
 
     #[cold]
-    fn forget_first(&mut self) {
-        if let Some((_, mut chunk)) = self.chunks.pop_front() {
-            chunk.clear();
-            self.spare.push(chunk);
-        }
+    fn forget(&mut self, position: u64) {
+        let forgotten = (position - self.begin).min(self.bytes.len() as u64);
+        self.bytes.drain(..forgotten as usize);
+        self.begin += forgotten;
     }
 
-    /// Gives all spare chunks back to the allocator.
+    /// Frees the memory that holds no copy now.
     pub(crate) fn clear_spare(&mut self) {
-        self.spare = Vec::new();
+        self.bytes.shrink_to_fit();
     }
 
     /// Frees the memory that was not needed since the last call.
     pub(crate) fn shrink(&mut self) {
-        self.spare.truncate(self.peak.saturating_sub(self.chunks.len()));
-        self.spare.shrink_to(self.peak);
-        self.chunks.shrink_to(self.peak);
-        self.peak = self.chunks.len();
+        self.bytes.shrink_to(self.peak);
+        self.peak = self.bytes.len();
     }
 
-    /// Bytes that were copied together.
+    /// Bytes that were copied.
     ///
     /// # Panics
     /// If they were not, or are forgotten.
-    #[inline(always)]
-    pub(crate) fn get(&self, position: u64, len: u64) -> Bytes<'_> {
-        self.chunk(position, len).into()
-    }
-
-    /// The bytes lie in one chunk. It is nearly always one of the two oldest, because chunks are forgotten each time an
-    /// eighth of the ring was yielded.
     #[inline(never)]
-    fn chunk(&self, position: u64, len: u64) -> &[u8] {
-        let is_before = |at: usize| self.chunks.get(at).is_none_or(|(begin, _)| position < *begin);
-        let at = if is_before(1) {
-            0
-        } else if is_before(2) {
-            1
-        } else {
-            // No underflow: the third chunk begins at the position or before it.
-            self.chunks.partition_point(|(begin, _)| *begin <= position) - 1
-        };
-        let (begin, chunk) = &self.chunks[at];
-        let from = (position - begin) as usize;
-        prefetch(chunk.get(from..).unwrap_or_default(), AHEAD);
-        &chunk[from..from + len as usize]
+    pub(crate) fn get(&self, position: u64, len: u64) -> Bytes<'_> {
+        let (first, second) = self.bytes.as_slices();
+        let (from, len) = ((position - self.begin) as usize, len as usize);
+        if let Some(run) = first.get(from..).filter(|run| run.len() >= len) {
+            prefetch(run, AHEAD);
+            return run[..len].into();
+        }
+        match from.checked_sub(first.len()) {
+            Some(from) => {
+                prefetch(&second[from..], AHEAD);
+                second[from..from + len].into()
+            }
+            None => Bytes::new(&first[from..], &second[..from + len - first.len()]),
+        }
     }
 }
 
@@ -138,8 +120,11 @@ mod tests {
 
     /// How many bytes are copied now.
     fn len(copies: &Copies) -> usize {
-        copies.chunks.iter().map(|(_, chunk)| chunk.len()).sum()
+        copies.bytes.len()
     }
+
+    /// More than these rings have.
+    const MOST: usize = 1 << 20;
 
     fn simulated() -> (KernelHalf, Ring) {
         Ring::simulated(4096, 1024, None, false)
@@ -151,70 +136,66 @@ mod tests {
         let mut copies = Copies::default();
         assert_eq!((len(&copies), copies.begin(), copies.memory()), (0, None, 0));
         write(&mut kernel, &mut ring, 100);
-        assert_eq!((copies.take(&mut ring, 60), copies.take(&mut ring, 60), copies.take(&mut ring, 100)), (60, 0, 40));
+        let mut take = |until| copies.take(&mut ring, until, MOST);
+        assert_eq!((take(60), take(60), take(100)), (Some(60), Some(0), Some(40)));
         assert_eq!((len(&copies), copies.begin(), ring.tail(), kernel.tail()), (100, Some(0), 100, 100));
-        assert_eq!(copies.chunks.len(), 2, "nothing is no chunk");
-        for (position, len) in [(0, 60), (60, 40), (59, 1), (60, 1), (99, 1), (8, 16)] {
+        for (position, len) in [(0, 60), (60, 40), (59, 1), (60, 1), (99, 1), (8, 16), (50, 20)] {
             let expected: Vec<u8> = (position..position + len).map(|at| at as u8).collect();
             assert_eq!(copies.get(position, len), expected[..]);
         }
         copies.forget_before(59);
-        assert_eq!((len(&copies), copies.begin()), (100, Some(0)), "wholly");
-        copies.forget_before(60);
-        assert_eq!((len(&copies), copies.begin()), (40, Some(60)));
-        copies.forget_before(100);
+        assert_eq!((len(&copies), copies.begin()), (41, Some(59)));
+        copies.forget_before(10);
+        assert_eq!((len(&copies), copies.begin()), (41, Some(59)), "what is forgotten already");
+        copies.forget_before(101);
         assert_eq!((len(&copies), copies.begin()), (0, None));
     }
 
-    /// What crosses the end of the ring is copied in one piece.
+    /// What crosses the end of the ring, and what crosses the end of the copies' memory.
     #[test]
-    fn what_wraps_is_copied_whole() {
+    fn what_wraps_is_read_whole() {
         let (mut kernel, mut ring) = simulated();
         write(&mut kernel, &mut ring, 1000);
         ring.release(1000);
         write(&mut kernel, &mut ring, 100);
         let mut copies = Copies::default();
-        assert_eq!(copies.take(&mut ring, 1100), 100);
-        assert_eq!(copies.get(1000, 100), (1000..1100).map(|at| at as u8).collect::<Vec<_>>()[..]);
+        assert_eq!(copies.take(&mut ring, 1100, 100), Some(100));
+        let expected = |from: u64, until| (from..until).map(|at| at as u8).collect::<Vec<_>>();
+        assert_eq!(copies.get(1000, 100), expected(1000, 1100)[..]);
+        copies.forget_before(1060);
+        write(&mut kernel, &mut ring, 50);
+        assert_eq!(copies.take(&mut ring, 1150, 100), Some(50));
+        assert_eq!(copies.memory(), 100, "it fits where bytes were forgotten");
+        for (from, until) in [(1060, 1150), (1060, 1100), (1090, 1110), (1100, 1150), (1149, 1150)] {
+            assert_eq!(copies.get(from, until - from), expected(from, until)[..], "{from} to {until}");
+        }
     }
 
     #[test]
-    fn chunks_are_filled_again_and_given_back_when_they_are_not() {
+    fn memory_is_used_again_and_given_back_when_it_is_not() {
         let (mut kernel, mut ring) = simulated();
         let mut copies = Copies::default();
         write(&mut kernel, &mut ring, 1024);
-        // A chunk is one, two, three or four quarters of the ring.
-        let more = [1, 256, 257, 512, 1024].map(|until| copies.more(&ring, until));
-        assert_eq!(more, [256, 256, 512, 512, 1024]);
-        copies.take(&mut ring, 256);
-        copies.take(&mut ring, 640);
-        assert_eq!(copies.memory(), 256 + 512);
-        copies.forget_before(640);
-        assert_eq!(copies.memory(), 256 + 512, "they are kept");
-        // What there is to copy lies behind 640.
-        assert_eq!([641, 640 + 256, 640 + 384].map(|until| copies.more(&ring, until)), [0; 3]);
-        assert_eq!(copies.take(&mut ring, 1024), 384);
-        assert_eq!(copies.memory(), 256 + 512, "the one that is large enough is filled again");
+        assert_eq!((copies.take(&mut ring, 256, 255), ring.tail()), (None, 0), "more than it may take");
+        assert_eq!((copies.take(&mut ring, 256, MOST), copies.memory()), (Some(256), 256));
+        assert_eq!((copies.take(&mut ring, 264, MOST), copies.memory()), (Some(8), 512), "twice as much");
+        assert_eq!((copies.take(&mut ring, 800, 900), copies.memory()), (Some(536), 900), "or what it may be");
+        assert_eq!((copies.take(&mut ring, 1024, 900), len(&copies)), (None, 800));
+        copies.forget_before(800);
+        assert_eq!((copies.take(&mut ring, 1024, 0), copies.memory()), (Some(224), 900), "it has this memory");
         copies.shrink();
-        assert_eq!(copies.memory(), 256 + 512, "two were needed since the last time");
+        assert_eq!(copies.memory(), 800, "so many were needed since the last time");
         copies.shrink();
-        assert_eq!(copies.memory(), 512, "one was");
+        assert_eq!(copies.memory(), 224);
         copies.forget_before(1024);
         copies.shrink();
-        assert_eq!(copies.memory(), 512, "it was needed since");
+        assert_eq!(copies.memory(), 224, "they were needed since");
         copies.shrink();
         assert_eq!(copies.memory(), 0);
-        // All that is spare can go at once.
         write(&mut kernel, &mut ring, 512);
-        copies.take(&mut ring, 1024 + 512);
-        copies.forget_before(1024 + 512);
-        assert_eq!(copies.memory(), 512);
-        write(&mut kernel, &mut ring, 512);
-        assert_eq!(copies.more(&ring, 2048), 0, "just large enough");
-        copies.take(&mut ring, 2048);
-        copies.forget_before(2048);
-        assert_eq!(copies.memory(), 512);
+        copies.take(&mut ring, 1024 + 512, MOST);
+        copies.forget_before(1024 + 500);
         copies.clear_spare();
-        assert_eq!((copies.memory(), copies.spare.capacity()), (0, 0));
+        assert_eq!((copies.memory(), copies.get(1024 + 500, 12).len()), (12, 12));
     }
 }
