@@ -110,16 +110,16 @@ impl Order {
     /// 64 MiB unless set. With 0 nothing is copied.
     ///
     /// Holding a record must not cost another one. So held records are copied out of a ring once it is three quarters
-    /// full (less, if two of its longest records do not fit into the rest), or if the rest cannot
-    /// take twice what a refresh has found lately: so much comes until the reader has a CPU again. At the bound they
-    /// stay in their rings. The kernel drops what does not fit (discard mode in LTTng), and counts it: [`Item::Lost`](crate::Item::Lost). No event leaves before the hold rule allows it.
+    /// full (less, if two of its longest records do not fit into the rest), or if the rest cannot take twice what a
+    /// refresh has found lately: so much may come until the reader has a CPU again. At the bound they stay in their
+    /// rings. The kernel drops what does not fit (discard mode in LTTng), and counts it:
+    /// [`Item::Lost`](crate::Item::Lost). No event leaves before the hold rule allows it.
     ///
     /// The index of held events comes besides: 16 bytes for each, also for one that lies in its ring, and some 100
-    /// bytes more if a notice comes before it. Memory that a burst took is given back within 64 refreshes,
-    /// by a reader some seconds later. Above 16
-    /// million held events, or one for each 16 bytes of rings and bound if that is more, nothing is copied any more, and
-    /// the reader says so ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)): only hostile rings come near. Of one
-    /// ring at most 4 GiB are held.
+    /// bytes more if a notice comes before it. Memory that a burst took is given back after some seconds and 64
+    /// refreshes. Above 16 million held events, or one for each 16 bytes of rings and bound if that is more, nothing is
+    /// copied any more, and the reader says so ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)): only hostile
+    /// rings come near. Of one ring at most 4 GiB are held.
     ///
     /// Out of rings that outlive their reader (BPF ring buffers, adopted rings) nothing is copied unless this is
     /// called: a copy would be lost with the reader, and the next reader of the ring would not get the record. When
