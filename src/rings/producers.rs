@@ -309,6 +309,30 @@ mod tests {
         }
     }
 
+    /// A pause that was there before a copy ends with it, and one that comes meanwhile outlasts it.
+    #[test]
+    fn a_copy_ends_the_pause_that_began_before_it() {
+        let mut producers = Producers::default();
+        let is_paused = Arc::new(std::sync::Mutex::new(false));
+        let turned = Arc::clone(&is_paused);
+        let gate = Box::new(move |how, paused| {
+            assert_eq!(how, Pause::Output);
+            *turned.lock().unwrap() = paused;
+            Ok(())
+        });
+        producers.add(gate, Vec::new()).unwrap();
+        for comes_meanwhile in [false, true] {
+            producers.pause(Pause::Output).unwrap();
+            producers.freeze().unwrap();
+            assert!(*is_paused.lock().unwrap());
+            if comes_meanwhile {
+                producers.pause(Pause::Output).unwrap();
+            }
+            producers.thaw().unwrap();
+            assert_eq!(*is_paused.lock().unwrap(), comes_meanwhile);
+        }
+    }
+
     /// All rings are paused, also behind one that refuses, and so are those that come later.
     #[test]
     fn one_ring_that_refuses_keeps_no_other_from_being_paused() {
