@@ -157,8 +157,8 @@ impl<'a, 'b> LoserTree<'a, 'b> {
         Some(Self { sources, far, tree, winner, base, limit, queues, is_plain })
     }
 
-    /// Merges place by place. `ANY`: keys may be far away, or in the heap. The depth of the tree is known to the compiler,
-    /// up to that of a large machine.
+    /// Merges place by place. `ANY`: keys may be far away, or in the heap. The depth of the tree is known to the
+    /// compiler, up to that of a large machine.
     pub(super) fn merge_sized<const ANY: bool>(self, out: &mut [Place]) -> Merged {
         match self.tree.len() {
             2 => self.merge_leaves::<2, ANY>(out),

@@ -417,8 +417,8 @@ impl Merge {
         self.stream.under().cursors.iter().all(Cursor::is_past_marked)
     }
 
-    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`]. Losses of what was seen come before
-    /// the cap is lifted.
+    /// Releases nothing larger than the keys seen so far, until [`Merge::lift_cap`]. Losses of what was seen come
+    /// before the cap is lifted.
     pub(crate) fn set_cap(&mut self) {
         let under = self.stream.unmerged();
         under.frontier.set_cap();

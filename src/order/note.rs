@@ -48,8 +48,8 @@ impl Note {
 
 /// The notes of one ring, by position.
 ///
-/// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at either
-/// end.
+/// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at
+/// either end.
 #[derive(Debug)]
 pub(crate) struct Notes(VecDeque<(u64, Option<Note>)>);
 

@@ -195,8 +195,8 @@ impl Engine {
         Ok(Turn::Sleep(self.pause()))
     }
 
-    /// The next turn of a reader for which somebody else waits. `woken`: something was readable since the last one. Else
-    /// it may have to rest before it refreshes.
+    /// The next turn of a reader for which somebody else waits. `woken`: something was readable since the last one.
+    /// Else it may have to rest before it refreshes.
     #[cfg(feature = "tokio")]
     pub(crate) fn turn_when_polled(&mut self, woken: bool) -> Result<Turn, Error> {
         self.rest.wakes += u64::from(woken);
@@ -428,8 +428,8 @@ impl Engine {
         self.report.waits_since().map(|since| self.awaited.patience_left(since, patience, now))
     }
 
-    /// If a report has waited long enough for a program to commit what it has reserved, it waits no longer. A program may
-    /// never commit, and nothing is proven before it does.
+    /// If a report has waited long enough for a program to commit what it has reserved, it waits no longer. A program
+    /// may never commit, and nothing is proven before it does.
     fn lose_patience(&mut self, now: Instant) {
         // A report that waits for a fence, too, waits on: programs come and go all the time.
         if !self.awaited.places.is_empty()
@@ -448,7 +448,8 @@ impl Engine {
         // What a proof releases at once need not leave its ring before.
         let leaves_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
         self.merge.full.leaves_soon = leaves_soon;
-        // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be read.
+        // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be
+        // read.
         let needs_clock = matches!(self.merge.rule(), Rule::Time(_));
         let time = if needs_clock { self.merge.rings().clock().now() } else { None };
         let found = self.merge.refresh_here(time.unwrap_or(0));

@@ -5,7 +5,8 @@ use crate::reader::ended::Ended;
 use crate::rings::control::{Asked, Control};
 use std::time::Instant;
 
-/// How often newer events come before a report after all: where CPUs share a ring and write all the time, each time more.
+/// How often newer events come before a report after all: where CPUs share a ring and write all the time, each time
+/// more.
 const RAISES: u32 = 16;
 
 /// How far a report is. One at a time: another that is asked for meanwhile begins after it.
@@ -99,7 +100,8 @@ impl Report {
         }
     }
 
-    /// Whether one that is due has to let newer events come before it, so that the next reader of a ring gets none twice.
+    /// Whether one that is due has to let newer events come before it, so that the next reader of a ring gets none
+    /// twice.
     pub(super) fn is_raised(&mut self, merge: &mut Merge) -> bool {
         match self {
             Self::Draining { is_complete: true, raises, .. } if *raises < RAISES && merge.is_drained() => {

@@ -243,7 +243,8 @@ impl Ring {
     }
 }
 
-/// Where the data of a ring begins in its mapping, and how many bytes it has: what the header page says of both, checked.
+/// Where the data of a ring begins in its mapping, and how many bytes it has: what the header page says of both,
+/// checked.
 fn data_of([offset, size]: [u64; 2], page: usize, mapped: usize) -> Result<(u64, u64), Error> {
     // Kernels before 4.1 leave both zero: the data follows the header page.
     let offset = if offset == 0 { page as u64 } else { offset };
