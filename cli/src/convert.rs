@@ -111,9 +111,6 @@ pub fn run(args: Args) -> Outcome {
     view_and_reader.0.compiled = compiled;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
-    if args.format.has_dates() && view_and_reader.0.wall.is_none() {
-        eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
-    }
     let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
     match convert(view_and_reader, sink, &progress) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
@@ -124,22 +121,17 @@ pub fn run(args: Args) -> Outcome {
 pub type Out = Box<dyn Write>;
 
 impl Format {
-    /// Whether it has dates without being asked for them.
-    fn has_dates(&self) -> bool {
-        !(self.text || self.json || self.folded)
-    }
-
     fn sink(&self, out: Out, rings: &Rings, stamp: Stamp) -> Result<Box<dyn Sink>, Failure> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {
-            return Ok(Box::new(perfetto::Perfetto::new(out, Painter::new(rings)?)));
+            return Ok(Box::new(perfetto::Perfetto::new(out, painter(rings)?)));
         }
         #[cfg(feature = "firefox")]
         if self.firefox {
-            return Ok(Box::new(firefox::Firefox::new(out, Painter::new(rings)?)));
+            return Ok(Box::new(firefox::Firefox::new(out, painter(rings)?)));
         }
         Ok(if self.html {
-            Box::new(html::Html::new(out, Painter::new(rings)?))
+            Box::new(html::Html::new(out, painter(rings)?))
         } else if self.json {
             Box::new(text::Json(out, stamp))
         } else if self.folded {
@@ -148,6 +140,14 @@ impl Format {
             Box::new(text::Text(out, stamp))
         })
     }
+}
+
+/// What draws has dates without being asked for them.
+fn painter(rings: &Rings) -> Result<Painter, Failure> {
+    if rings.wall_clock().is_none() {
+        eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
+    }
+    Painter::new(rings)
 }
 
 /// What commands say of a recording whose records have no times.

@@ -139,7 +139,9 @@ fn groups_have_the_members_that_perf_gives_them() {
         let samples = objects.iter().filter(|object| object["period"].is_u64());
         let mut ours: Vec<_> = samples
             .map(|object| {
-                let [tid, time, period] = ["tid", "time", "period"].map(|key| object[key].as_u64().unwrap());
+                let [time, period] = ["time", "period"].map(|key| object[key].as_u64().unwrap());
+                // A process that has ended has no number any more. perf writes -1.
+                let tid = object["tid"].as_u64().map_or("-1".to_owned(), |tid| tid.to_string());
                 let (seconds, nanos) = (time / 1_000_000_000, time % 1_000_000_000);
                 format!("{tid} {seconds}.{nanos:09}: {period} {}:", object["event"].as_str().unwrap())
             })
