@@ -294,8 +294,7 @@ fn cheap_proofs_are_apart_in_a_rush() {
     engine.pace.refreshed(now + 2 * HOUR, 0);
     assert!(!engine.rests_from_proofs(now), "events come slowly");
     // Perf rings: a grace period keeps proofs apart by itself.
-    let asked = |inside| Hold::Fence(Fence::proof("asked", move || Asked { inside, is_asked: false }));
-    for (hold, expected) in [(Hold::None, false), (Hold::FENCE, false), (asked(false), true)] {
+    for (hold, expected) in [(Hold::None, false), (Hold::FENCE, false), (Asked::hold(false), true)] {
         let kernel = sim::Kernel::new(&[0]);
         let mut engine = Engine::new(kernel.rings(), Order::new().hold(hold)).unwrap();
         engine.pace.set_busy();
@@ -327,6 +326,12 @@ struct Asked {
     is_asked: bool,
 }
 
+impl Asked {
+    fn hold(inside: bool) -> Hold {
+        Hold::Fence(Fence::Proof("asked", std::sync::Arc::new(move || Box::new(Self { inside, is_asked: false }))))
+    }
+}
+
 impl Proof for Asked {
     fn name(&self) -> &'static str {
         "asked"
@@ -355,11 +360,7 @@ impl Proof for Asked {
 fn what_leaves_at_once_is_not_copied() {
     for inside in [false, true] {
         let kernel = sim::Kernel::with(&[0], 1 << 16, crate::record::Layout::new(4 | 1024, true, 0));
-        let order = Order::new().hold(Hold::Fence(Fence::Proof(
-            "asked",
-            std::sync::Arc::new(move || Box::new(Asked { inside, is_asked: false })),
-        )));
-        let mut reader = Reader::new(kernel.rings(), order).unwrap();
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Asked::hold(inside))).unwrap();
         for turns in 0..2 {
             // More than a quarter of the ring each time: what comes before the third look might not fit.
             (0..300).for_each(|n| assert!(kernel.emit(0, 300 * turns + n, &[0; 40])));
