@@ -81,7 +81,7 @@
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
-//! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Status::reserved`]) | `bpf_ringbuf_reserve()` |
+//! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Status::uncommitted`]) | `bpf_ringbuf_reserve()` |
 //! | flight recorder | rings that the kernel overwrites until they are copied ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings

@@ -228,7 +228,7 @@ impl Session {
     /// Notes what the end has waited for in vain.
     fn note_end(&mut self, is_complete: bool) {
         if !is_complete || matches!(self.reader.ended(), Some(Ended::Deadline { complete: false })) {
-            self.incomplete = Some(incomplete(self.reader.status().reserved));
+            self.incomplete = Some(incomplete(self.reader.status().uncommitted));
         }
     }
 

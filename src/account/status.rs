@@ -63,7 +63,7 @@ pub struct Status {
     /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a
     /// flush or a deadline waits for that, or has waited for it in vain: [`ANY_CPU`](crate::ANY_CPU) for one that all
     /// CPUs share.
-    pub reserved: Option<u32>,
+    pub uncommitted: Option<u32>,
 }
 
 impl Status {

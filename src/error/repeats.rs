@@ -7,17 +7,17 @@
 pub(crate) struct Repeats {
     failed: u64,
     reported: u64,
-    well: u32,
+    successes: u32,
 }
 
 impl Repeats {
     /// How many successes in a row end a series of errors.
-    const WELL: u32 = 16;
+    const ENDS_A_SERIES: u32 = 16;
 
     /// Records that the error occurred again. Returns how often it occurred since the last report, if it is to be
     /// reported now. If `must` is true, it always is.
     pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
-        self.well = 0;
+        self.successes = 0;
         self.failed = self.failed.saturating_add(1);
         if !must && 10u64.pow(self.failed.ilog10()) != self.failed {
             return None;
@@ -31,8 +31,8 @@ impl Repeats {
     #[inline]
     pub(crate) fn succeeded(&mut self) {
         if self.failed > 0 {
-            self.well += 1;
-            if self.well >= Self::WELL {
+            self.successes += 1;
+            if self.successes >= Self::ENDS_A_SERIES {
                 *self = Self::default();
             }
         }

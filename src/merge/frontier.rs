@@ -126,7 +126,7 @@ impl Frontier {
     }
 
     /// How long, from a clock reading on, until a key may leave. `None` if time alone does not release it.
-    pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
+    pub(crate) fn time_to_release(&self, key: u64, now: u64) -> Option<Duration> {
         match self.rule {
             Rule::Time(lag) => {
                 Some((Duration::from_nanos(key).saturating_add(lag)).saturating_sub(Duration::from_nanos(now)))

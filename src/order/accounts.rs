@@ -13,7 +13,7 @@ pub(super) struct Accounts<'a> {
     pub(super) rings: &'a Rings,
     pub(super) stream: &'a Stream,
     /// The CPU of a ring whose reservation a proof or a report waits for.
-    pub(super) reserved: Option<u32>,
+    pub(super) uncommitted: Option<u32>,
     /// Whether to ask the kernel for its present counts.
     pub(super) asks: bool,
 }
@@ -30,7 +30,7 @@ impl Accounts<'_> {
             numbers: under.cursors.iter().any(|cursor| cursor.numbers.is_some()),
             held: stream.held(),
             next: top.map(|top| (rings.cpu_rings[top.ring_index()].origin.cpu, top.key)),
-            reserved: self.reserved,
+            uncommitted: self.uncommitted,
             ..stream.counts
         };
         status.machine.missing = stream.dense.as_ref().map_or(0, |dense| dense.missing);

@@ -289,7 +289,7 @@ impl Cursor {
     fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
         let cpu = record.cpu();
         match self.numbers.as_mut()?.take(cpu, number)? {
-            Meaning::Well => None,
+            Meaning::Expected => None,
             Meaning::Hole(hole) => Some(Note::Hole { cpu, len, hole, after: self.before }),
             Meaning::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, len, kind, expected, found: number }),
         }

@@ -68,7 +68,7 @@ impl Full {
     }
 
     /// Copies held records out of rings that fill up with them, as long as the bounds allow it. Call it after a refresh.
-    pub(super) fn make_room(&mut self, cpu_rings: &mut [CpuRing], stream: &mut Stream) {
+    pub(super) fn copy_out(&mut self, cpu_rings: &mut [CpuRing], stream: &mut Stream) {
         self.free_unneeded(cpu_rings, stream);
         // Before copies make space: a ring that was crowded lets a proof begin at once.
         self.was_crowded |= cpu_rings.iter().any(CpuRing::is_crowded);

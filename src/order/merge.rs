@@ -189,7 +189,7 @@ impl Merge {
             resume_unwind(panic);
         }
         stream.counts.refreshes += 1;
-        self.full.make_room(&mut rings.cpu_rings, stream);
+        self.full.copy_out(&mut rings.cpu_rings, stream);
         self.tails.keep_behind = false;
         stream.tracers.note_ends(rings.clock());
         // A loss that was reported separately may have found its LOST record.
@@ -387,9 +387,9 @@ impl Merge {
 
     /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if
     /// time alone does not release it.
-    pub fn wait(&self, now: u64) -> Option<Duration> {
+    pub fn time_to_release(&self, now: u64) -> Option<Duration> {
         let top = self.stream.top()?;
-        self.stream.under().frontier.wait(top.key, now)
+        self.stream.under().frontier.time_to_release(top.key, now)
     }
 
     /// The frontier: the largest key that may be yielded now. `None` as long as no key may.
@@ -514,8 +514,8 @@ impl Merge {
 
     /// The status in the memory of an earlier one. `asks`: whether to ask the kernel for its present counts.
     pub(crate) fn fill_status(&self, status: &mut Status, asks: bool) {
-        let reserved = self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu);
-        Accounts { rings: &self.rings, stream: &self.stream, reserved, asks }.fill(status);
+        let uncommitted = self.awaited().next().map(|cpu_ring| cpu_ring.origin.cpu);
+        Accounts { rings: &self.rings, stream: &self.stream, uncommitted, asks }.fill(status);
     }
 }
 

@@ -151,7 +151,7 @@ impl Order {
     /// A flush and a deadline wait ten times as long, a second unless set, but 0.1 to 10 s, for a program that has
     /// reserved bytes of a BPF ring buffer to commit them. A program may never do that. Then the report comes and says
     /// that it is not complete: [`Item::Flushed`](crate::Item::Flushed), [`Ended::Deadline`](crate::Ended::Deadline).
-    /// What could not be proven stays held, and [`Status::reserved`](crate::Status::reserved) says in which CPU's ring
+    /// What could not be proven stays held, and [`Status::uncommitted`](crate::Status::uncommitted) says in which CPU's ring
     /// buffer the program is.
     ///
     /// A CPU that comes online is noticed at a refresh, so on an idle machine as late as this.

@@ -78,7 +78,7 @@ impl Prover {
     }
 
     /// How long until a proof may begin. Zero if it may begin now, `None` while one is under way.
-    pub(crate) fn pause(&self) -> Option<Duration> {
+    pub(crate) fn time_to_begin(&self) -> Option<Duration> {
         let left = |begun: Instant| self.proof.every().saturating_sub(begun.elapsed());
         (!self.is_under_way).then(|| self.begun.map_or(Duration::ZERO, left))
     }

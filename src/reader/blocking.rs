@@ -215,7 +215,7 @@ impl Reader {
 
     /// How long a program may sleep before it must call the reader again, even if nothing became readable.
     pub fn time_to_next_refresh(&self) -> Duration {
-        self.engine.pause()
+        self.engine.longest_sleep()
     }
 
     /// Registers all rings with epoll, including those of new CPUs.
@@ -250,7 +250,7 @@ impl Reader {
             // A program that polls the reader must find it unreadable until something happens after this refresh.
             self.sleep(Duration::ZERO)?;
         } else {
-            let rest = self.engine.rest();
+            let rest = self.engine.time_to_gather();
             if !rest.is_zero() {
                 self.sleep(left.map_or(rest, |left| left.min(rest)))?;
             }

@@ -182,7 +182,7 @@ impl Engine {
         self.awaited.spin(&self.merge);
         if self.report.is_raised(&mut self.merge) {
             self.refresh();
-            return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.pause()) });
+            return Ok(if self.merge.is_ready() { Turn::Ready } else { Turn::Sleep(self.longest_sleep()) });
         }
         if self.report.make(&mut self.merge, &self.control) {
             return Ok(if self.report.ended().is_some() { Turn::Ended } else { Turn::Ready });
@@ -192,7 +192,7 @@ impl Engine {
             return Ok(Turn::Ended);
         }
         self.troubles.report_delay(&self.awaited, self.proof.as_ref(), now)?;
-        Ok(Turn::Sleep(self.pause()))
+        Ok(Turn::Sleep(self.longest_sleep()))
     }
 
     /// The next turn of a reader for which somebody else waits. `woken`: something was readable since the last one.
@@ -206,7 +206,7 @@ impl Engine {
         if self.report.ended().is_some() {
             return Ok(Turn::Ended);
         }
-        let rest = if woken { Duration::ZERO } else { self.rest() };
+        let rest = if woken { Duration::ZERO } else { self.time_to_gather() };
         let turn = if rest.is_zero() { self.turn()? } else { Turn::Sleep(rest) };
         if let Turn::Sleep(time) = turn
             && !time.is_zero()
@@ -219,7 +219,7 @@ impl Engine {
     // Sleeping, and rests: how long before the next refresh.
 
     /// The longest sleep after which there may be a reason to refresh.
-    pub(crate) fn pause(&self) -> Duration {
+    pub(crate) fn longest_sleep(&self) -> Duration {
         if self.merge.is_behind() || self.awaited.may_go_on(&self.merge) {
             return Duration::ZERO;
         }
@@ -234,7 +234,7 @@ impl Engine {
         let mut pause = self.pace.left(now, fencing);
         pause = pause.min(self.awaited.nap(now, self.patience_left(now)));
         if self.merge.held() > 0 {
-            pause = pause.min(self.pause_of_rule(now));
+            pause = pause.min(self.sleep_by_rule(now));
             if self.merge.rings().have(|ring| ring.wakes_when_drained) {
                 // None of these wakes a reader that holds records.
                 pause = pause.min(self.pace.shortest()).min(self.filling.unwatched(self.merge.rings()));
@@ -248,13 +248,13 @@ impl Engine {
     }
 
     /// How long until the hold rule releases held events, or until something can be done for that.
-    fn pause_of_rule(&self, now: Instant) -> Duration {
+    fn sleep_by_rule(&self, now: Instant) -> Duration {
         match (self.merge.rule(), &self.proof) {
             (Rule::Time(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.
                 let gathers = if self.may_prove(now) { Some(Duration::ZERO) } else { self.pace.until_proof(now) };
-                let begin = proof.pause().zip(gathers).map(|(pause, gathers)| pause.max(gathers));
+                let begin = proof.time_to_begin().zip(gathers).map(|(pause, gathers)| pause.max(gathers));
                 // Zero keeps no reader awake: the last refresh began none, so there may be nothing new to prove.
                 let begin = begin.filter(|pause| !pause.is_zero());
                 // Nothing wakes the reader when a program leaves.
@@ -275,7 +275,7 @@ impl Engine {
     /// A BPF ring buffer wakes a reader for each record with which the reader has caught up. So if events come fast,
     /// the reader rests however few it has found, and does not catch up: it keeps the last bytes of each BPF ring
     /// buffer, so nothing wakes it.
-    pub(crate) fn rest(&mut self) -> Duration {
+    pub(crate) fn time_to_gather(&mut self) -> Duration {
         let have_buffers = self.merge.rings().have(|ring| ring.wakes_when_drained);
         let took_much = self.rest.took_much(self.merge.held(), have_buffers && self.pace.is_busy());
         // Nothing more is written into a recording, so there is nothing to gather.
@@ -285,7 +285,7 @@ impl Engine {
         }
         let now = Instant::now();
         let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
-        let rest = self.pace.rest(now).min(self.filling.unwatched(self.merge.rings()));
+        let rest = self.pace.gathering_left(now).min(self.filling.unwatched(self.merge.rings()));
         let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
             // Before the tails: those of BPF ring buffers stay behind, so that no record wakes the reader.
@@ -392,7 +392,7 @@ impl Engine {
                 true
             }
             // `begin_fence` comes last: once it says yes, the merge counts on a proof that begins now.
-            (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
+            (_, Some(proof)) if proof.time_to_begin() == Some(Duration::ZERO) && self.merge.begin_fence() => {
                 proof.begin();
                 proof.visit_cpus(self.merge.writers(), self.pace.cpu_visits());
                 true

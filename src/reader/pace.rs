@@ -136,7 +136,7 @@ impl Pace {
     }
 
     /// How long a reader that has taken many events gathers the next ones: the rest of the tick.
-    pub(crate) fn rest(&self, now: Instant) -> Duration {
+    pub(crate) fn gathering_left(&self, now: Instant) -> Duration {
         self.tick.min(self.gathering).saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 

@@ -135,7 +135,7 @@ impl Hotplug {
         self.missing |= self.stays.may_have_changed();
         let listed = self.online.read(&mut self.list);
         let reported = std::mem::replace(&mut self.unlisted, listed.is_err());
-        let (changed, well) = match listed {
+        let (changed, last_traced) = match listed {
             Err(errno) if !reported => return Err(list_cpus(errno)),
             Err(_) => (false, self.checked),
             Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
@@ -160,15 +160,15 @@ impl Hotplug {
             let is_now = Moment::now(self.plan.clock);
             match done {
                 // Online for some time, and traced from now on.
-                Ok(true) => untraced.was_late(cpu, well, is_now),
-                Ok(false) => untraced.well(is_now, |well| well == cpu),
-                Err(error) if untraced.failed(cpu, well) => failed = Err(error),
+                Ok(true) => untraced.was_late(cpu, last_traced, is_now),
+                Ok(false) => untraced.end(is_now, |ended| ended == cpu),
+                Err(error) if untraced.failed(cpu, last_traced) => failed = Err(error),
                 Err(_) => {}
             }
         }
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
         // Nothing happens on a CPU that is offline.
-        untraced.well(now, |cpu| !is_online(&cpu));
+        untraced.end(now, |cpu| !is_online(&cpu));
         for watched in &mut self.watched {
             watched.online &= is_online(&watched.cpu);
         }

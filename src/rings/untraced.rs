@@ -62,24 +62,24 @@ struct Cpu {
 }
 
 impl UntracedCpus {
-    /// Notes that a CPU could not be traced. `well` is when it was last known to be traced or offline. Returns whether
+    /// Notes that a CPU could not be traced. `last_traced` is when it was last known to be traced or offline. Returns whether
     /// to report the error.
-    pub(crate) fn failed(&mut self, cpu: u32, well: Moment) -> bool {
+    pub(crate) fn failed(&mut self, cpu: u32, last_traced: Moment) -> bool {
         let at = self.place(cpu);
         let known = &mut self.cpus[at];
         if known.since.is_none() {
-            known.since = Some(well);
-            self.news.push(Untraced { cpu, since: well.key, lasted: None });
+            known.since = Some(last_traced);
+            self.news.push(Untraced { cpu, since: last_traced.key, lasted: None });
         }
         known.failures.failed(false).is_some()
     }
 
     /// Notes that a CPU is traced from now on, and was online for some time before.
-    pub(crate) fn was_late(&mut self, cpu: u32, well: Moment, now: Moment) {
+    pub(crate) fn was_late(&mut self, cpu: u32, last_traced: Moment, now: Moment) {
         let at = self.place(cpu);
         // A time that a failure has begun goes on.
-        self.cpus[at].since.get_or_insert(well);
-        self.well(now, |late| late == cpu);
+        self.cpus[at].since.get_or_insert(last_traced);
+        self.end(now, |late| late == cpu);
     }
 
     /// Where a CPU is.
@@ -93,8 +93,8 @@ impl UntracedCpus {
     }
 
     /// Notes which CPUs are traced or offline now.
-    pub(crate) fn well(&mut self, now: Moment, is_well: impl Fn(u32) -> bool) {
-        for known in self.cpus.iter_mut().filter(|known| is_well(known.cpu)) {
+    pub(crate) fn end(&mut self, now: Moment, is_traced: impl Fn(u32) -> bool) {
+        for known in self.cpus.iter_mut().filter(|known| is_traced(known.cpu)) {
             let Some(since) = known.since.take() else { continue };
             let lasted = lasted(since, now.instant);
             known.before += lasted;
@@ -148,13 +148,13 @@ mod tests {
         let reported =
             |all: &mut UntracedCpus| all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect::<Vec<_>>();
         assert_eq!(reported(&mut all), [(3, Some(5), None)]);
-        all.well(at(8), |cpu| cpu == 1);
+        all.end(at(8), |cpu| cpu == 1);
         assert!(all.until() == Some(u64::MAX) && reported(&mut all).is_empty());
-        all.well(at(8), |cpu| cpu == 3);
+        all.end(at(8), |cpu| cpu == 3);
         assert_eq!(all.until(), Some(8));
         assert!(all.failed(3, at(20)), "another time, and another reason");
         assert!(all.failed(1, at(21)));
-        all.well(at(25), |_| true);
+        all.end(at(25), |_| true);
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let expected = [
             (3, Some(5), seconds(3)),

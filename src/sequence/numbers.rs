@@ -167,7 +167,7 @@ pub(crate) struct NumberCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// No anomaly to report now.
-    Well,
+    Expected,
     /// Numbers before it are missing so far.
     Hole(Hole),
     /// It breaks the sequence: the kind and the expected number.
@@ -200,13 +200,13 @@ impl Numbers {
         match self.tracker.step(number) {
             Step::Next => {
                 self.tracker.pass(number);
-                Meaning::Well
+                Meaning::Expected
             }
             Step::Behind => self.take_behind(number, last),
             Step::First => {
                 (self.offset, self.first, self.last) = (MIDDLE.wrapping_sub(written), written, MIDDLE);
                 self.tracker.pass(MIDDLE);
-                Meaning::Well
+                Meaning::Expected
             }
             // Not remembered: one wild number must not become the largest.
             Step::Ahead(next) if number - next >= MOST_AHEAD => self.begin_anew(written),
@@ -224,12 +224,12 @@ impl Numbers {
         if number >= begin && self.holes.take(number) {
             self.open -= 1;
             self.tracker.came_as_expected();
-            return Meaning::Well;
+            return Meaning::Expected;
         }
         if self.began && self.tracker.is_before_first(number) {
             // Drawn before the first number seen, and written after it.
             self.tracker.begin_before(number);
-            return if number + 1 == begin { Meaning::Well } else { self.hole(number + 1, begin - 1) };
+            return if number + 1 == begin { Meaning::Expected } else { self.hole(number + 1, begin - 1) };
         }
         // The number before once more is no jump, however far behind it is.
         let kind = match number == last {
@@ -277,7 +277,7 @@ impl Numbers {
         let expected = self.written_at(self.tracker.next().unwrap_or(MIDDLE));
         let may = self.tracker.may_report(kind);
         self.tracker.reported(kind);
-        if may { Meaning::Anomaly(kind, expected) } else { Meaning::Well }
+        if may { Meaning::Anomaly(kind, expected) } else { Meaning::Expected }
     }
 
     /// The next numbers of a hole that are still missing.

@@ -202,9 +202,9 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
                 let before = reader.status().refreshes;
                 threads::until("it has looked", || {
                     assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none(), "{hold}");
-                    reader.status().refreshes >= before + 5 && reader.status().reserved.is_some()
+                    reader.status().refreshes >= before + 5 && reader.status().uncommitted.is_some()
                 });
-                assert_eq!(reader.status().reserved, Some(there));
+                assert_eq!(reader.status().uncommitted, Some(there));
             } else if here != there {
                 for n in 2..=4 {
                     assert_eq!(number(&reading::next(&mut reader).event()), n, "{hold}");
@@ -222,7 +222,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
         } else if here != there {
             assert_eq!(given, [(1, Certainty::Late)], "{hold}");
         }
-        assert_eq!(reader.status().reserved, None);
+        assert_eq!(reader.status().uncommitted, None);
     }
 }
 
@@ -250,7 +250,7 @@ fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
                 reader.handle().set_deadline(Some(Instant::now())).unwrap();
             }
             incomplete(&mut reader, is_flush);
-            assert_eq!(reader.status().reserved, Some(ANY_CPU));
+            assert_eq!(reader.status().uncommitted, Some(ANY_CPU));
             assert!(!reader.ledger().unwrap().is_complete(), "nobody knows what lies there");
             drop(asleep);
             assert_eq!(call.join().unwrap(), 0);

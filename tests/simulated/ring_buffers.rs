@@ -76,7 +76,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let inside = buffers[0].reserve(8).unwrap();
     assert!(buffers[1].output(&2u64.to_ne_bytes()));
     prove(&mut merge);
-    assert_eq!((merge.is_ready(), merge.held(), merge.status().reserved), (false, 1, Some(0)));
+    assert_eq!((merge.is_ready(), merge.held(), merge.status().uncommitted), (false, 1, Some(0)));
     buffers[0].submit(inside, &1u64.to_ne_bytes());
     for _ in 0..3 {
         // Somebody is always inside.
@@ -87,7 +87,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let keys: Vec<_> = merge.batch().filter_map(|event| event.key()).collect();
     assert_eq!(keys, [1, 2]);
     merge.refresh(0);
-    assert_eq!(merge.status().reserved, None);
+    assert_eq!(merge.status().uncommitted, None);
     // A flush waits for what was reserved before it.
     let (buffers, rings) = machine(&[0], 4096);
     let mut reader = Reader::new(rings, order().hold(Hold::Fence(Barrier::Programs.fence()))).unwrap();
@@ -173,7 +173,7 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
         let (given, complete) = until_reported(&mut reader);
         assert_eq!((given, complete), (if proves { Vec::new() } else { visible.clone() }, false), "{what}");
         let status = reader.status();
-        assert_eq!((status.held, status.reserved), (if proves { 12 } else { 0 }, Some(1)), "{what}");
+        assert_eq!((status.held, status.uncommitted), (if proves { 12 } else { 0 }, Some(1)), "{what}");
         // A second one finds the same.
         reader.handle().set_deadline(None).unwrap();
         ask(&mut reader, is_flush);
@@ -186,7 +186,7 @@ fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
         let certainty = if proves { Certainty::Proven } else { Certainty::Assumed };
         let expected = held.iter().map(|key| (*key, certainty)).collect();
         assert_eq!(until_reported(&mut reader), (expected, true), "{what}");
-        assert_eq!((reader.status().held, reader.status().reserved), (0, None), "{what}");
+        assert_eq!((reader.status().held, reader.status().uncommitted), (0, None), "{what}");
     }
 }
 
@@ -651,7 +651,7 @@ fn a_reader_that_waits_for_a_program_inside_sleeps() {
         turns += 1;
         assert!(turns < 100, "it never sleeps: {:?}", reader.status());
     }
-    assert_eq!((reader.status().reserved, reader.status().total().yielded), (Some(4), 0));
+    assert_eq!((reader.status().uncommitted, reader.status().total().yielded), (Some(4), 0));
     assert!(reader.status().refreshes < 100 * reader.status().sleeps, "{:?}", reader.status());
     buffers[1].submit(inside, &2u64.to_ne_bytes());
     for key in 1..=2 {
@@ -874,5 +874,5 @@ fn a_lost_head_keeps_no_reader_awake_after_a_flush_that_gave_up() {
     let after = reader.status();
     let (looks, sleeps) = (after.refreshes - before.refreshes, after.sleeps - before.sleeps);
     assert!(looks <= sleeps + 2, "{looks} refreshes, {sleeps} sleeps");
-    assert_eq!(after.reserved, Some(1));
+    assert_eq!(after.uncommitted, Some(1));
 }

@@ -69,7 +69,7 @@ fn lag_follows_the_clock() {
     assert!(!frontier.admits(0), "less time has passed than the lag");
     frontier.refreshed(None, 149);
     assert!(frontier.admits(99) && !frontier.admits(100));
-    assert_eq!(frontier.wait(100, 149), Some(Duration::from_nanos(1)));
+    assert_eq!(frontier.time_to_release(100, 149), Some(Duration::from_nanos(1)));
     frontier.refreshed(None, 20);
     assert!(frontier.admits(99), "a frontier never moves back");
 }

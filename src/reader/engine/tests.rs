@@ -138,7 +138,7 @@ fn who_has_taken_much_rests_before_the_next_look() {
         (Hold::None, 8 * much, 2 * much, false),
     ] {
         let (_kernel, mut reader) = with_found(hold, found, held);
-        let rest = reader.engine.rest();
+        let rest = reader.engine.time_to_gather();
         assert_eq!(rest, if rests { Duration::from_millis(5) } else { Duration::ZERO }, "{found} found, {held} held");
         let cpu_ring = &reader.rings().cpu_rings[0];
         assert!(
@@ -146,7 +146,7 @@ fn who_has_taken_much_rests_before_the_next_look() {
             "given back before it sleeps"
         );
         reader.engine.rest.slept(Duration::ZERO);
-        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or a caller polls all the time");
+        assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "it has rested, or a caller polls all the time");
     }
 }
 
@@ -155,18 +155,18 @@ fn nobody_rests_who_is_waited_for() {
     let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     reader.engine.control.set_deadline(Some(Instant::now()));
-    assert_eq!(reader.engine.rest(), Duration::ZERO, "a deadline comes first");
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "a deadline comes first");
     reader.engine.control.set_deadline(None);
     reader.engine.rest.since_sleep = WORTH_A_REFRESH;
     for spin in [Duration::MAX, Duration::from_nanos(1)] {
         reader.engine.rest.spin = spin;
-        assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
+        assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "it spins instead");
     }
     reader.engine.rest.spin = Duration::ZERO;
     reader.engine.due = Some(Instant::now());
-    assert_eq!(reader.engine.rest(), Duration::ZERO, "a lag is over");
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "a lag is over");
     (reader.engine.due, reader.engine.rest.since_sleep) = (None, WORTH_A_REFRESH);
-    assert!(!reader.engine.rest().is_zero());
+    assert!(!reader.engine.time_to_gather().is_zero());
     reader.handle().flush().unwrap();
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed { .. }));
     assert_eq!(reader.status().sleeps, 0);
@@ -179,13 +179,13 @@ fn nobody_rests_who_is_waited_for() {
     reader.engine.refresh();
     assert!(reader.engine.rest.since_sleep >= WORTH_A_REFRESH);
     reader.engine.rest.since_sleep = 1 << 20;
-    assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "70 of 128 are held");
     // A reader whose rest is over does not rest again.
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     reader.engine.pace.set_tick(Duration::ZERO);
-    assert_eq!(reader.engine.rest(), Duration::ZERO);
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO);
     reader.engine.pace.set_tick(HOUR);
-    assert_eq!(reader.engine.rest(), Duration::ZERO);
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO);
 }
 
 /// Rings that another program opened, without their events: nothing wakes the reader when they fill up.
@@ -193,9 +193,9 @@ fn nobody_rests_who_is_waited_for() {
 fn nobody_rests_whom_rings_do_not_wake() {
     let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
-    assert!(!reader.engine.rest().is_zero());
+    assert!(!reader.engine.time_to_gather().is_zero());
     reader.engine.merge.rings.cpu_rings[0].ring.forget_fd();
-    assert_eq!(reader.engine.rest(), Duration::ZERO);
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO);
 }
 
 /// A reader of a BPF ring buffer into which programs write fast. It has taken all events, and its tick is long.
@@ -232,7 +232,7 @@ fn is_woken(reader: &Reader) -> bool {
 fn nothing_wakes_a_reader_that_gathers() {
     let (buffer, mut reader) = fast_buffer(1 << 16);
     let behind = |reader: &Reader| buffer.produced() - reader.rings().cpu_rings[0].ring.tail();
-    assert_eq!(reader.engine.rest(), FLOOR, "for the time in which a writer fills a sixteenth");
+    assert_eq!(reader.engine.time_to_gather(), FLOOR, "for the time in which a writer fills a sixteenth");
     assert!(buffer.output(&2u64.to_ne_bytes()));
     assert!(!is_woken(&reader));
     // It finds that event after its rest, and rests again.
@@ -242,7 +242,7 @@ fn nothing_wakes_a_reader_that_gathers() {
     reader.engine.pace.set_busy();
     reader.engine.rest.since_sleep = 1;
     reader.engine.pace.set_tick(HOUR);
-    assert_eq!(reader.engine.rest(), FLOOR);
+    assert_eq!(reader.engine.time_to_gather(), FLOOR);
     // This time it finds nothing. Before it sleeps it refreshes once more, and catches up.
     assert_eq!(reader.engine.turn().unwrap(), Turn::Sleep(Duration::ZERO));
     assert!(behind(&reader) > 0);
@@ -257,7 +257,7 @@ fn nothing_wakes_a_reader_that_gathers() {
 #[test]
 fn a_reader_gathers_what_comes_fast() {
     let (_buffer, mut reader) = fast_buffer(8 << 20);
-    assert_eq!(reader.engine.rest(), Duration::from_micros((8 << 20) / 4096));
+    assert_eq!(reader.engine.time_to_gather(), Duration::from_micros((8 << 20) / 4096));
     reader.engine.filling.is_slow = true;
     assert_eq!(
         reader.engine.filling.unwatched(reader.rings()),
@@ -266,17 +266,17 @@ fn a_reader_gathers_what_comes_fast() {
     );
     reader.engine.filling.is_slow = false;
     reader.engine.rest.since_sleep = 0;
-    assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "it has rested");
     reader.engine.rest.since_sleep = WORTH_A_REFRESH - 1;
     reader.engine.pace.refreshed(Instant::now() + 2 * HOUR, 0);
-    assert_eq!(reader.engine.rest(), Duration::ZERO, "few events: each wakes it");
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO, "few events: each wakes it");
     // A ring that is more than half full.
     let (buffer, mut reader) = fast_buffer(1 << 16);
     (2..1500).for_each(|key: u64| assert!(buffer.output(&[key.to_ne_bytes(); 4].concat())));
     reader.engine.refresh();
     (reader.engine.rest.since_sleep, reader.engine.rest.found_at) = (1 << 20, None);
     reader.engine.pace.set_busy();
-    assert_eq!(reader.engine.rest(), Duration::ZERO);
+    assert_eq!(reader.engine.time_to_gather(), Duration::ZERO);
 }
 
 /// In a rush each proof of reservations finds a program inside, and the reader would wait for it. Each that ends at once
@@ -523,7 +523,7 @@ fn rings_are_looked_at_while_much_is_taken() {
             );
             assert_eq!(reader.status().refreshes, looks, "{way}");
             if is_rushed {
-                assert!(reader.engine.pause().is_zero(), "{way}: a program that polls must come back at once");
+                assert!(reader.engine.longest_sleep().is_zero(), "{way}: a program that polls must come back at once");
                 assert!(reader.next_timeout(Duration::ZERO).unwrap().is_some(), "{way}");
                 assert_eq!((reader.status().refreshes, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
             }
@@ -632,7 +632,7 @@ fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
         match checks {
             1 if untraced.failed(3, Moment::now(clock)) => Err(Error::no_events()),
             2 => {
-                untraced.well(Moment::now(clock), |cpu| cpu == 3);
+                untraced.end(Moment::now(clock), |cpu| cpu == 3);
                 Ok(())
             }
             _ => unreachable!(),

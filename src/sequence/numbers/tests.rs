@@ -93,7 +93,7 @@ fn numbers_of_before_are_not_met_again() {
 #[test]
 fn counting_goes_on_at_the_end_of_all_places() {
     let mut numbers = Numbers::new(None);
-    assert_eq!(numbers.take(7), Meaning::Well);
+    assert_eq!(numbers.take(7), Meaning::Expected);
     // As after many numbers that were each as far ahead as allowed.
     let (near, number) = (u64::MAX - 10, 1000);
     numbers.offset = near - number;
@@ -101,12 +101,12 @@ fn counting_goes_on_at_the_end_of_all_places() {
     assert!(matches!(numbers.take(number + 3), Meaning::Hole(_)));
     assert_eq!(numbers.take(number + 20), Meaning::Anomaly(AnomalyKind::Jump, number + 4));
     assert_eq!((numbers.counts.missing, numbers.open, numbers.last), (2, 0, MIDDLE));
-    assert_eq!(numbers.take(number + 21), Meaning::Well);
+    assert_eq!(numbers.take(number + 21), Meaning::Expected);
     // The very last place.
     numbers.offset = u64::MAX - number;
     numbers.tracker.restart(u64::MAX - 1);
-    assert_eq!(numbers.take(number), Meaning::Well);
-    assert_eq!(numbers.take(number + 1), Meaning::Well, "a jump that is not reported so soon after");
+    assert_eq!(numbers.take(number), Meaning::Expected);
+    assert_eq!(numbers.take(number + 1), Meaning::Expected, "a jump that is not reported so soon after");
     assert_eq!((numbers.counts.anomalies[AnomalyKind::Jump as usize], numbers.last), (2, MIDDLE));
 }
 
@@ -125,7 +125,7 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
     numbers.begin_anew(501);
     assert_eq!((numbers.holes.len(), numbers.open, numbers.counts.missing), (0, 0, 2 + 5 + 9));
     assert!(!numbers.tracker.take_missing(MIDDLE + 1));
-    assert_eq!(numbers.take(502), Meaning::Well);
+    assert_eq!(numbers.take(502), Meaning::Expected);
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn what_breaks_all_the_time_is_reported_once() {
 #[test]
 fn a_number_that_comes_after_its_gap_was_declared_is_found() {
     let mut ring = Ring::new(None);
-    assert_eq!(ring.take(1, 0), Meaning::Well);
+    assert_eq!(ring.take(1, 0), Meaning::Expected);
     assert!(matches!(ring.take(4, 1), Meaning::Hole(_)));
     ring.declare(1);
     assert_eq!(ring.numbers.counts.missing, 2);
     assert_eq!(ring.take(3, 2), Meaning::Anomaly(AnomalyKind::Late, 5));
     let NumberCounts { missing, anomalies } = ring.numbers.counts;
     assert_eq!((missing, anomalies[AnomalyKind::Late as usize]), (1, 1));
-    assert_eq!(ring.take(5, 3), Meaning::Well);
+    assert_eq!(ring.take(5, 3), Meaning::Expected);
 }
 
 #[test]
@@ -254,7 +254,7 @@ impl Sets {
         let last = std::mem::replace(&mut self.last, number);
         let Some(next) = self.next else {
             (self.first, self.begin, self.next) = (number, number, Some(number + 1));
-            return Is::Well;
+            return Is::Expected;
         };
         let hole = |from: u64, to: u64| (from..to).map(move |missing| (missing, position));
         let early = self.began && number < self.begin && next - number <= RECENT;
@@ -265,13 +265,13 @@ impl Sets {
             if !early {
                 self.quiet.came(true);
             }
-            let said = if shown.is_empty() { Is::Well } else { Is::Hole };
+            let said = if shown.is_empty() { Is::Expected } else { Is::Hole };
             self.missing.extend(hole(shown.start, shown.end));
             return said;
         }
         if self.missing.remove(&number).is_some() {
             self.quiet.came(true);
-            return Is::Well;
+            return Is::Expected;
         }
         let kind = if self.declared.take(number) {
             self.counts.missing -= 1;
@@ -289,7 +289,7 @@ impl Sets {
         let may = self.quiet.may_report(kind);
         self.quiet.reported(kind);
         self.counts.anomalies[kind as usize] += 1;
-        if may { Is::Anomaly(kind, next % Self::APART) } else { Is::Well }
+        if may { Is::Anomaly(kind, next % Self::APART) } else { Is::Expected }
     }
 
     /// The first run of missing numbers that the record at a position showed: first and last.
@@ -310,7 +310,7 @@ impl Sets {
 /// The report about a number, without the position of the hole.
 #[derive(Debug, PartialEq)]
 enum Is {
-    Well,
+    Expected,
     Hole,
     Anomaly(AnomalyKind, u64),
 }
@@ -318,7 +318,7 @@ enum Is {
 impl From<Meaning> for Is {
     fn from(said: Meaning) -> Self {
         match said {
-            Meaning::Well => Self::Well,
+            Meaning::Expected => Self::Expected,
             Meaning::Hole(_) => Self::Hole,
             Meaning::Anomaly(kind, expected) => Self::Anomaly(kind, expected),
         }
