@@ -6,6 +6,9 @@ use crate::ring::{Fault, Framing, Header, RingKind};
 use crate::sequence::numbers::CpuNumbers;
 use std::fmt;
 
+/// The function behind [`Key::Fn`].
+type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
+
 /// Where to find the number that orders records: a time or a sequence number, from one source that only grows. Or where
 /// the number is that each CPU counts by itself ([`Order::numbers`](crate::Order::numbers)).
 ///
@@ -30,7 +33,7 @@ pub enum Key {
     /// // A 32-bit sequence number behind a 4-byte tag.
     /// let key = Key::Fn(Box::new(|record| record.payload()?.u32(4).map(u64::from)));
     /// ```
-    Fn(Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>),
+    Fn(Extract),
 }
 
 impl Key {

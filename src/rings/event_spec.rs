@@ -8,6 +8,9 @@ use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
 
+/// What helps against a refusal of an event, or of its filter.
+type Cure = fn(&EventSpec, Option<&io::Error>) -> Option<String>;
+
 /// An event to open on each CPU, by its attribute, with what the kernel and messages need beside that
 /// ([`RingOptions::events`](crate::RingOptions::events)). For packages that know events by names, such as
 /// perfweave-events.
@@ -30,7 +33,7 @@ pub struct EventSpec {
     pub filter: Option<CString>,
     /// What helps if the kernel refuses the event with this error, and nothing general is the reason, such as a missing
     /// privilege or a limit. Without an error: what helps if it takes the event and refuses the filter as it is.
-    pub cure: Option<fn(&Self, Option<&io::Error>) -> Option<String>>,
+    pub cure: Option<Cure>,
     /// Where BPF programs find it.
     pub(super) map: Option<EventMap>,
 }

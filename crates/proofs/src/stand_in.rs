@@ -34,3 +34,24 @@ impl StandIn {
         Some(ended)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn one_is_under_way_at_a_time_and_none_begins_too_soon() {
+        let fence = Fence::custom("seldom", Duration::from_secs(3600), || Ok(|| Ok(())));
+        let mut stand_in = StandIn::open(&fence, None, &Done::default()).unwrap();
+        assert!(stand_in.may_begin() && stand_in.poll().is_none());
+        stand_in.begin();
+        assert!(!stand_in.may_begin(), "it is under way");
+        let begun = Instant::now();
+        while stand_in.poll().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "it ends");
+            std::thread::yield_now();
+        }
+        assert!(!stand_in.may_begin() && stand_in.poll().is_none(), "too soon, and given once");
+    }
+}
