@@ -7,7 +7,7 @@ pub const UNCOUNTED: &str = "losses after the last record of a ring are not coun
 
 /// What is said of losses that a recording counts and does not place, if there are any.
 pub fn without_place(lost: u64) -> Option<String> {
-    (lost > 0).then(|| format!("{lost} records were lost of which the recording has the count, and not the place"))
+    (lost > 0).then(|| format!("{lost} records were lost at a place that the recording does not have"))
 }
 
 /// What is said of AUX data in a recording, if there is any.

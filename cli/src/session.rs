@@ -296,7 +296,7 @@ impl Session {
         };
         let unhandled = match self.unhandled {
             0 => String::new(),
-            count => format!("; for the last {count} of them there was no time, and they are in nothing above"),
+            count => format!("; the last {count} of them came too late to be in what is above"),
         };
         let incomplete = self.incomplete.as_ref().map_or_else(String::new, |why| format!("; not complete: {why}"));
         let seconds = self.elapsed().as_secs_f64();

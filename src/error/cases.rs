@@ -156,7 +156,8 @@ impl Error {
     /// So many events are held that no more are copied out of full rings, at `times` refreshes since the last report.
     pub(crate) fn too_many_held(held: usize, times: u64) -> Self {
         let message = format!("{held} events are held, so no more are copied out of full rings{}", repeated(times));
-        let hint = "see why no proof comes, or what writes so many small records: the kernel drops what does not fit";
+        let hint =
+            "find out why no proof ends, or what writes so many small records: the kernel drops what does not fit";
         Self::new(ErrorKind::Degraded, message).hinting(hint)
     }
 
@@ -165,7 +166,8 @@ impl Error {
     pub(crate) fn not_committed(cpu: Option<u32>, time: Duration, times: u64) -> Self {
         let place = cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
         let message = format!("a program{place} has not committed for {time:?} what it reserved in a BPF ring buffer");
-        let hint = "find the program that sleeps or is kept from its CPU: nothing after it can be read before";
+        let hint =
+            "find the program that sleeps or gets no CPU: what comes after its record cannot be read until it commits";
         Self::new(ErrorKind::Degraded, message + &repeated(times)).hinting(hint)
     }
 
@@ -177,8 +179,8 @@ impl Error {
 
     /// A proof has not come for so long. `times` as above.
     pub(crate) fn no_proof(proof: &str, time: Duration, times: u64) -> Self {
-        let hint = "find the program that does not leave what the proof waits for; for a grace period see the kernel's \
-                    log for stalls of RCU, and whether a real-time program never sleeps";
+        let hint = "for epochs and reservations: find the program that stays inside; for a grace period: see the kernel's log \
+                    for stalls of RCU, and look for a real-time program that never sleeps";
         let message = format!("no proof has come by {proof} for {time:?}{}", repeated(times));
         Self::new(ErrorKind::Degraded, message).hinting(hint)
     }

@@ -25,7 +25,7 @@ fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
             let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
             format!("the records of CPU {cpu} carry no time to order by: {cure}")
         } else {
-            let cure = "unless the program writes one: name the field of the payload that has it";
+            let cure = "unless the program writes one: name its field of the payload";
             format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
         };
         return Err(Error::new(ErrorKind::InvalidInput, message));
@@ -45,8 +45,9 @@ pub(super) fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         if rings.cpu_rings[..at].iter().any(|other| other.ring.is_same_map(&cpu_ring.ring)) {
             let cpu = cpu_ring.origin.cpu;
             let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
-            let message =
-                format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
+            let message = format!(
+                "the ring buffer of {of} was added twice: one reader would give back what the other still holds"
+            );
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
     }
@@ -57,7 +58,7 @@ pub(super) fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if let Some(cpu_ring) = rings.cpu_rings.iter().find(names_none).filter(|_| order.numbers.is_some()) {
         let name = cpu_ring.ring.properties().name;
         let message = format!(
-            "numbers of each CPU in {name} that CPUs share: its records must name their CPU, in a field that the layout names"
+            "CPUs share {name}: to number the records of each CPU, its layout must name the field that has the CPU"
         );
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }

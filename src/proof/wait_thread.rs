@@ -109,7 +109,7 @@ impl WaitThread {
 
     fn open_within(&mut self, most: Duration, done: &Done) -> Result<(), Error> {
         let Some(open) = self.open.take() else {
-            return Err(Error::new(ErrorKind::InvalidInput, "a proof has one reader, and this one has had it"));
+            return Err(Error::new(ErrorKind::InvalidInput, "another reader has used this proof: make one for each"));
         };
         let (sender, answer) = mpsc::sync_channel(1);
         let body = {

@@ -84,7 +84,7 @@ impl Engine {
         let hold = order.hold.clone();
         let complete = rings.are_complete();
         if matches!(hold.rule(), Rule::Time(_)) && !complete && rings.clock().now().is_none() {
-            let message = "the lag rule cannot read the perf clock: open the rings with another";
+            let message = "the lag rule cannot read the perf clock: open the rings with another clock";
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let control = Arc::clone(rings.control());

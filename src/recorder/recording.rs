@@ -70,7 +70,10 @@ impl Recorder {
     pub fn open(options: RingOptions, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
         if let Fence::Proof(..) = fence {
-            return Err(Error::no_fence("a recorder takes none but the kernel's own", "choose the default fence"));
+            return Err(Error::no_fence(
+                "a recorder takes only grace periods of the kernel",
+                "choose the default fence",
+            ));
         }
         Self::new(options.open_backward()?, fence)
     }

@@ -37,7 +37,7 @@ fn foreign(tracepoint: &str, id: u32) -> Error {
          nothing counts it"
     );
     let hint = format!(
-        "bpftool prog show id {id} says whose it is; it keeps nothing back if it returns 1, or is at the raw tracepoint"
+        "bpftool prog show id {id} names its owner; no event is missing if the program returns 1, or is at the raw tracepoint"
     );
     Error::new(ErrorKind::Degraded, message).hinting(hint).about(tracepoint)
 }

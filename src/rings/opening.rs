@@ -99,7 +99,8 @@ fn open_tasks(plan: &Plan, task: &Task, cpu: u32) -> Result<(OpenEvents, Arc<Own
         }
     }
     let message = format!("the threads of process {pid} changed during each of {TRIES} tries to open their events");
-    Err(Error::new(ErrorKind::Limit, message).hinting("trace its control group, or stop it meanwhile"))
+    Err(Error::new(ErrorKind::Limit, message)
+        .hinting("trace its control group, or stop the process until its events are open"))
 }
 
 /// Opens all events on one CPU for `pid`, one of `pids`; `None` if the CPU is offline, or the thread has ended.

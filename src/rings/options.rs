@@ -118,7 +118,7 @@ impl RingOptions {
     /// Sets what is traced, once.
     fn trace(mut self, setting: &'static str, target: Result<Target, Error>) -> Self {
         if let Some((before, _)) = self.asked.target.replace((setting, target)) {
-            let hint = "call one of pid, pid_tree, tid and cgroup, once: other rings can trace others";
+            let hint = "call only one of pid, pid_tree, tid and cgroup, and once: other targets take other rings";
             self.fail(replaced([before, setting], hint));
         }
         self
@@ -330,7 +330,7 @@ impl RingOptions {
         let changed = match (&mut events[*last..], before) {
             ([], _) => {
                 let message =
-                    format!("{setting} is a setting of the event that was added last, and none was added before");
+                    format!("{setting} applies to the event before it, and there is none: add the event first");
                 Err(Error::new(ErrorKind::InvalidInput, message))
             }
             (_, Some(before)) => Err(replaced([before, setting], hint)),

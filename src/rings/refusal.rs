@@ -96,10 +96,9 @@ fn of_call(errno: &io::Error, event: &EventSpec, fds: usize) -> String {
             )
         }
         Some(libc::ENFILE) => format!("{fds} are needed; raise fs.file-max, which is {}", setting("fs/file-max")),
-        Some(libc::E2BIG) => format!(
-            "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
-            machine::release()
-        ),
+        Some(libc::E2BIG) => {
+            format!("this kernel, {}, is too old for a field of the event's attribute", machine::release())
+        }
         Some(libc::ENOENT | libc::EOPNOTSUPP) => cured().unwrap_or_else(|| match event.attr.type_ {
             bindings::PERF_TYPE_HARDWARE | bindings::PERF_TYPE_HW_CACHE | bindings::PERF_TYPE_RAW => {
                 "this machine has no such event: virtual machines often have no hardware counters".into()

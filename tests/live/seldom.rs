@@ -237,7 +237,7 @@ fn what_a_merge_waits_for() {
             kernel.emit(0, 5, b"");
         }
         merge.refresh(0);
-        assert_eq!(merge.wait(0), waits);
+        assert_eq!(merge.time_to_release(0), waits);
     }
 }
 

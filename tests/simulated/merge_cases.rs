@@ -694,15 +694,15 @@ fn a_dense_number_in_flight_is_waited_for_while_rings_are_full() {
 fn what_is_held_knows_how_long_it_waits() {
     let kernel = sim::Kernel::new(&[0, 1]);
     let mut merge = merge(&kernel, Hold::Lag(Duration::from_nanos(100)));
-    assert_eq!(merge.wait(0), None, "nothing is held");
+    assert_eq!(merge.time_to_release(0), None, "nothing is held");
     kernel.emit(0, 1000, b"second");
     kernel.emit(1, 900, b"first");
     merge.refresh(950);
-    assert_eq!(merge.wait(950), Some(Duration::from_nanos(50)));
-    assert_eq!([1000, 5000].map(|now| merge.wait(now)), [Some(Duration::ZERO); 2]);
+    assert_eq!(merge.time_to_release(950), Some(Duration::from_nanos(50)));
+    assert_eq!([1000, 5000].map(|now| merge.time_to_release(now)), [Some(Duration::ZERO); 2]);
     merge.refresh(1050);
     assert_eq!(all(&mut merge), ["first"]);
-    assert_eq!(merge.wait(1050), Some(Duration::from_nanos(50)));
+    assert_eq!(merge.time_to_release(1050), Some(Duration::from_nanos(50)));
 
     // Under the fence rule only a fence releases it.
     let kernel = sim::Kernel::new(&[0]);
@@ -710,7 +710,7 @@ fn what_is_held_knows_how_long_it_waits() {
     kernel.emit(0, 10, b"held");
     merge.refresh(0);
     assert!(merge.next().is_none());
-    assert_eq!(merge.wait(0), None);
+    assert_eq!(merge.time_to_release(0), None);
 }
 
 /// A fence that failed proves nothing, and the merge wants another.

@@ -167,7 +167,7 @@ impl Files {
             (others, "not known to be as recorded, so addresses have no functions"),
             (missing, "not here, so addresses have no functions"),
             (large, "too large or with too many symbols, so addresses have no functions"),
-            (unchanged, "without a build id in the recording, and named by what lies unchanged at the same inode"),
+            (unchanged, "without a build id in the recording: names are of the unchanged file at the same inode"),
         ];
         kinds.into_iter().filter_map(|(paths, what)| note(paths, what)).collect()
     }

@@ -313,7 +313,7 @@ impl Flight {
             )?;
         }
         if *lost > 0 {
-            writeln!(out, "  {lost} records are missing, of times in which the rings stood still for a copy")?;
+            writeln!(out, "  {lost} records are missing: the rings were paused for a copy")?;
         }
         out.flush()
     }

@@ -179,7 +179,9 @@ impl EventOptions for RingOptions {
         self.events(names::attr(name).and_then(|attr| {
             let output = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
             if (attr.type_, attr.config) == output {
-                let message = format!("{name} would never write anything: no BPF program finds it");
+                let message = format!(
+                    "{name} would never write anything: a BPF program writes only into an event in a slot of its map"
+                );
                 return Err(Error::new(ErrorKind::InvalidInput, message).about(name));
             }
             Ok(vec![spec(name.to_owned(), names::at_usual_rate(attr))])
@@ -253,7 +255,7 @@ impl EventOptions for RingOptions {
         self.set("user_only", &["kernel_only"], "both are the default", |event| {
             if lies_in_kernel(event) {
                 let name = &event.name;
-                let message = format!("{name} lies in the kernel, and would never be written in user space only");
+                let message = format!("{name} is in the kernel: in user space only, it would never write anything");
                 return Err(Error::new(ErrorKind::InvalidInput, message).about(name));
             }
             event.attr.set_exclude_kernel(1);

@@ -127,9 +127,7 @@ impl Tracefs {
         let path = Path::new(DESCRIPTORS).join(detached.as_raw_fd().to_string());
         match is_tracefs(&path) {
             Ok(true) => Ok(Self { path, detached: Some(detached) }),
-            Err(Errno::ACCESS) => {
-                Err(cannot(io::ErrorKind::PermissionDenied, "its owner lets this user not search it"))
-            }
+            Err(Errno::ACCESS) => Err(cannot(io::ErrorKind::PermissionDenied, "this user may not search it")),
             _ => Err(cannot(io::ErrorKind::NotFound, "/proc, by which it is opened without a mount, is not mounted")),
         }
     }

@@ -55,9 +55,7 @@ pub fn create(path: &Path, is_wanted: impl Fn(FileType) -> bool) -> io::Result<O
     }
     if there.nlink() > 1 {
         let names = there.nlink();
-        return Err(refused(format!(
-            "it has {names} names, and may be a file that somebody linked here: remove it first"
-        )));
+        return Err(refused(format!("it has {names} hard links, and may be another user's file: remove it first")));
     }
     if there.mode() & 0o077 != 0 && !is_own {
         fs::remove_file(&path).map_err(|error| {

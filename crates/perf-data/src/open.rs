@@ -207,7 +207,7 @@ fn clock(events: &[Described]) -> Result<Clock, Error> {
     let first = events.first().and_then(clock);
     if let Some(other) = events.iter().map(clock).find(|other| *other != first) {
         let clocks = [first, other];
-        let message = format!("its events are stamped by different clocks: {clocks:?}");
+        let message = format!("its events have times of different clocks: {clocks:?}");
         return Err(Error::new(ErrorKind::Recording, message).hinting("record with one `-k CLOCK`"));
     }
     let known = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
