@@ -5,7 +5,6 @@ mod tests;
 
 use crate::merge::certainty::Certainty;
 use crate::merge::rules::{Look, Rule};
-use std::time::Duration;
 
 /// The largest key that may be yielded now, and how it moves. A refresh of all rings moves it, by the rule.
 ///
@@ -123,17 +122,5 @@ impl Frontier {
     /// The proof failed and proves nothing.
     pub(crate) fn fail_proof(&mut self) {
         self.proving = None;
-    }
-
-    /// How long, from a clock reading on, until a key may leave. `None` if time alone does not release it.
-    pub(crate) fn time_to_release(&self, key: u64, now: u64) -> Option<Duration> {
-        match self.rule {
-            Rule::Time(lag) => {
-                Some((Duration::from_nanos(key).saturating_add(lag)).saturating_sub(Duration::from_nanos(now)))
-            }
-            // Another refresh is enough, unless the key is from the future.
-            Rule::Nothing => (Some(key) <= self.seen).then_some(Duration::ZERO),
-            Rule::Proof | Rule::Number { .. } => None,
-        }
     }
 }

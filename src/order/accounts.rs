@@ -42,7 +42,7 @@ impl Accounts<'_> {
         }
         status.explain_machine();
         // LOST records and the recording's own count are of the same losses (`Recording::lost_in_all`).
-        let told = rings.cpu_rings.iter().fold(0u64, |sum, cpu_ring| sum.saturating_add(cpu_ring.losses.reported()));
+        let told = rings.cpu_rings.iter().fold(0u64, |sum, cpu_ring| sum.saturating_add(cpu_ring.losses.reported));
         let untold = rings.recorded_lost().saturating_sub(told);
         (status.machine.lost, status.machine.unreported) = (untold, untold);
         if !self.asks {
@@ -55,10 +55,10 @@ impl Accounts<'_> {
         let (counts, yielded) = (cursor.counts, self.stream.records(ring_index));
         let numbers = cursor.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default();
         let total = if self.asks { cpu_ring.losses.read() } else { None };
-        let reported = cpu_ring.losses.reported().saturating_add(cursor.losses.reported_ahead());
+        let reported = cpu_ring.losses.reported.saturating_add(cursor.losses.ahead);
         let lost = total.unwrap_or_else(|| if self.asks { 0 } else { cpu_ring.losses.known() }).max(reported);
         // What a reader that is dropped takes with it, and samples that the processor itself lost: no ring was full.
-        let lost = lost.saturating_add(counts.dropped).saturating_add(cpu_ring.losses.samples());
+        let lost = lost.saturating_add(counts.dropped).saturating_add(cpu_ring.losses.samples);
         let unindexed = if self.asks { cpu_ring.records_from(cursor.cursor) } else { 0 };
         let missing = numbers.missing.saturating_add(cursor.numbers.as_ref().map_or(0, CpuNumbers::open));
         Account {

@@ -79,7 +79,7 @@ pub(crate) struct Cursor {
     /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
     /// Key of the record indexed last.
-    before: Option<u64>,
+    pub(super) before: Option<u64>,
     /// Everything before it is indexed.
     pub(crate) cursor: u64,
     /// The tail from which on it is advanced again, and that from which on the ring may have filled up.
@@ -182,7 +182,7 @@ impl Cursor {
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.
         self.losses.suspect |=
-            losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
+            losses.is_cheap || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         with.queue.share = ring.size() / TAIL_PART;
         self.index(ring, origin, losses, with);
         // The damage lies behind everything that the last good head covers.
@@ -526,11 +526,6 @@ impl Cursor {
             self.others -= u64::from(note.is_some_and(|note| !note.is_of_a_record()));
             self.notes.forget(self.position(place));
         }
-    }
-
-    /// See [`Unreported::dropped`].
-    pub(crate) fn dropped(&mut self, queue: &mut Queue, [total, reported]: [u64; 2], stays: bool) {
-        self.losses.dropped(queue, (self.cursor, self.before), [total, reported], stays);
     }
 }
 

@@ -86,7 +86,9 @@ impl Full {
             let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            if used <= mark_of(size, queue.longest).min(size.saturating_sub(soon)) || is_out || stays {
+            // Three quarters that are free are enough: what comes after one burst would be copied until it fades.
+            let left = size.saturating_sub(soon).max(size / 4);
+            if used <= mark_of(size, queue.longest).min(left) || is_out || stays {
                 continue;
             }
             if has_too_many {

@@ -113,7 +113,6 @@ impl Keys {
         self.are_sure = false;
     }
 
-    /// Whether proofs hold for keys.
     /// The largest key that was indexed, if it is not in the future; else a later reading of the clock.
     pub(crate) fn until_now(&mut self) -> Option<u64> {
         let largest = self.found;
@@ -261,12 +260,6 @@ impl Plain {
         let raw = F::payload_len(record, self.raw_end)?;
         (raw >= self.least && key <= self.most).then_some((header, key, rest))
     }
-
-    #[cfg(all(test, not(loom)))]
-    fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
-        let split = crate::ring::with_framing!(self.kind, F => self.split::<F>(bytes));
-        split.map(|(header, key, _)| (header, key))
-    }
 }
 
 impl fmt::Debug for Key {
@@ -281,13 +274,20 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, LEAP, SLACK};
+    use super::{Key, Keys, LEAP, Plain, SLACK};
     use crate::record::clock::Clock;
     use crate::record::{Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
     use perf_event_open_sys::bindings;
     use std::collections::BTreeMap;
     use std::sync::Arc;
+
+    impl Plain {
+        fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
+            let split = crate::ring::with_framing!(self.kind, F => self.split::<F>(bytes));
+            split.map(|(header, key, _)| (header, key))
+        }
+    }
 
     /// By the way of the plainest records or by the general one: the same records are whole, and have the same keys.
     #[test]

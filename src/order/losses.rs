@@ -23,10 +23,15 @@ pub(super) fn read(which: Which, under: &mut Unmerged, cpu_rings: &mut [CpuRing]
         let asks = match which {
             Which::All | Which::BeforeReport => true,
             Which::Suspect => cursor.losses.suspect,
-            Which::SuspectAndDry => cursor.losses.suspect && (queue.held() == 0 || cpu_ring.losses.are_cheap()),
+            Which::SuspectAndDry => cursor.losses.suspect && (queue.held() == 0 || cpu_ring.losses.is_cheap),
         };
         if asks && let Some(total) = cpu_ring.losses.read() {
-            cursor.dropped(queue, [total, cpu_ring.losses.reported()], which == Which::BeforeReport);
+            cursor.losses.dropped(
+                queue,
+                (cursor.cursor, cursor.before),
+                [total, cpu_ring.losses.reported],
+                which == Which::BeforeReport,
+            );
         }
     }
     if which == Which::BeforeReport {

@@ -35,7 +35,6 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The rings of a machine merged into one stream, step by step, for a program's tests (feature `test-util`): the test
 /// says when heads are loaded and when a grace period is over. A [`Reader`](crate::Reader) is built on it.
@@ -383,13 +382,6 @@ impl Merge {
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
         self.stream.held()
-    }
-
-    /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if
-    /// time alone does not release it.
-    pub fn time_to_release(&self, now: u64) -> Option<Duration> {
-        let top = self.stream.top()?;
-        self.stream.under().frontier.time_to_release(top.key, now)
     }
 
     /// The frontier: the largest key that may be yielded now. `None` as long as no key may.

@@ -27,7 +27,8 @@
 //! are picked one by one: losses, damage, gaps, records without a key, and notices. Before anything changes that
 //! decides what comes next, `Stream::unmerged` puts back what was merged and not yielded.
 //!
-//! `merge.rs` joins rings, cursors, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
+//! `merge.rs` joins rings, cursors, frontier and stream. `event_guard.rs` has the guards that a program holds.
+//! Begin there.
 
 mod accounts;
 mod arrivals;

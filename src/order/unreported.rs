@@ -18,8 +18,8 @@ struct Loose {
 #[derive(Debug, Default)]
 pub(crate) struct Unreported {
     loose: Option<Loose>,
-    /// Losses that events have reported beyond LOST records, because the kernel counts them.
-    ahead: u64,
+    /// Losses that events have reported beyond LOST records, or will report, because the kernel counts them.
+    pub(crate) ahead: u64,
     /// Whether, since the kernel was last asked, the ring was so full at a refresh that records may have been dropped.
     pub(crate) suspect: bool,
 }
@@ -78,10 +78,5 @@ impl Unreported {
     /// The loss was yielded.
     pub(crate) fn take(&mut self, queue: &mut Queue) {
         (self.loose, queue.loose) = (None, None);
-    }
-
-    /// Losses that events have reported beyond LOST records, or will report.
-    pub(crate) fn reported_ahead(&self) -> u64 {
-        self.ahead
     }
 }

@@ -19,7 +19,7 @@ const MOMENT: u8 = 10;
 
 /// A proof, and whether one is under way.
 pub(crate) struct Prover {
-    proof: Box<dyn Proof>,
+    pub(crate) proof: Box<dyn Proof>,
     done: Done,
     /// Whether it ends when it is asked, and not by itself.
     pub(crate) is_asked: bool,
@@ -115,14 +115,6 @@ impl Prover {
     pub(crate) fn each_thread(&self, know: impl FnMut(&Arc<Thread>)) {
         let visits = self.visits.as_ref().and_then(Option::as_ref);
         self.done.threads().iter().chain(visits.and_then(CpuVisits::known)).for_each(know);
-    }
-
-    pub(crate) fn stand_ins(&self) -> u64 {
-        self.proof.stand_ins()
-    }
-
-    pub(crate) fn warning(&mut self) -> Option<Error> {
-        self.proof.warning()
     }
 
     /// Waits for a proof that begins now. First waits for the end of one under way.

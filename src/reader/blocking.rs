@@ -230,7 +230,7 @@ impl Reader {
                 Err(errno) => return Err(Error::system("wait for a ring", errno.into())),
             }
         }
-        self.rings = self.engine.merge.rings().len();
+        self.rings = self.engine.merge.rings().cpu_rings.len();
         // Besides rings: the wake of handles, and that of fences.
         self.ready.resize(self.rings + 2, libc::epoll_event { events: 0, u64: 0 });
         Ok(())
@@ -262,7 +262,7 @@ impl Reader {
                 Turn::Ended => return Ok(false),
                 Turn::Sleep(pause) => pause,
             };
-            if self.engine.merge.rings().len() != self.rings {
+            if self.engine.merge.rings().cpu_rings.len() != self.rings {
                 self.wait_for_all()?;
                 // The ring may have been written to before it was registered.
                 continue;

@@ -106,7 +106,7 @@ impl Engine {
             due: None,
             awaited: Awaited::default(),
             troubles: Troubles::default(),
-            chores: Chores::new(Self::TICK),
+            chores: Chores::new(),
             rest: Rest::new(spin),
             filling: Filling::new(Instant::now()),
             fences_failed: 0,
@@ -237,12 +237,12 @@ impl Engine {
             pause = pause.min(self.sleep_by_rule(now));
             if self.merge.rings().have(|ring| ring.wakes_when_drained) {
                 // None of these wakes a reader that holds records.
-                pause = pause.min(self.pace.shortest()).min(self.filling.unwatched(self.merge.rings()));
+                pause = pause.min(self.pace.shortest).min(self.filling.unwatched(self.merge.rings()));
             }
         }
         match self.control.time_left() {
-            // During a report a deadline begins nothing: if it is past, the reader would spin.
-            Some(left) if !self.report.is_pending() => pause.min(left),
+            // During a report, and once it is made, a deadline begins nothing: if it is past, the reader would spin.
+            Some(left) if matches!(self.report, Report::None) => pause.min(left),
             _ => pause,
         }
     }
@@ -254,6 +254,10 @@ impl Engine {
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.
                 let gathers = if self.may_prove(now) { Some(Duration::ZERO) } else { self.pace.until_proof(now) };
+                // A proof of reservations that is put off waits for a tick: a look would find a program inside again.
+                let reserves = self.merge.rings().have(|ring| ring.reserves);
+                let apart = if reserves { Duration::ZERO } else { self.rest_from_proofs(now) };
+                let gathers = gathers.map(|left| left.max(apart));
                 let begin = proof.time_to_begin().zip(gathers).map(|(pause, gathers)| pause.max(gathers));
                 // Zero keeps no reader awake: the last refresh began none, so there may be nothing new to prove.
                 let begin = begin.filter(|pause| !pause.is_zero());
@@ -306,7 +310,7 @@ impl Engine {
     /// Whether each ring can wake the reader.
     fn have_events(&self) -> bool {
         let rings = self.merge.rings();
-        rings.events().count() == rings.len()
+        rings.events().count() == rings.cpu_rings.len()
     }
 
     // Signals, and reports that are due.
@@ -365,7 +369,7 @@ impl Engine {
                 self.troubles.failures.succeeded();
                 self.refresh();
                 self.attend()?;
-                let warning = self.proof.as_mut().and_then(Prover::warning);
+                let warning = self.proof.as_mut().and_then(|prover| prover.proof.warning());
                 self.troubles.report_warning(warning, self.report.is_pending())
             }
             Some(Err(errno)) => {
@@ -408,23 +412,24 @@ impl Engine {
     /// Whether the held events justify a fence: a report waits for it, a ring fills up with them, or the pace allows
     /// it.
     fn may_prove(&self, now: Instant) -> bool {
-        let is_paced = self.pace.may_prove(now) && !self.rests_from_proofs(now);
+        let is_paced = self.pace.may_prove(now) && self.rest_from_proofs(now).is_zero();
         is_paced || self.report.is_pending() || self.merge.full.was_crowded
     }
 
-    /// Whether the last proof was too recent for the next, in a rush. Each proof of reservations would find a program
+    /// For how long the last proof is too recent for the next, in a rush. Each proof of reservations would find a program
     /// inside and wait for it. Each proof that ends at once would let the few events leave that came since the last one,
     /// and so the reader would refresh again and again.
-    fn rests_from_proofs(&self, now: Instant) -> bool {
+    fn rest_from_proofs(&self, now: Instant) -> Duration {
         let are_cheap = self.proof.as_ref().is_some_and(Prover::ends_at_once);
         let are_many = are_cheap || self.merge.rings().have(|ring| ring.reserves);
         let gathers = self.pace.is_busy() && self.rest.spin.is_zero() && are_many;
-        gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
+        let past = self.pace.since_proof(now).filter(|_| gathers);
+        past.map_or(Duration::ZERO, |past| APART.saturating_sub(past))
     }
 
     /// How much longer a report waits for the oldest reservation. `None` if none waits.
     fn patience_left(&self, now: Instant) -> Option<Duration> {
-        let patience = (self.pace.longest() * PATIENCE).clamp(LEAST, MOST);
+        let patience = (self.pace.longest * PATIENCE).clamp(LEAST, MOST);
         self.report.waits_since().map(|since| self.awaited.patience_left(since, patience, now))
     }
 
@@ -509,7 +514,7 @@ impl Engine {
         self.merge.fill_status(status, asks);
         (status.sleeps, status.wakes) = (self.rest.sleeps, self.rest.wakes);
         status.fences_failed = self.fences_failed;
-        status.stand_ins = self.proof.as_ref().map_or(0, Prover::stand_ins);
+        status.stand_ins = self.proof.as_ref().map_or(0, |prover| prover.proof.stand_ins());
         status.fence = self.proof.as_ref().and_then(Prover::under_way);
     }
 }

@@ -49,8 +49,8 @@ pub(crate) struct Pace {
     worth_a_refresh: usize,
     worth_a_proof: usize,
     /// The shortest and the longest sleep if nothing wakes the reader, and the present one.
-    shortest: Duration,
-    longest: Duration,
+    pub(crate) shortest: Duration,
+    pub(crate) longest: Duration,
     tick: Duration,
     /// The longest time for which events are gathered to make wake-ups and proofs cheap.
     gathering: Duration,
@@ -69,11 +69,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The longest tick.
-    pub(crate) fn longest(&self) -> Duration {
-        self.longest
-    }
-
     /// `latency` is the longest tick.
     pub(crate) fn new(rule: Rule, proof: Option<&Prover>, latency: Duration, now: Instant) -> Self {
         let worth_a_proof = proof.map_or(WORTH_A_REFRESH, |proof| if proof.is_asked { 1 } else { WORTH_A_FENCE });
@@ -143,23 +138,6 @@ impl Pace {
     /// Whether events come so fast that gathering them is worth it.
     pub(crate) fn is_busy(&self) -> bool {
         self.rush.is_on
-    }
-
-    /// The shortest tick.
-    pub(crate) fn shortest(&self) -> Duration {
-        self.shortest
-    }
-
-    /// As if events came fast.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn set_busy(&mut self) {
-        self.rush.is_on = true;
-    }
-
-    /// Sets the tick, and the longest time for which events are gathered.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn set_tick(&mut self, tick: Duration) {
-        (self.tick, self.gathering) = (tick, tick);
     }
 
     /// Whether a proof may begin: enough events wait for it, or the last one began long ago.
@@ -247,6 +225,18 @@ mod tests {
     use crate::proof::contract::Done;
     use crate::proof::fence::Fence;
     use crate::rings::control::Control;
+
+    impl Pace {
+        /// As if events came fast.
+        pub(crate) fn set_busy(&mut self) {
+            self.rush.is_on = true;
+        }
+
+        /// Sets the tick, and the longest time for which events are gathered.
+        pub(crate) fn set_tick(&mut self, tick: Duration) {
+            (self.tick, self.gathering) = (tick, tick);
+        }
+    }
 
     /// The pace of a rule, whose proof is not opened.
     fn pace_of(hold: &Hold, latency: Duration, now: Instant) -> Pace {

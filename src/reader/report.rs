@@ -121,7 +121,6 @@ impl Report {
         match *self {
             Self::Draining { asked: Asked::Flush, is_complete, .. } => {
                 *self = Self::None;
-                merge.lift_cap();
                 merge.pick_flushed(is_complete);
             }
             Self::Draining { asked, is_complete: complete, .. } => {

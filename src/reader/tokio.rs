@@ -139,7 +139,7 @@ impl AsyncReader {
                 Turn::Ended => return Poll::Ready(Ok(false)),
                 Turn::Sleep(pause) => pause,
             };
-            if self.rings().len() != self.rings {
+            if self.rings().cpu_rings.len() != self.rings {
                 self.register()?;
                 // The new ring may have been written to before it was registered.
                 continue;
@@ -161,7 +161,7 @@ impl AsyncReader {
                 self.fds.push(Registered::new(Arc::clone(fd)).map_err(failed)?);
             }
         }
-        self.rings = self.rings().len();
+        self.rings = self.rings().cpu_rings.len();
         Ok(())
     }
 

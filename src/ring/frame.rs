@@ -168,17 +168,6 @@ impl Header {
     pub(crate) fn is_discarded(self) -> bool {
         self.kind() == DISCARDED
     }
-
-    /// The header at the start of some bytes, if its whole record lies in them.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
-        Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()
-    }
-
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn unchecked(word: u64) -> Self {
-        Self(word)
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -186,6 +175,17 @@ mod tests {
     use super::{Fault, Header};
     use perf_event_open_sys::bindings::perf_event_header;
     use std::mem::offset_of;
+
+    impl Header {
+        /// The header at the start of some bytes, if its whole record lies in them.
+        pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
+            Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()
+        }
+
+        pub(crate) fn unchecked(word: u64) -> Self {
+            Self(word)
+        }
+    }
 
     fn bytes(size: u16) -> [u8; 8] {
         let mut bytes = [0; 8];

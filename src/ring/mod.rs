@@ -22,8 +22,7 @@
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.
 //! - **I5** A lawful kernel does not write between the stored tail and the head. (One that breaks this, as BPF output
-//!   of more than `Layout::largest_output` does, garbles bytes; it cannot move a bound,
-//!   because of I4.)
+//!   of more than 65,508 bytes does, garbles bytes; it cannot move a bound, because of I4.)
 //! - **I9** A ring that is written backwards, over the oldest records, is read only while its output is paused and
 //!   after a grace period that began after the pause: no writer is inside. Bytes are lent until [`Ring::thaw`] only.
 

@@ -29,16 +29,16 @@ impl Handle {
     /// before the reader notices this call count as written before it.
     ///
     /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for
-    /// ever ([`Order::latency`](crate::Order::latency)): the item says whether the flush is
-    /// complete. For a [`Proof`](crate::Proof) that does not end, as that of epochs whose patience has no end while a
-    /// program is inside, it waits without a bound.
+    /// ever ([`Order::latency`](crate::Order::latency)): the item says whether the flush is complete. For a
+    /// [`Proof`](crate::Proof) that does not end, as that of epochs whose patience has no end while a program is inside,
+    /// it waits without a bound.
     ///
     /// The next reader of a BPF ring buffer or an adopted ring begins behind the events before the report, with none
     /// missing and none twice, if this one is dropped before it yields more. There are three exceptions. A flush that
-    /// is not complete. Newer events that
-    /// were copied out of their ring ([`Order::most_held`](crate::Order::most_held)) are lost. And where CPUs share a
-    /// ring buffer and write all the time, a newer event may lie before an older one at each try: after sixteen the
-    /// report comes anyway, and events that lie so come again.
+    /// is not complete. Newer events that were copied out of their ring
+    /// ([`Order::most_held`](crate::Order::most_held)) are lost. And where CPUs share a ring buffer and write all the
+    /// time, a newer event may lie before an older one at each try: after sixteen the report comes anyway, and events
+    /// that lie so come again.
     ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended
     /// by a deadline yields it when it goes on.
@@ -59,8 +59,8 @@ impl Handle {
     /// dropped.
     ///
     /// Events that were not yielded are lost, except in rings that outlive the reader. To have them all, call
-    /// [`Handle::flush`] first and wait for [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the
-    /// kernel dropped last.
+    /// [`Handle::flush`] first and wait for [`Item::Flushed`](crate::Item::Flushed). The closed reader's
+    /// [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
     pub fn close(&self) {
         // The slots and events of a child are its parent's.
         if !self.0.is_forked() {
@@ -93,7 +93,9 @@ impl Handle {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[doc(alias = "metrics")]
     pub fn status(&self) -> Result<Status, Error> {
-        self.0.read_status(Status::clone)
+        // A child may have been forked while the lock was taken.
+        self.0.check()?;
+        Ok(self.0.status.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
@@ -108,8 +110,8 @@ impl Handle {
         self.0.pause(how)
     }
 
-    /// Lets output into all rings again. Ends both ways of pausing, and pauses of a single ring. Without a pause it
-    /// does nothing, and while a [`Recorder`](crate::Recorder) copies its rings it does nothing either.
+    /// Lets output into all rings again. Ends both ways of pausing. Without a pause it does nothing. While a
+    /// [`Recorder`](crate::Recorder) copies its rings, output goes on after the copy.
     ///
     /// # Errors
     /// As [`Handle::pause`].
@@ -189,13 +191,6 @@ impl Control {
             producers: Mutex::default(),
             status: Mutex::new(status),
         })
-    }
-
-    /// The status that the reader left at a recent refresh.
-    fn read_status<T>(&self, what: impl FnOnce(&Status) -> T) -> Result<T, Error> {
-        // A child may have been forked while the lock was taken.
-        self.check()?;
-        Ok(what(&self.status.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Leaves the status of the reader for handles. It does not wait: a handle that asks at this moment gets the one
@@ -327,7 +322,6 @@ impl Control {
     /// Lets all output in again, unless it is frozen.
     pub(crate) fn resume(&self) -> Result<(), Error> {
         self.check()?;
-        // Rings that were paused one by one go on too.
         self.go_on(Producers::resume)
     }
 

@@ -99,7 +99,7 @@ pub(super) fn open(plan: Plan) -> Result<Rings, Error> {
     let check = move |control: &_, cpu_rings: &mut _, new: &mut _, untraced: &mut _| {
         hotplug.check(control, cpu_rings, new, untraced)
     };
-    rings.set_arrivals(Box::new(check));
+    rings.arrivals = Some(Box::new(check));
     Ok(rings)
 }
 

@@ -15,13 +15,13 @@ pub(crate) struct Losses {
     /// Who counts them, if anybody does.
     pub(super) count: Option<Count>,
     /// Whether to read the count interrupts no CPU.
-    pub(super) is_cheap: bool,
+    pub(crate) is_cheap: bool,
     /// What the kernel had counted when the ring was copied. Records of which LOST records told may be overwritten, so
     /// this is a bound and no count.
     pub(super) at_most: Option<u64>,
-    reported: u64,
+    pub(crate) reported: u64,
     /// Samples that were lost before they came to the ring, by LOST_SAMPLES records. The counter has none of them.
-    samples: u64,
+    pub(crate) samples: u64,
     /// What the kernel said when it was asked last.
     counted: u64,
     /// The most that LOST records could have reported then.
@@ -38,22 +38,6 @@ impl Losses {
     /// How many were dropped since the ring was opened. Asking interrupts the CPU.
     pub(crate) fn read(&self) -> Option<u64> {
         self.count.as_ref()?()
-    }
-
-    /// Whether to read the count interrupts no CPU.
-    #[inline]
-    pub(crate) fn are_cheap(&self) -> bool {
-        self.is_cheap
-    }
-
-    /// How many LOST records have reported.
-    pub(crate) fn reported(&self) -> u64 {
-        self.reported
-    }
-
-    /// How many samples were lost before they came to the ring.
-    pub(crate) fn samples(&self) -> u64 {
-        self.samples
     }
 
     /// The head was loaded anew.

@@ -62,7 +62,7 @@ use std::sync::Arc;
 pub struct Rings {
     pub(crate) control: Arc<Control>,
     pub(crate) cpu_rings: Vec<CpuRing>,
-    arrivals: Option<Arrivals>,
+    pub(crate) arrivals: Option<Arrivals>,
     pub(crate) untraced: UntracedCpus,
     clock: Clock,
     started: Option<u64>,
@@ -192,11 +192,6 @@ impl Rings {
         Ok(())
     }
 
-    /// Follows CPUs from now on.
-    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals) {
-        self.arrivals = Some(arrivals);
-    }
-
     /// What a format's package has kept with the rings of a recording ([`Recording::facts`]). `None` if it was of
     /// another type, for all other rings, and once [`Rings::add`] has added one.
     pub fn facts<T: Any>(&self) -> Option<&T> {
@@ -322,11 +317,6 @@ impl Rings {
             cpu_ring.losses.is_cheap = true;
         }
         Ok(())
-    }
-
-    /// How many rings there are.
-    pub(crate) fn len(&self) -> usize {
-        self.cpu_rings.len()
     }
 
     /// The CPU of each ring. A CPU may have several.

@@ -62,8 +62,8 @@ struct Cpu {
 }
 
 impl UntracedCpus {
-    /// Notes that a CPU could not be traced. `last_traced` is when it was last known to be traced or offline. Returns whether
-    /// to report the error.
+    /// Notes that a CPU could not be traced. `last_traced` is when it was last known to be traced or offline. Returns
+    /// whether to report the error.
     pub(crate) fn failed(&mut self, cpu: u32, last_traced: Moment) -> bool {
         let at = self.place(cpu);
         let known = &mut self.cpus[at];

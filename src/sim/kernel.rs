@@ -158,7 +158,7 @@ impl Kernel {
             }
             Ok(())
         };
-        rings.set_arrivals(Box::new(arrivals));
+        rings.arrivals = Some(Box::new(arrivals));
         rings
     }
 

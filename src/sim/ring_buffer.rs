@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// let (buffer, ring) = sim::RingBuffer::new(4096);
 /// let mut rings = Rings::empty(Clock::Perf);
 /// rings.add(ANY_CPU, ring, Layout::RING_BUFFER);
-/// let hold = Hold::Fence(Fence::custom(|| Ok(())));
+/// let hold = Hold::Fence(Fence::by(|| Ok(())));
 /// let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(hold))?;
 ///
 /// // A program is interrupted between reserving and drawing its key.

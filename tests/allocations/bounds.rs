@@ -109,7 +109,7 @@ fn holding_takes_no_more_than_its_bound() {
 
 #[test]
 fn holding_takes_no_more_than_a_small_bound() {
-    hold(5_000, &[40 << 10, 100 << 10]);
+    hold(5_000, &[40 << 10, 80 << 10]);
 }
 
 /// With as many bytes as copies take, none is lost, for burst after burst.

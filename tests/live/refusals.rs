@@ -44,7 +44,7 @@ fn every_refusal_of_an_event_names_its_cure() {
         (libc::EMFILE, ErrorKind::Limit, vec!["RLIMIT_NOFILE", &needed]),
         (libc::ENFILE, ErrorKind::Limit, vec!["fs.file-max"]),
         (libc::ENOSYS, ErrorKind::Unsupported, vec!["seccomp", "container"]),
-        (libc::E2BIG, ErrorKind::Unsupported, vec!["older"]),
+        (libc::E2BIG, ErrorKind::Unsupported, vec!["too old"]),
         (libc::EBUSY, ErrorKind::Limit, vec![]),
         (libc::EEXIST, ErrorKind::System, vec![]),
         (libc::ENOENT, ErrorKind::Unsupported, vec!["no such event"]),

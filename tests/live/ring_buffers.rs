@@ -369,7 +369,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     }
 
     let error = Reader::new(adopt(&map), Order::new().hold(reserved())).unwrap_err();
-    assert_error!(error, InvalidInput, "name the field of the payload");
+    assert_error!(error, InvalidInput, "name its field of the payload");
     let error = Reader::new(adopt(&map), order(reserved()).numbers(Key::Payload(8), None)).unwrap_err();
     assert_error!(error, InvalidInput, "must name their CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };

@@ -225,22 +225,6 @@ fn a_wake_up_that_would_never_come_is_named() {
     }
 }
 
-/// The time until the smallest key may be yielded, under each rule.
-#[test]
-fn what_a_merge_waits_for() {
-    for (hold, seen, waits) in
-        [(Hold::None, true, Some(Duration::ZERO)), (Hold::FENCE, true, None), (Hold::None, false, None)]
-    {
-        let kernel = sim::Kernel::new(&[0]);
-        let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap();
-        if seen {
-            kernel.emit(0, 5, b"");
-        }
-        merge.refresh(0);
-        assert_eq!(merge.time_to_release(0), waits);
-    }
-}
-
 /// Comparisons of bytes, layouts, gaps and anomalies.
 #[test]
 fn small_things_answer_as_they_say() {

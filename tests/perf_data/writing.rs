@@ -161,7 +161,7 @@ fn a_link_of_another_user_is_not_followed() {
     std::fs::remove_file(&second.0).unwrap();
     std::fs::hard_link(&precious.0, &second.0).unwrap();
     let error = perf_data::Writer::create(&second.0, &rings).unwrap_err();
-    assert!(error.to_string().contains("has 2 names"), "{error}");
+    assert!(error.to_string().contains("has 2 hard links"), "{error}");
     // A link to itself is an error as everywhere.
     std::fs::remove_file(&link.0).unwrap();
     symlink(&link.0, &link.0).unwrap();

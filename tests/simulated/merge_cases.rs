@@ -4,7 +4,6 @@ use crate::text;
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Event, Fault, Hold, Item, Key, Layout, Merge, Order, sim};
 use perfweave_support::assert_error;
-use std::time::Duration;
 
 const TIME_RAW: u64 = 4 | 1024;
 
@@ -687,30 +686,6 @@ fn a_dense_number_in_flight_is_waited_for_while_rings_are_full() {
         let last = written[written.len() - 1];
         assert_eq!(merge.status().total().missing, last - written.len() as u64);
     }
-}
-
-/// The time until the smallest key may leave, under each rule.
-#[test]
-fn what_is_held_knows_how_long_it_waits() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut merge = merge(&kernel, Hold::Lag(Duration::from_nanos(100)));
-    assert_eq!(merge.time_to_release(0), None, "nothing is held");
-    kernel.emit(0, 1000, b"second");
-    kernel.emit(1, 900, b"first");
-    merge.refresh(950);
-    assert_eq!(merge.time_to_release(950), Some(Duration::from_nanos(50)));
-    assert_eq!([1000, 5000].map(|now| merge.time_to_release(now)), [Some(Duration::ZERO); 2]);
-    merge.refresh(1050);
-    assert_eq!(all(&mut merge), ["first"]);
-    assert_eq!(merge.time_to_release(1050), Some(Duration::from_nanos(50)));
-
-    // Under the fence rule only a fence releases it.
-    let kernel = sim::Kernel::new(&[0]);
-    let mut merge = self::merge(&kernel, Hold::FENCE);
-    kernel.emit(0, 10, b"held");
-    merge.refresh(0);
-    assert!(merge.next().is_none());
-    assert_eq!(merge.time_to_release(0), None);
 }
 
 /// A fence that failed proves nothing, and the merge wants another.

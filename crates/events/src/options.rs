@@ -200,7 +200,7 @@ impl EventOptions for RingOptions {
         let hint = "a uprobe has one";
         self.set("semaphore", &["semaphore"], hint, |event| {
             if event.target.is_none() || pmu::number(UPROBE).ok() != Some(event.attr.type_) {
-                let message = "semaphore is a setting of the uprobe that was added last, and none was added last";
+                let message = "semaphore applies to the uprobe before it, and there is none: add the uprobe first";
                 return Err(Error::new(ErrorKind::InvalidInput, message));
             }
             if offset != 0 {
@@ -395,11 +395,11 @@ mod tests {
     fn names_and_semaphores_are_of_the_event_that_was_added_last() {
         let said = |options: RingOptions| options.open().unwrap_err().to_string();
         let of_another = Rings::options().event_name("cpu-clock").semaphore(8);
-        assert!(said(of_another).starts_with("semaphore is a setting of the uprobe"));
+        assert!(said(of_another).starts_with("semaphore applies to the uprobe before it"));
         let before = Rings::options().semaphore(8).event_name("cpu-clock");
-        assert!(said(before).starts_with("semaphore is a setting of the event"));
+        assert!(said(before).starts_with("semaphore applies to the event before it"));
         let before = Rings::options().named("a").event_name("cpu-clock");
-        assert!(said(before).starts_with("named is a setting of the event"));
+        assert!(said(before).starts_with("named applies to the event before it"));
         let twice = Rings::options().event_name("cpu-clock").named("a").named("b");
         assert!(said(twice).starts_with("named and named are set"));
         let silent = Rings::options().event_name("cpu-clock").period(0).named("my clock");

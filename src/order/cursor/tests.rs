@@ -468,8 +468,8 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
 #[test]
 fn a_loss_in_no_ring_stays_moves_and_is_no_record() {
     let (mut cursor, mut queue) = (Cursor::new(0, None), Queue::new(0));
-    cursor.dropped(&mut queue, [5, 0], true);
-    cursor.dropped(&mut queue, [7, 0], false);
+    cursor.losses.dropped(&mut queue, (0, None), [5, 0], true);
+    cursor.losses.dropped(&mut queue, (0, None), [7, 0], false);
     assert!(matches!(cursor.losses.note(), Some(Note::Lost { count: 7, .. })));
     assert_eq!(cursor.keyed(queue.loose.unwrap()), Keyed::Never);
     assert_eq!(cursor.keyed(Place::new(1, 0, 0, 8, Tag::SAMPLE)), Keyed::Own);

@@ -6,6 +6,7 @@ use crate::record::Layout;
 use crate::record::{Origin, Sources};
 use crate::sim;
 use crate::{ErrorKind, Hold, Item};
+use std::time::Duration;
 
 /// CPUs for which a stream has no room are not traced, which is an error once and a notice for each of them. The
 /// others are traced.
@@ -145,8 +146,8 @@ fn too_many_events_that_would_not_be_copied_are_not_said() {
     assert!(!merge.full.has_too_many && merge.status().total().copied == 0);
 }
 
-/// Memory that a burst took is given back within 64 refreshes, as documented: places, places far out of order, notes,
-/// and copies.
+/// Memory that a burst took is given back within 64 refreshes, where no time has to pass as for a reader: places, places
+/// far out of order, notes, and copies.
 #[test]
 fn what_a_burst_took_is_given_back_within_64_refreshes() {
     let kernel = sim::Kernel::with(&[0, 1], 1 << 16, Layout::new(4 | 1024, true, 0));

@@ -1,6 +1,7 @@
 //! Work that is done now and then, however many events there are to yield: a look for new CPUs, and for losses.
 
 use crate::error::Error;
+use crate::order::LATENCY;
 use crate::order::losses::Which;
 use crate::order::merge::Merge;
 use crate::rings::control::Control;
@@ -12,8 +13,6 @@ const ASK_LOSSES: Duration = Duration::from_millis(100);
 /// When each is due.
 #[derive(Debug)]
 pub(super) struct Chores {
-    /// How often CPUs are listed at most.
-    tick: Duration,
     /// When to look next for new CPUs.
     pub(super) check_cpus: Instant,
     /// When to ask the kernel next for losses after the last record of a ring.
@@ -22,9 +21,9 @@ pub(super) struct Chores {
 
 impl Chores {
     /// The first look also finds CPUs that came while rings were opened (`Hotplug`).
-    pub(super) fn new(tick: Duration) -> Self {
-        let first = Instant::now() + tick;
-        Self { tick, check_cpus: first, check_losses: first }
+    pub(super) fn new() -> Self {
+        let first = Instant::now() + LATENCY;
+        Self { check_cpus: first, check_losses: first }
     }
 
     /// Opens rings for new CPUs, once a tick.
@@ -32,7 +31,7 @@ impl Chores {
         if now < self.check_cpus {
             return Ok(());
         }
-        self.check_cpus = now + self.tick;
+        self.check_cpus = now + LATENCY;
         merge.follow_cpus().map(drop)
     }
 

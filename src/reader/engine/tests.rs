@@ -285,22 +285,61 @@ fn a_reader_gathers_what_comes_fast() {
 fn cheap_proofs_are_apart_in_a_rush() {
     let (_buffer, mut reader) = fast_buffer(1 << 16);
     let (engine, now) = (&mut reader.engine, Instant::now());
-    assert!(!engine.rests_from_proofs(now), "there was none");
+    let rest = |engine: &Engine, now| engine.rest_from_proofs(now);
+    assert!(rest(engine, now).is_zero(), "there was none");
     engine.pace.proving(now);
-    assert!(engine.rests_from_proofs(now) && !engine.may_prove(now) && !engine.rests_from_proofs(now + super::APART));
+    assert_eq!((rest(engine, now), rest(engine, now + APART)), (APART, Duration::ZERO));
+    assert!(!engine.may_prove(now));
     engine.rest.spin = Duration::MAX;
-    assert!(!engine.rests_from_proofs(now));
+    assert!(rest(engine, now).is_zero());
     engine.rest.spin = Duration::ZERO;
     engine.pace.refreshed(now + 2 * HOUR, 0);
-    assert!(!engine.rests_from_proofs(now), "events come slowly");
+    assert!(rest(engine, now).is_zero(), "events come slowly");
     // Perf rings: a grace period keeps proofs apart by itself.
     for (hold, expected) in [(Hold::None, false), (Hold::FENCE, false), (Asked::hold(false), true)] {
         let kernel = sim::Kernel::new(&[0]);
         let mut engine = Engine::new(kernel.rings(), Order::new().hold(hold)).unwrap();
         engine.pace.set_busy();
         engine.pace.proving(now);
-        assert_eq!(engine.rests_from_proofs(now), expected);
+        assert_eq!(!rest(&engine, now).is_zero(), expected);
     }
+}
+
+/// The last events of a burst wait for a cheap proof as long as that is put off, and for no tick.
+#[test]
+fn the_last_events_of_a_rush_wait_for_no_tick() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut engine = Engine::new(kernel.rings(), Order::new().hold(Asked::hold(false)).latency(HOUR)).unwrap();
+    let takes = |engine: &mut Engine, key| {
+        engine.pace.set_busy();
+        assert!(kernel.emit(0, key, &[]));
+        let turn = engine.turn().unwrap();
+        drop(engine.merge.next());
+        turn
+    };
+    assert_eq!(takes(&mut engine, 1), Turn::Ready);
+    // As if that proof had begun at this moment, however slow the machine is.
+    engine.pace.proving(Instant::now() + HOUR);
+    let Turn::Sleep(sleep) = takes(&mut engine, 2) else { panic!("it was proven at once") };
+    assert!(sleep <= APART && engine.merge.held() == 1, "{sleep:?}");
+    engine.pace.proving(Instant::now() - HOUR);
+    assert_eq!(engine.turn().unwrap(), Turn::Ready);
+}
+
+/// A deadline that has ended the stream keeps nobody awake who waits until somebody moves it.
+#[test]
+fn a_deadline_that_is_past_keeps_no_reader_awake() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).latency(HOUR)).unwrap();
+    reader.handle().set_deadline(Some(Instant::now())).unwrap();
+    assert!(reader.next().unwrap().is_none());
+    for _ in 0..2 {
+        assert!(!reader.time_to_next_refresh().is_zero());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    }
+    reader.handle().set_deadline(None).unwrap();
+    assert!(kernel.emit(0, 1, &[]));
+    assert!(reader.next().unwrap().is_some());
 }
 
 /// Half a second to fill the ring is slow. Two refreshes right after each other say nothing.
@@ -638,7 +677,7 @@ fn a_cpu_that_is_not_traced_is_reported_before_anything_else() {
             _ => unreachable!(),
         }
     };
-    rings.set_arrivals(Box::new(arrivals));
+    rings.arrivals = Some(Box::new(arrivals));
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     (1..=6).for_each(|time| assert!(kernel.emit(0, time, b"")));
     assert!(kernel.emit(1, 7, b""));
@@ -751,7 +790,7 @@ fn a_report_comes_after_a_look_for_cpus() {
         }
         Ok(())
     };
-    rings.set_arrivals(Box::new(arrivals));
+    rings.arrivals = Some(Box::new(arrivals));
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
     let reported = |reader: &mut Reader| {

@@ -151,8 +151,9 @@ impl Ring {
     }
 
     /// Maps each BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) of a map, and adopts it from its present consumer
-    /// position on. It comes with its CPU: the map itself, for [`ANY_CPU`], or the ring buffers of a `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of
-    /// CPUs. Empty elements are left out.
+    /// position on. It comes with its CPU: the map itself, for [`ANY_CPU`], or the ring buffers of a
+    /// `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of CPUs. Empty elements
+    /// are left out.
     ///
     /// ```no_run
     /// use perfweave::{Clock, Error, Hold, Key, Layout, Order, Reader, Ring, Rings};
