@@ -81,14 +81,14 @@ impl Full {
         for at in 0..cpu_rings.len() {
             let (cpu_ring, cursor, queue) = (&cpu_rings[at], &under.cursors[at], &under.queues[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let soon = if self.leaves_soon { 0 } else { AHEAD.saturating_mul(cursor.arrives) };
+            let ahead = if self.leaves_soon { 0 } else { AHEAD };
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
             // Three quarters that are free are enough: what comes after one burst would be copied until it fades.
-            let left = size.saturating_sub(soon).max(size / 4);
-            if used <= mark_of(size, queue.longest).min(left) || is_out || stays {
+            let mark = size.saturating_sub(ahead.saturating_mul(cursor.arrives)).max(size / 4);
+            if used <= mark_of(size, queue.longest).min(mark) || is_out || stays {
                 continue;
             }
             if has_too_many {

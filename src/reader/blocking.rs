@@ -1,9 +1,9 @@
 //! The blocking reader: a merge with fences, which sleeps until rings are written to.
 
 use crate::error::{Error, Repeats};
-use crate::order::Order;
 use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
+use crate::order::{LATENCY, Order};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
@@ -297,7 +297,7 @@ impl Reader {
                 Some(times) => Err(Error::wait(errno, times)),
                 None => {
                     // The next refresh finds the cause of a missed wake-up.
-                    std::thread::sleep(time.min(Engine::TICK));
+                    std::thread::sleep(time.min(LATENCY));
                     Ok(())
                 }
             },

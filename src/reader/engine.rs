@@ -11,9 +11,9 @@ mod troubles;
 use crate::account::status::Status;
 use crate::error::{Error, ErrorKind};
 use crate::merge::rules::Rule;
+use crate::order::Order;
 use crate::order::full::KEPT;
 use crate::order::merge::Merge;
-use crate::order::{self, Order};
 use crate::proof::contract::Done;
 use crate::proof::fence::Fence;
 use crate::proof::prover::Prover;
@@ -77,9 +77,6 @@ const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// The default of the longest time that an event lies in its ring unseen. Also how often CPUs are listed at most.
-    pub(crate) const TICK: Duration = order::LATENCY;
-
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let hold = order.hold.clone();
         let complete = rings.are_complete();
