@@ -371,7 +371,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     let error = Reader::new(adopt(&map), Order::new().hold(reserved())).unwrap_err();
     assert_error!(error, InvalidInput, "name its field of the payload");
     let error = Reader::new(adopt(&map), order(reserved()).numbers(Key::Payload(8), None)).unwrap_err();
-    assert_error!(error, InvalidInput, "must name their CPU");
+    assert_error!(error, InvalidInput, "must name the field that has the CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
     assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
