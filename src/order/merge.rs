@@ -242,8 +242,8 @@ impl Merge {
     /// # Errors
     /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries
     /// again. [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long
-    /// it was not. [`ErrorKind::InvalidInput`] if there would be more than 16,384 rings: the CPUs for which there is no
-    /// room stay untraced.
+    /// it was not. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if there would be more than 16,384 rings:
+    /// the CPUs for which there is no room stay untraced.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         arrivals::follow(&mut self.rings, &mut self.stream, RINGS)
     }

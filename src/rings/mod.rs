@@ -231,8 +231,8 @@ impl Rings {
         self.recorded.as_ref().map_or(0, |recorded| recorded.lost)
     }
 
-    /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted
-    /// and simulated rings. For a recording, the events that it names.
+    /// The events that write into the rings, in the order in which [`Record::source`](crate::Record::source) counts
+    /// them. Empty for adopted and simulated rings. For a recording, the events that it names.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
@@ -329,8 +329,8 @@ impl Rings {
         self.cpu_rings.iter().map(|cpu_ring| &cpu_ring.origin.layout)
     }
 
-    /// The ids by which records name their event (`PERF_EVENT_IOC_ID`, [`Record::id`]), each with the event's index in
-    /// [`Rings::sources`]. An event has an id for each CPU. A CPU that comes online adds some.
+    /// The ids by which records name their event (`PERF_EVENT_IOC_ID`, [`Record::id`](crate::Record::id)), each with the
+    /// event's index in [`Rings::sources`]. An event has an id for each CPU. A CPU that comes online adds some.
     pub fn ids(&self) -> impl Iterator<Item = (u64, usize)> {
         self.cpu_rings.iter().flat_map(|cpu_ring| cpu_ring.origin.all())
     }

@@ -16,7 +16,7 @@ fn a_compressed_recording_is_refused() {
     merge.refresh(0);
     writer.write(&merge.next().unwrap().event()).unwrap();
     writer.finish().unwrap();
-    assert_eq!(perfweave_perf_data::open(&path).unwrap().len(), 1);
+    assert_eq!(perfweave_perf_data::open(&path).unwrap().cpus().len(), 1);
 
     let mut bytes = fs::read(&path).unwrap();
     // Where the header says that the records begin. COMPRESSED is 81.

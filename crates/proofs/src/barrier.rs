@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// one call. For those, and for perf rings, choose another fence.
 ///
 /// A program that sleeps or is preempted inside a reservation holds all others up
-/// ([`Status::reserved`](perfweave::Status::reserved)). A flush and a deadline wait for it for a bounded time
+/// ([`Status::uncommitted`](perfweave::Status::uncommitted)). A flush and a deadline wait for it for a bounded time
 /// ([`Order::latency`](perfweave::Order::latency)).
 ///
 /// The variants are how the reader makes sure that it sees each reservation whose key was drawn before a key that it has
