@@ -14,8 +14,8 @@ const WINDOW: u32 = 32;
 /// How much time passes at least, for a reader: the next burst would have to fault in again what is freed before.
 pub(crate) const KEPT: Duration = Duration::from_secs(2);
 
-/// A ring keeps free so many times what a refresh has found lately: so much comes before the next one.
-const AHEAD: u64 = 2;
+/// A ring keeps free so many times what a refresh has found lately: a reader may get its next CPU late.
+const AHEAD: u64 = 8;
 
 /// How full a ring may be, in percent, before held records are copied out of it.
 const MARK: u64 = 75;
@@ -86,8 +86,8 @@ impl Full {
             let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            // Three quarters that are free are enough: what comes after one burst would be copied until it fades.
-            let mark = size.saturating_sub(ahead.saturating_mul(cursor.arrives)).max(size / 4);
+            // What takes next to nothing stays: what comes after one burst would be copied until it fades.
+            let mark = size.saturating_sub(ahead.saturating_mul(cursor.arrives)).max(size / 64);
             if used <= mark_of(size, queue.longest).min(mark) || is_out || stays {
                 continue;
             }

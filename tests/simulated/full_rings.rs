@@ -251,7 +251,7 @@ fn one_long_record_makes_no_copies_of_short_ones() {
         // Three quarters of the ring stay where they are, if they come little by little.
         for n in 0..1500 {
             assert!(kernel.emit(1, time + n, &[0; 8]));
-            if n % 100 == 99 {
+            if n % 20 == 19 {
                 merge.refresh(0);
             }
         }

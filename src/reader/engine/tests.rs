@@ -615,16 +615,16 @@ fn held_up() -> (std::sync::mpsc::Sender<()>, Fence) {
 /// The reader copies held records out of a ring that could be full before it looks again.
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
-    // Records of 32 bytes in a ring of 4096, in so many looks. As much again as two looks find has to fit beside them.
+    // Records of 32 bytes in a ring of 4096, in so many looks. What eight looks find has to fit beside them.
     for (most, looks, each, is_copied) in [
-        (64 << 20, 1, 42, false),
-        (64 << 20, 1, 43, true),
-        (64 << 20, 2, 31, false),
-        (64 << 20, 2, 33, true),
-        (64 << 20, 9, 10, false),
-        (1376, 1, 43, true),
-        (1375, 1, 43, false),
-        (0, 1, 43, false),
+        (64 << 20, 1, 14, false),
+        (64 << 20, 1, 15, true),
+        (64 << 20, 2, 12, false),
+        (64 << 20, 2, 13, true),
+        (64 << 20, 9, 7, false),
+        (480, 1, 15, true),
+        (479, 1, 15, false),
+        (0, 1, 15, false),
     ] {
         let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::FENCE).most_held(most)).unwrap();
