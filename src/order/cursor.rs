@@ -35,9 +35,6 @@ struct Waiting {
 /// line with the head that the kernel writes.
 const TAIL_PART: u64 = 16;
 
-/// What a refresh has found counts until this many times as much has come in smaller pieces.
-const FADES: u64 = 16;
-
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
 
@@ -98,8 +95,8 @@ pub(crate) struct Cursor {
     pub(crate) sighted: u64,
     /// The stored tail at the last refresh.
     looked_tail: u64,
-    /// The most bytes that a refresh has found lately: so many may come before the next one.
-    pub(crate) arrives: u64,
+    /// Bytes that the last refresh found.
+    pub(crate) newly_written: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<CpuNumbers>,
     pub(crate) counts: Counts,
@@ -127,7 +124,7 @@ impl Cursor {
             marked: tail,
             sighted: tail,
             looked_tail: tail,
-            arrives: 0,
+            newly_written: 0,
             numbers,
             counts: Counts::default(),
             yielded: None,
@@ -175,9 +172,7 @@ impl Cursor {
         with.queue.fade();
         let head = ring.refresh();
         // No underflow: a head that moves back is a fault and is not taken.
-        let new = ring.head() - self.cursor;
-        // It fades with what is written, not with refreshes: many in a row find little each.
-        self.arrives = new.max(self.arrives.saturating_sub(new / FADES));
+        self.newly_written = ring.head() - self.cursor;
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.

@@ -14,8 +14,12 @@ const WINDOW: u32 = 32;
 /// How much time passes at least, for a reader: the next burst would have to fault in again what is freed before.
 pub(crate) const KEPT: Duration = Duration::from_secs(2);
 
-/// A ring keeps free so many times what a refresh has found lately: a reader may get its next CPU late.
-const AHEAD: u64 = 8;
+/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records
+/// are copied out of a ring unless its free part can take what is written meanwhile.
+const SOON: Duration = Duration::from_millis(10);
+
+/// Refreshes in quicker succession say little about how fast a ring is written.
+const SHORT: Duration = Duration::from_micros(500);
 
 /// How full a ring may be, in percent, before held records are copied out of it.
 const MARK: u64 = 75;
@@ -36,8 +40,9 @@ pub(crate) struct Full {
     /// that reason.
     pub(crate) most_events: usize,
     pub(crate) has_too_many: bool,
-    /// Whether a proof releases at the next refresh what is held now: then it need not leave its ring before.
-    pub(crate) leaves_soon: bool,
+    /// The time between the last two refreshes. `None` if a proof releases at the next refresh what is held now: then it
+    /// need not leave its ring before.
+    pub(crate) since_refresh: Option<Duration>,
     /// Whether a ring was more than half full at a refresh since the last proof began, before held records were copied
     /// out of it.
     pub(crate) was_crowded: bool,
@@ -59,7 +64,7 @@ impl Full {
             keeps_adopted,
             most_events: MOST_EVENTS.max(bytes / LEAST_RECORD),
             has_too_many: false,
-            leaves_soon: false,
+            since_refresh: None,
             was_crowded: false,
             refreshed: 0,
             freed: Instant::now(),
@@ -81,14 +86,12 @@ impl Full {
         for at in 0..cpu_rings.len() {
             let (cpu_ring, cursor, queue) = (&cpu_rings[at], &under.cursors[at], &under.queues[at]);
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
-            let ahead = if self.leaves_soon { 0 } else { AHEAD };
+            let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written, time));
             // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            // What takes next to nothing stays: what comes after one burst would be copied until it fades.
-            let mark = size.saturating_sub(ahead.saturating_mul(cursor.arrives)).max(size / 64);
-            if used <= mark_of(size, queue.longest).min(mark) || is_out || stays {
+            if used <= mark_of(size, queue.longest).min(size.saturating_sub(soon)) || is_out || stays {
                 continue;
             }
             if has_too_many {
@@ -146,4 +149,10 @@ fn memory(cpu_rings: &[CpuRing]) -> usize {
 fn mark_of(size: u64, longest: u64) -> u64 {
     let room = |records: u64| (size - 1).saturating_sub(records * longest);
     (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
+}
+
+/// The bytes that are written in `time`, if `bytes` were written in `other`.
+fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
+    // SHORT also keeps the divisor above 0.
+    bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
 }

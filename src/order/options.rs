@@ -110,8 +110,8 @@ impl Order {
     /// 64 MiB unless set. With 0 nothing is copied.
     ///
     /// Holding a record must not cost another one. So held records are copied out of a ring once it is three quarters
-    /// full (less, if two of its longest records do not fit into the rest), or if the rest cannot take eight times what a
-    /// refresh has found lately: so much may come until the reader has a CPU again. At the bound they stay in their
+    /// full (less, if two of its longest records do not fit into the rest), or if the kernel would fill the rest within
+    /// ten milliseconds: the time until a reader that is woken has a CPU. At the bound they stay in their
     /// rings. The kernel drops what does not fit (discard mode in LTTng), and counts it:
     /// [`Item::Lost`](crate::Item::Lost). No event leaves before the hold rule allows it.
     ///

@@ -449,7 +449,7 @@ impl Engine {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
         let leaves_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
-        self.merge.full.leaves_soon = leaves_soon;
+        self.merge.full.since_refresh = (!leaves_soon).then(|| self.pace.since_refresh(Instant::now()));
         // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be
         // read.
         let needs_clock = matches!(self.merge.rule(), Rule::Time(_));

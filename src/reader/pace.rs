@@ -130,6 +130,11 @@ impl Pace {
         tick.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
+    /// How long ago the last refresh was.
+    pub(crate) fn since_refresh(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.refreshed)
+    }
+
     /// How long a reader that has taken many events gathers the next ones: the rest of the tick.
     pub(crate) fn gathering_left(&self, now: Instant) -> Duration {
         self.tick.min(self.gathering).saturating_sub(now.saturating_duration_since(self.refreshed))
@@ -490,6 +495,7 @@ mod tests {
         }
         pace.proving(now);
         assert_eq!(pace.cpu_visits(), 0);
+        assert_eq!(pace.since_refresh(now + TICK), TICK);
     }
 
     #[test]

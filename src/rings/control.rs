@@ -143,7 +143,7 @@ impl Handle {
 const CLOSED: u64 = 1;
 /// A proof says that it has ended, and was not asked yet.
 const PROOF: u64 = 2;
-/// The stream has ended: the reader lends no event, whatever it holds.
+/// The stream has ended: the reader yields nothing more, even if it holds events.
 const ENDED: u64 = 4;
 /// Flushes are counted from here on.
 const FLUSH: u64 = 8;

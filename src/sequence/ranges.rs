@@ -59,12 +59,6 @@ impl Ranges {
         }
         true
     }
-
-    /// How many ranges there are.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn len(&self) -> usize {
-        self.ranges.len()
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -72,6 +66,13 @@ mod tests {
     use super::Ranges;
     use quickcheck::quickcheck;
     use std::collections::BTreeSet;
+
+    impl Ranges {
+        /// How many ranges there are.
+        pub(in crate::sequence) fn len(&self) -> usize {
+            self.ranges.len()
+        }
+    }
 
     #[test]
     fn as_many_gaps_are_remembered_as_may_be_and_the_smallest_are_forgotten() {

@@ -72,12 +72,6 @@ impl Thread {
         Self { number: nix::unistd::gettid().as_raw().cast_unsigned(), ended: AtomicU64::new(0) }
     }
 
-    /// A thread with any number.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn numbered(number: u32) -> Self {
-        Self { number, ended: AtomicU64::new(0) }
-    }
-
     pub(crate) fn end(&self) {
         // Where the clock cannot be read, it has ended before any record.
         let now = clock::now(ClockId::CLOCK_MONOTONIC).unwrap_or(0);
@@ -95,6 +89,13 @@ mod tests {
     use super::Thread;
     use std::cell::RefCell;
     use std::sync::{Arc, mpsc};
+
+    impl Thread {
+        /// A thread with any number.
+        pub(crate) fn numbered(number: u32) -> Self {
+            Self { number, ..Self::asked() }
+        }
+    }
 
     #[test]
     fn a_thread_is_known_by_its_number_until_it_ends() {

@@ -1049,8 +1049,8 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
 /// it is proven, all that were written come in order, and those that were not are counted.
 #[test]
 fn at_the_bound_of_copies_rings_fill_and_the_kernel_drops() {
-    // 1600 bytes are copied at a time.
-    for (most, least) in [(0, 0), (1, 0), (1599, 0), (1600, 1600), (3199, 1600), (3200, 3200), (40_000, 40_000)] {
+    // More than three quarters of a ring are copied at a time: 3200 bytes.
+    for (most, least) in [(0, 0), (1, 0), (3199, 0), (3200, 3200), (6399, 3200), (6400, 6400), (40_000, 38_400)] {
         let (kernel, mut merge) = held_up(most);
         let mut largest = 0;
         let dropped = overrun(&kernel, &mut merge, 3000, |merge| {

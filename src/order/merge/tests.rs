@@ -180,3 +180,21 @@ fn what_a_burst_took_is_given_back_within_64_refreshes() {
     }
     assert_eq!(memory(&merge), empty);
 }
+
+/// The memory of copies stays for the time that a reader keeps it, however often it refreshes: the next burst finds it.
+#[test]
+fn copies_keep_their_memory_for_a_time() {
+    for (kept, stays) in [(Duration::from_secs(3600), true), (Duration::ZERO, false)] {
+        let kernel = sim::Kernel::with(&[0], 1 << 12, Layout::new(4 | 1024, true, 0));
+        let mut merge = Merge::new(kernel.rings(), Order::new()).unwrap();
+        merge.full.kept = kept;
+        held_up(&kernel, &mut merge, 3);
+        let memory = merge.status().memory;
+        assert!(merge.begin_fence() && memory > 0);
+        merge.end_fence();
+        merge.refresh(0);
+        assert!(merge.batch().count() > 0);
+        (0..100).for_each(|_| assert_eq!(merge.refresh(0), 0));
+        assert_eq!(merge.status().memory, if stays { memory } else { 0 });
+    }
+}

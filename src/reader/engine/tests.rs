@@ -402,8 +402,8 @@ fn what_leaves_at_once_is_not_copied() {
         let kernel = sim::Kernel::with(&[0], 1 << 16, crate::record::Layout::new(4 | 1024, true, 0));
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Asked::hold(inside))).unwrap();
         for turns in 0..2 {
-            // More than a quarter of the ring each time: what comes before the third look might not fit.
-            (0..300).for_each(|n| assert!(kernel.emit(0, 300 * turns + n, &[0; 40])));
+            // A quarter of the ring within no time: the rest would be full soon.
+            (0..256).for_each(|n| assert!(kernel.emit(0, 256 * turns + n, &[0; 40])));
             while reader.engine.turn().unwrap() == Turn::Ready {
                 drop(reader.engine.merge.next());
             }
@@ -612,39 +612,35 @@ fn held_up() -> (std::sync::mpsc::Sender<()>, Fence) {
     (end, fence)
 }
 
-/// The reader copies held records out of a ring that could be full before it looks again.
+/// The reader copies held records out of a ring that could be full before a woken reader runs.
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
-    // Records of 32 bytes in a ring of 4096, in so many looks. What eight looks find has to fit beside them.
-    for (most, looks, each, is_copied) in [
-        (64 << 20, 1, 14, false),
-        (64 << 20, 1, 15, true),
-        (64 << 20, 2, 12, false),
-        (64 << 20, 2, 13, true),
-        (64 << 20, 9, 7, false),
-        (480, 1, 15, true),
-        (479, 1, 15, false),
-        (0, 1, 15, false),
+    for (most, pause, is_copied) in [
+        (64 << 20, Duration::from_millis(3), true),
+        (1024, Duration::from_millis(3), true),
+        (64 << 20, Duration::from_millis(4), false),
+        (1023, Duration::from_millis(3), false),
+        (0, Duration::from_millis(3), false),
     ] {
         let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::FENCE).most_held(most)).unwrap();
-        for look in 0..looks {
-            (0..each).for_each(|time| assert!(kernel.emit(0, look * each + time, &[0; 8])));
-            merge.refresh(0);
-        }
-        let all = looks * each * 32;
-        assert_eq!(merge.status().total().copied, if is_copied { all } else { 0 }, "{most}, {looks} of {each}");
+        // A quarter of the ring: the other three quarters take three times as long, and the limit is ten milliseconds.
+        (0..32).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+        merge.full.since_refresh = Some(pause);
+        merge.refresh(0);
+        assert_eq!(merge.status().total().copied, if is_copied { 1024 } else { 0 }, "{most}, {pause:?}");
         assert!(!merge.is_ready());
     }
     // Records that do not fit into the bound stay in their ring.
     let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::FENCE).most_held(64 << 10)).unwrap();
+    merge.full.since_refresh = Some(Duration::from_micros(500));
     for look in 0..12 {
         (0..50).for_each(|n| assert!(kernel.emit(0, 100 * look + n, &[0; 1000])));
         merge.refresh(0);
         assert!(!merge.is_ready());
     }
-    assert_eq!((merge.status().total().copied, merge.held()), (0, 600));
+    assert_eq!((merge.status().total().copied, merge.held()), (50 << 10, 600));
     // A ring that was more than half full justifies a fence, although it is empty now.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let (end, fence) = held_up();
