@@ -128,7 +128,7 @@ fn functions_have_the_names_that_perf_finds_and_never_those_of_another_build() {
         let said = has_names(&file);
         assert!(!said.contains("not known to be as recorded"), "{said}");
         // perfweave's mappings have no build ids, so it says what it took instead.
-        assert!(by_perf || said.contains("unchanged at the same inode"), "{said}");
+        assert!(by_perf || said.contains("unchanged file at the same inode"), "{said}");
         // The same inode with another content.
         fs::copy(&program, &kept).unwrap();
         fs::copy(&other, &program).unwrap();
