@@ -422,6 +422,11 @@ struct pw_account {
    Nanoseconds in which the CPU was online and not traced.
    */
   uint64_t untraced_ns;
+  /*
+   Bytes at which its rings would have held all that waited for a proof, so that nothing had to be copied out of
+   them. 0 if nothing had to wait.
+   */
+  uint64_t needed;
 };
 
 #ifdef __cplusplus

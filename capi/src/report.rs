@@ -62,6 +62,9 @@ pub struct pw_account {
     pub unexplained: u64,
     /// Nanoseconds in which the CPU was online and not traced.
     pub untraced_ns: u64,
+    /// Bytes at which its rings would have held all that waited for a proof, so that nothing had to be copied out of
+    /// them. 0 if nothing had to wait.
+    pub needed: u64,
 }
 
 /// Copies the statistics. stats_size: sizeof(struct pw_stats). Returns 0 or a negative number as pw_buffer__poll. Does
@@ -103,6 +106,7 @@ fn account(of: &pw::Account) -> pw_account {
         missing: of.missing,
         unexplained: of.unexplained,
         untraced_ns: u64::try_from(of.untraced.as_nanos()).unwrap_or(u64::MAX),
+        needed: of.needed,
     }
 }
 

@@ -4,6 +4,7 @@ use crate::child::Child;
 use crate::failure::Failure;
 use crate::out::say;
 use crate::rcu::Rcu;
+use crate::sizing;
 use clap::Args;
 use perfweave::{Hold, Order, RingOptions};
 use perfweave_events::WithoutSelf;
@@ -78,8 +79,8 @@ pub struct Common {
     /// for BPF ring buffers whose programs draw the key inside the reservation; none, at once and unproven
     #[arg(long, value_name = "RULE", default_value = "fence", value_parser = hold)]
     pub hold: Hold,
-    /// Memory of each CPU's ring, such as 512K or 4M
-    #[arg(short, long, value_name = "SIZE", default_value = "4M", value_parser = bytes)]
+    /// Memory of each CPU's ring, such as 512K: what it holds on this machine, `perfweave check` says
+    #[arg(short, long, value_name = "SIZE", default_value = sizing::DEFAULT, value_parser = bytes)]
     pub buffer: u64,
     /// Print one JSON object a line
     #[arg(short, long)]

@@ -1,9 +1,11 @@
 //! What this machine and this user can do: each line tried, not guessed, and what would mend it.
 
+use crate::args::size;
 use crate::descriptors;
 use crate::failure::{Outcome, in_parts};
 use crate::out::Out;
 use crate::rcu::Rcu;
+use crate::sizing;
 use nix::sys::resource::{Resource, getrlimit};
 use perfweave::{Error, Fence, GracePeriods, Hold, Order, Reader, Rings};
 use perfweave_events::EventOptions;
@@ -13,7 +15,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Says what this machine and this user can do, and what would mend the rest
 ///
@@ -245,13 +247,15 @@ fn tries() -> Vec<(bool, Line)> {
             ),
         ),
     ];
-    let fences = [
-        ("fence", Fence::Auto, true),
-        ("fence, membarrier", Fence::Membarrier, false),
-        ("fence, array of maps", Fence::Map, false),
-        ("fence, expedited", expedited(std::time::Duration::from_millis(1)), false),
+    let (fence, longest) = fence_line("fence", &Fence::Auto);
+    lines.push((true, fence));
+    lines.extend(longest.map(|longest| (false, buffers(longest))));
+    let others = [
+        ("fence, membarrier", Fence::Membarrier),
+        ("fence, array of maps", Fence::Map),
+        ("fence, expedited", expedited(Duration::from_millis(1))),
     ];
-    lines.extend(fences.map(|(name, fence, is_needed)| (is_needed, fence_line(name, &fence))));
+    lines.extend(others.map(|(name, fence)| (false, fence_line(name, &fence).0)));
     let reader = machine().and_then(|rings| Reader::new(rings, Order::new().hold(Hold::FENCE)));
     lines.push(foreign_programs());
     lines.push((
@@ -289,26 +293,44 @@ fn foreign_programs() -> (bool, Line) {
     (true, Line { name: NAME, is_well: Some(false), says, cure })
 }
 
-/// How long a fence's grace periods are now, and what would make them shorter.
-fn fence_line(name: &'static str, fence: &Fence) -> Line {
-    let mut advice = None;
-    let mut line = Line::of(name, fence.open(), |periods| {
+/// How long a fence's grace periods are now, and what would make them shorter. And the longest of them.
+fn fence_line(name: &'static str, fence: &Fence) -> (Line, Option<Duration>) {
+    let (mut advice, mut longest) = (None, None);
+    let mut line = Line::of(name, fence.open(), |mut periods| {
         advice = Rcu::read().ok().and_then(|rcu| rcu.advice(periods.name())).map(str::to_owned);
-        measured(periods)
+        let measured = measured(&mut periods);
+        longest = measured.as_ref().ok().map(|times| times[4]);
+        let says = measured.map_or_else(|error| error.to_string(), |times| in_words(&times));
+        format!("{}: {says}", periods.name())
     });
     line.cure = line.cure.or(advice);
-    line
+    (line, longest)
 }
 
-fn measured(mut periods: GracePeriods) -> String {
-    let mut times = Vec::new();
-    for _ in 0..5 {
+/// Five grace periods, the shortest first.
+fn measured(periods: &mut GracePeriods) -> io::Result<[Duration; 5]> {
+    let mut times = [Duration::ZERO; 5];
+    for time in &mut times {
         let begin = Instant::now();
-        if let Err(error) = periods.wait() {
-            return format!("{}: {error}", periods.name());
-        }
-        times.push(begin.elapsed().as_secs_f64() * 1e3);
+        periods.wait()?;
+        *time = begin.elapsed();
     }
-    times.sort_unstable_by(f64::total_cmp);
-    format!("{}: a grace period takes {:.2} ms now (median of 5, at most {:.2})", periods.name(), times[2], times[4])
+    times.sort_unstable();
+    Ok(times)
+}
+
+fn in_words(times: &[Duration; 5]) -> String {
+    let [middle, most] = [times[2], times[4]].map(|time| time.as_secs_f64() * 1e3);
+    format!("a grace period takes {middle:.2} ms now (median of 5, at most {most:.2})")
+}
+
+/// Which rings hold what such grace periods take, so that nothing has to be copied out of them.
+fn buffers(proof: Duration) -> Line {
+    let [few, some, many] = [1e4, 1e5, 1e6].map(|rate| size(sizing::size(rate, proof)));
+    let says = format!(
+        "--buffer {few} holds 10,000 events a second of a CPU until they are proven, {some} 100,000, {many} a million \
+         (64 bytes each); the default is {}",
+        sizing::DEFAULT
+    );
+    Line::fact("rings", says)
 }

@@ -54,9 +54,9 @@ impl Cure {
         }
     }
 
-    /// How large the rings must be for this load, if they have `size` bytes. `lost` has how many records each CPU has
+    /// How large the rings must be for this load, if they have `size` bytes, of which proofs take `needed`. `lost` has how many records each CPU has
     /// lost in all: the last losses are in that count alone. `None` if nothing was lost.
-    pub fn advice(&self, size: u64, lost: impl Iterator<Item = (u32, u64)>) -> Option<Advice> {
+    pub fn advice(&self, size: u64, needed: u64, lost: impl Iterator<Item = (u32, u64)>) -> Option<Advice> {
         let none = Losses::default();
         let largest = |(cpu, lost): (u32, u64)| {
             let losses = self.losses.get(&cpu).unwrap_or(&none);
@@ -66,6 +66,7 @@ impl Cure {
         let each = self.bytes.checked_div(self.records).unwrap_or(0).max(SHORTEST);
         // Records differ in length: an eighth more.
         let bytes = size.saturating_add(records.saturating_mul(each).saturating_add(records.saturating_mul(each) / 8));
+        let bytes = bytes.max(needed);
         Some(if bytes > MOST { Advice::TraceLess } else { Advice::Bytes(bytes.next_power_of_two()) })
     }
 }
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn a_ring_needs_room_for_the_largest_loss_of_a_cpu() {
         let mut cure = Cure { records: 10, bytes: 1000, ..Cure::default() };
-        assert_eq!(cure.advice(4096, [(0, 0), (1, 0)].into_iter()), None);
+        assert_eq!(cure.advice(4096, 0, [(0, 0), (1, 0)].into_iter()), None);
         // Of these, two follow each other, and the third comes later.
         let of_cpu = |cure: &mut Cure, cpu, losses: &[(u64, u64, u64)]| {
             let of = cure.losses.entry(cpu).or_default();
@@ -119,12 +120,14 @@ mod tests {
         of_cpu(&mut cure, 0, &[(100, 10, 20), (200, 30, 40), (50, APART + 41, APART + 50)]);
         of_cpu(&mut cure, 1, &[(10, 10, 20)]);
         // 300 records of 100 bytes, and an eighth more.
-        assert_eq!(cure.advice(4096, [(0, 350), (1, 10)].into_iter()), Some(Advice::Bytes(65536)));
+        assert_eq!(cure.advice(4096, 0, [(0, 350), (1, 10)].into_iter()), Some(Advice::Bytes(65536)));
         // What nothing tells yet belongs to the newest loss: 1010 records.
-        assert_eq!(cure.advice(4096, [(0, 350), (1, 1010)].into_iter()), Some(Advice::Bytes(131_072)));
+        assert_eq!(cure.advice(4096, 0, [(0, 350), (1, 1010)].into_iter()), Some(Advice::Bytes(131_072)));
         // A loss that no event told.
-        assert_eq!(Cure::default().advice(4096, [(0, 64)].into_iter()), Some(Advice::Bytes(16384)));
-        assert_eq!(cure.advice(4096, [(0, u64::MAX)].into_iter()), Some(Advice::TraceLess));
+        assert_eq!(Cure::default().advice(4096, 0, [(0, 64)].into_iter()), Some(Advice::Bytes(16384)));
+        assert_eq!(cure.advice(4096, 0, [(0, u64::MAX)].into_iter()), Some(Advice::TraceLess));
+        // What proofs take is more than what was lost.
+        assert_eq!(cure.advice(4096, 1 << 20, [(1, 10)].into_iter()), Some(Advice::Bytes(1 << 20)));
         // It says that it is a guess, and why there may be no size.
         let text = |advice: Advice| (advice.bytes(), advice.text("--buffer", |bytes| bytes.to_string()));
         assert_eq!(

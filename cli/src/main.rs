@@ -30,6 +30,7 @@ mod record;
 mod scheduler;
 mod selftest;
 mod session;
+mod sizing;
 mod stamp;
 mod times;
 mod trace;

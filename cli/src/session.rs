@@ -246,8 +246,9 @@ impl Session {
     /// program chooses.
     fn advice(&self, ledger: &Status) -> Option<Advice> {
         let size = ledger.accounts.iter().map(|account| account.size).max()?;
+        let needed = ledger.accounts.iter().map(|account| account.needed).max()?;
         let lost = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
-        self.cure.advice(size, lost).filter(|_| !self.reader.rings().sources().is_empty())
+        self.cure.advice(size, needed, lost).filter(|_| !self.reader.rings().sources().is_empty())
     }
 
     /// One line on loss and order, on standard error. In JSON it is the last object instead.

@@ -12,10 +12,14 @@ pub struct Account {
     pub cpu: Option<u32>,
     /// Bytes of the data areas of its rings together.
     pub size: u64,
-    /// The most bytes of `size` that the kernel could not reuse at any refresh, because they were unread or not yet
-    /// given back. A ring needs to be this large. Of several rings, the sum: they need not all have been so full at
+    /// The most bytes at any refresh that were unread, held or not yet given back: in its rings, and copied out of them
+    /// ([`Order::most_held`](crate::Order::most_held)). Of several rings, the sum: they need not all have been so full at
     /// once.
     pub most_used: u64,
+    /// The size at which its rings would have held all of that, so that nothing had to be copied out of them: a power of
+    /// two, or the sum of several rings'. Zero if nothing had to wait for a proof. It holds for the rates and proofs so
+    /// far. If records were lost, more may be needed.
+    pub needed: u64,
     /// Records yielded.
     pub yielded: u64,
     /// Records before the heads of the last refresh that are not yielded yet.
@@ -98,6 +102,7 @@ impl Default for Account {
             cpu: None,
             size: 0,
             most_used: 0,
+            needed: 0,
             yielded: 0,
             held: 0,
             lost: 0,
@@ -122,6 +127,7 @@ impl AddAssign<&Self> for Account {
         for (sum, more) in [
             (&mut self.size, other.size),
             (&mut self.most_used, other.most_used),
+            (&mut self.needed, other.needed),
             (&mut self.yielded, other.yielded),
             (&mut self.held, other.held),
             (&mut self.lost, other.lost),

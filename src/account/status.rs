@@ -126,11 +126,13 @@ mod tests {
         let (yielded, held, lost, unreported) = (100 * each, 3 * each, 4 * each, 5 * each);
         let (damaged, missing, unexplained) = (6 * each, 7 * each, 8 * each);
         let (size, most_used, anomalies, late) = (10 * each, 11 * each, 12 * each, 13 * each);
+        let needed = 14 * each;
         let (repaired, copied, untraced) = (15 * each, 16 * each, Duration::from_secs(each));
         Account {
             cpu: Some(cpu),
             size,
             most_used,
+            needed,
             yielded,
             held,
             lost,

@@ -65,6 +65,7 @@ impl Accounts<'_> {
             cpu: Some(cpu_ring.origin.cpu),
             size: cpu_ring.ring.size(),
             most_used: counts.most_used,
+            needed: counts.needed,
             yielded,
             held: (counts.indexed - yielded - counts.dropped).saturating_add(unindexed),
             lost,

@@ -63,8 +63,10 @@ pub(crate) struct Counts {
     pub(crate) corrupt: u64,
     /// Records that were out of order and were put in order.
     pub(crate) repaired: u64,
-    /// The most bytes that were not given back at a refresh.
+    /// The most bytes that were not given back at a refresh, and those that were copied.
     pub(crate) most_used: u64,
+    /// The least size of the ring at which none would have been copied so far.
+    pub(crate) needed: u64,
 }
 
 /// One ring's cursor.
@@ -155,7 +157,7 @@ impl Cursor {
 
     /// Loads the head and indexes new records.
     fn look(&mut self, cpu_ring: &mut CpuRing, with: &mut Indexing<'_>) {
-        let CpuRing { ring, origin, losses, .. } = cpu_ring;
+        let CpuRing { ring, origin, losses, copies, .. } = cpu_ring;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
@@ -173,7 +175,7 @@ impl Cursor {
         let head = ring.refresh();
         // No underflow: a head that moves back is a fault and is not taken.
         self.newly_written = ring.head() - self.cursor;
-        self.counts.most_used = self.counts.most_used.max(ring.used());
+        self.counts.most_used = self.counts.most_used.max(ring.used() + copies.len());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         // A ring shorter than the longest record would otherwise be suspect even while it is empty.
         self.losses.suspect |=

@@ -88,22 +88,28 @@ impl Full {
             let (used, size) = (cpu_ring.ring.used(), cpu_ring.ring.size());
             let soon = self.since_refresh.map_or(0, |time| written_within(SOON, cursor.newly_written, time));
             // Events that may leave are not held: the consumer makes space by taking them.
-            let is_out = flows || queue.back().is_none_or(|back| under.frontier.admits(back));
+            if flows || queue.back().is_none_or(|back| under.frontier.admits(back)) {
+                continue;
+            }
+            let needed = size_for(used + cpu_ring.copies.len(), soon, queue.longest);
+            let end = cursor.cursor;
+            // Of one ring at most 4 GiB: what lies in it takes half of that at most.
+            let spans = cursor.spans(queue, size);
+            let is_full = used > mark_of(size, soon, queue.longest);
+            let counts = &mut under.cursors[at].counts;
+            counts.needed = counts.needed.max(needed);
             // A copy out of a ring that outlives the reader would be lost with it.
             let stays = self.keeps_adopted && cpu_ring.origin.is_adopted;
-            if used <= mark_of(size, queue.longest).min(size.saturating_sub(soon)) || is_out || stays {
+            if !is_full || stays {
                 continue;
             }
             if has_too_many {
                 self.has_too_many = self.most_held > 0;
                 continue;
             }
-            // Of one ring at most 4 GiB: what lies in it takes half of that at most.
-            if !cursor.spans(queue, size) {
+            if !spans {
                 continue;
             }
-            let end = cursor.cursor;
-            let counts = &mut under.cursors[at].counts;
             let mut copied = self.copy(&mut cpu_rings[at], end, &mut memory);
             if copied.is_none() && !std::mem::replace(&mut is_cleared, true) {
                 // What rings keep for their next burst serves this one.
@@ -144,11 +150,22 @@ fn memory(cpu_rings: &[CpuRing]) -> usize {
     cpu_rings.iter().map(|cpu_ring| cpu_ring.copies.memory()).sum()
 }
 
-/// The bytes that a ring may have in use before held records are copied out of it. The rest takes two more of the ring's
-/// longest records, or half of what one record leaves. The kernel never writes one byte of a ring.
-fn mark_of(size: u64, longest: u64) -> u64 {
+/// The bytes that a ring may have in use before held records are copied out of it. The rest takes what is written `soon`,
+/// and two more of the ring's longest records, or half of what one record leaves. The kernel never writes one byte of a
+/// ring.
+fn mark_of(size: u64, soon: u64, longest: u64) -> u64 {
     let room = |records: u64| (size - 1).saturating_sub(records * longest);
-    (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2))
+    (size / 100 * MARK + size % 100 * MARK / 100).min(room(2).max(room(1) / 2)).min(size.saturating_sub(soon))
+}
+
+/// The least size of a ring in which so many bytes may be in use.
+fn size_for(used: u64, soon: u64, longest: u64) -> u64 {
+    let mut size = used.max(soon).max(1).next_power_of_two();
+    // The mark of a ring of four times this is more than `used`, unless records are long.
+    while mark_of(size, soon, longest) < used && size < 1 << 62 {
+        size *= 2;
+    }
+    size
 }
 
 /// The bytes that are written in `time`, if `bytes` were written in `other`.

@@ -23,6 +23,11 @@ impl Copies {
         self.bytes.capacity()
     }
 
+    /// Bytes that are copied now.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Where the first copied byte lay.
     pub(crate) fn begin(&self) -> Option<u64> {
         (!self.bytes.is_empty()).then_some(self.begin)
@@ -118,11 +123,6 @@ mod tests {
         ring.refresh().unwrap();
     }
 
-    /// How many bytes are copied now.
-    fn len(copies: &Copies) -> usize {
-        copies.bytes.len()
-    }
-
     /// More than these rings have.
     const MOST: usize = 1 << 20;
 
@@ -134,21 +134,21 @@ mod tests {
     fn what_is_copied_is_read_from_there_until_it_is_forgotten() {
         let (mut kernel, mut ring) = simulated();
         let mut copies = Copies::default();
-        assert_eq!((len(&copies), copies.begin(), copies.memory()), (0, None, 0));
+        assert_eq!((copies.len(), copies.begin(), copies.memory()), (0, None, 0));
         write(&mut kernel, &mut ring, 100);
         let mut take = |until| copies.take(&mut ring, until, MOST);
         assert_eq!((take(60), take(60), take(100)), (Some(60), Some(0), Some(40)));
-        assert_eq!((len(&copies), copies.begin(), ring.tail(), kernel.tail()), (100, Some(0), 100, 100));
+        assert_eq!((copies.len(), copies.begin(), ring.tail(), kernel.tail()), (100, Some(0), 100, 100));
         for (position, len) in [(0, 60), (60, 40), (59, 1), (60, 1), (99, 1), (8, 16), (50, 20)] {
             let expected: Vec<u8> = (position..position + len).map(|at| at as u8).collect();
             assert_eq!(copies.get(position, len), expected[..]);
         }
         copies.forget_before(59);
-        assert_eq!((len(&copies), copies.begin()), (41, Some(59)));
+        assert_eq!((copies.len(), copies.begin()), (41, Some(59)));
         copies.forget_before(10);
-        assert_eq!((len(&copies), copies.begin()), (41, Some(59)), "what is forgotten already");
+        assert_eq!((copies.len(), copies.begin()), (41, Some(59)), "what is forgotten already");
         copies.forget_before(101);
-        assert_eq!((len(&copies), copies.begin()), (0, None));
+        assert_eq!((copies.len(), copies.begin()), (0, None));
     }
 
     /// What crosses the end of the ring, and what crosses the end of the copies' memory.
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((copies.take(&mut ring, 256, MOST), copies.memory()), (Some(256), 256));
         assert_eq!((copies.take(&mut ring, 264, MOST), copies.memory()), (Some(8), 512), "twice as much");
         assert_eq!((copies.take(&mut ring, 800, 900), copies.memory()), (Some(536), 800), "or no more than it takes");
-        assert_eq!((copies.take(&mut ring, 1024, 900), len(&copies)), (None, 800));
+        assert_eq!((copies.take(&mut ring, 1024, 900), copies.len()), (None, 800));
         copies.forget_before(800);
         assert_eq!((copies.take(&mut ring, 1024, 0), copies.memory()), (Some(224), 800), "it has this memory");
         copies.shrink();

@@ -216,7 +216,12 @@ fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
     assert_eq!((refused, seen.assumed, seen.late), (0, 0, 0));
     let status = reader.status();
     assert!(status.total().copied > 0, "{status:?}");
-    assert!(status.accounts.iter().all(|account| account.copied > 0));
+    for account in &status.accounts {
+        assert!(
+            account.copied > 0 && account.most_used > account.size && account.needed > account.most_used,
+            "{account:?}"
+        );
+    }
 }
 
 /// Records that enter no ring are reported after a few refreshes, once, with the exact count, also while writing goes

@@ -359,6 +359,7 @@ impl<'a> Run<'a> {
             assert_eq!(account.unreported, account.lost - told, "each loss is reported once");
             assert!(account.written() <= (own(Fate::Written) + own(Fate::Dropped)) as u64);
             assert!(account.exact && account.damaged == 0);
+            assert!(account.copied == 0 || account.needed > account.size, "{account:?}");
         }
         assert!(ledger.most_memory <= self.schedule.most_held, "{} bytes", ledger.most_memory);
         let total = ledger.total();

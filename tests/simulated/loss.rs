@@ -986,6 +986,31 @@ fn let_go(kernel: &sim::Kernel, merge: &mut Merge) {
     fence(merge);
 }
 
+/// Rings of the size that an account says hold the same load in place, and those of half of it do not.
+#[test]
+fn the_account_says_which_rings_would_have_held_it() {
+    // With copies, and with losses: then what is in the ring is all that is known.
+    for (most, events, size, needed) in
+        [(1 << 20, 4800, 4096, 1 << 18), (0, 1000, 4096, 8192), (1 << 20, 60, 4096, 4096)]
+    {
+        let kernel = small(&[0, 1], size);
+        let mut held_up = merge(&kernel, Order::new().most_held(most));
+        kernel.begin(1, 999);
+        overrun(&kernel, &mut held_up, events, |_| {});
+        let [account, other] = held_up.status().accounts[..] else { panic!("two rings") };
+        assert_eq!((account.needed, other.needed), (needed, 0), "{account}");
+        assert_eq!(account.most_used, account.held * 40, "in the ring and copied");
+    }
+    for (size, is_copied) in [(1 << 18, false), (1 << 17, true)] {
+        let kernel = small(&[0, 1], size);
+        let mut merge = merge(&kernel, Order::new());
+        kernel.begin(1, 999);
+        assert_eq!(overrun(&kernel, &mut merge, 4800, |_| {}), 0);
+        let account = merge.status().accounts[0];
+        assert_eq!((account.copied > 0, account.needed), (is_copied, 1 << 18), "{account:?}");
+    }
+}
+
 #[test]
 fn a_full_ring_that_is_held_strictly_in_place_loses() {
     let (kernel, mut merge) = held_up(0);

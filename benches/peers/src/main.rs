@@ -36,11 +36,12 @@ perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,N
   --tries     measure up to so often until others use less than 5 % of the machine, and take the quietest [1]
   --only      readers with one of these in their name, separated by commas, and what they are compared with
   --without   readers with one of these in their name are left out
-  --loads     loads of these names: flood, paced, small (a flood with rings of 64 pages), hogs (the same beside busy loops) [all]
+  --loads     loads of these names: flood, paced, small (a flood with rings of 64 pages), large (8192 pages), hogs (the same beside busy loops) [all]
   --curve     instead: each rule with each latency, at 2000 and 100000 events a second and in a flood, beside libbpf with the same
   --test      everything once, and shortly";
 
-/// Pages of each ring: what a flood writes in a few grace periods, and what it writes in two milliseconds.
+/// Pages of each ring: what a flood writes in ten grace periods, in two, and in two milliseconds.
+const MANY_PAGES: usize = 8192;
 const PAGES: usize = 2048;
 const FEW_PAGES: usize = 64;
 
@@ -83,6 +84,7 @@ fn main() -> Result<()> {
         Setting { name: "flood", load: Load::Flood, pages: PAGES, hogs: false, latency: None },
         Setting { name: "paced", load: Load::Paced(rate), pages: PAGES, hogs: false, latency: None },
         Setting { name: "small", load: Load::Flood, pages: FEW_PAGES, hogs: false, latency: None },
+        Setting { name: "large", load: Load::Flood, pages: MANY_PAGES, hogs: false, latency: None },
         Setting { name: "hogs", load: Load::Flood, pages: FEW_PAGES, hogs: true, latency: None },
     ];
     let mut tables = settings.map(|setting| Table::new(setting, only.as_deref(), without.as_deref()));

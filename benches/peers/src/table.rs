@@ -79,7 +79,7 @@ fn p99(outcome: &Outcome) -> f64 {
 }
 
 /// The targets of the measured readers, next to the results.
-pub fn targets([flood, paced, small, hogs]: &[Table; 4], grace_period: Duration) {
+pub fn targets([flood, paced, small, _, hogs]: &[Table; 5], grace_period: Duration) {
     println!("\n| what | meant to be | flood | paced |\n| --- | --- | --- | --- |");
     for (what, bound, name, by, column) in [
         ("CPU: ordered `next()` ÷ libbpf tuned, unordered", "≤ 2", DEFAULT, REFERENCE, cost as fn(&Outcome) -> f64),
@@ -148,7 +148,7 @@ fn spread(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
     format!("{middle:.digits$} ({least:.digits$}–{most:.digits$})")
 }
 
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 13] = [
     "reader",
     "CPU, ns an event",
     "÷ tuned",
@@ -161,6 +161,7 @@ const COLUMNS: [&str; 12] = [
     "latency p50, ms",
     "p99, ms",
     "peak memory, MiB",
+    "page faults a second",
 ];
 
 impl Display for Table {
@@ -193,6 +194,7 @@ impl Display for Table {
                 format!("{:.2}", middle(|o| o.seen.p50_ns as f64 / 1e6)),
                 format!("{:.2}", middle(p99)),
                 format!("{:.1}", middle(|o| o.seen.peak_kib as f64 / 1024.0)),
+                format!("{:.0}", middle(|o| o.seen.faults as f64)),
             ];
             writeln!(f, "| {} |", cells.join(" | "))?;
         }

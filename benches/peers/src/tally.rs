@@ -5,7 +5,7 @@ use nix::sys::time::TimeVal;
 use nix::time::{ClockId, clock_gettime};
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The latency of one in this many events is taken: reading the clock for each would dominate the measurement.
 const SAMPLED: u64 = 64;
@@ -22,14 +22,17 @@ pub struct Tally {
     latencies: [u32; 64 * PARTS],
     begun: Duration,
     slept: u64,
+    /// When the number of events was a power of two, the last two times, and the page faults until then.
+    marks: [(Instant, u64); 2],
 }
 
 impl Tally {
     /// Begins to count, also the CPU time.
     pub fn begin() -> Self {
         let latencies = [0; 64 * PARTS];
-        let (begun, slept) = cpu_time();
-        Self { events: 0, out_of_order: 0, last: 0, lost: 0, sum: 0, latencies, begun, slept }
+        let (begun, slept, faults) = used();
+        let marks = [(Instant::now(), faults); 2];
+        Self { events: 0, out_of_order: 0, last: 0, lost: 0, sum: 0, latencies, begun, slept, marks }
     }
 
     /// An event with the key that it is ordered by, and the producer's stamp and number.
@@ -61,12 +64,15 @@ impl Tally {
     fn latency(&mut self, stamp: u64) {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
         self.latencies[part((now.as_nanos() as u64).saturating_sub(stamp))] += 1;
+        if self.events.is_power_of_two() {
+            self.marks = [self.marks[1], (Instant::now(), used().2)];
+        }
     }
 
     /// Ends counting.
     pub fn end(&self) -> Seen {
         std::hint::black_box(self.sum);
-        let (cpu, slept) = cpu_time();
+        let (cpu, slept, faults) = used();
         let cpu = cpu - self.begun;
         let counted: u32 = self.latencies.iter().sum();
         let percentile = |percent: u64| {
@@ -87,6 +93,7 @@ impl Tally {
             p99_ns: percentile(99),
             peak_kib: peak(),
             sleeps: slept - self.slept,
+            faults: ((faults - self.marks[0].1) as f64 / self.marks[0].0.elapsed().as_secs_f64()) as u64,
             fences: 0,
         }
     }
@@ -105,12 +112,12 @@ fn middle(part: usize) -> u64 {
     (1 << power) + ((2 * part + 1) << power) / (2 * PARTS as u64)
 }
 
-/// CPU time of all threads of this process, and how often they went to sleep.
-fn cpu_time() -> (Duration, u64) {
+/// CPU time of all threads of this process, how often they went to sleep, and their page faults.
+fn used() -> (Duration, u64, u64) {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("always granted");
     let micros = |time: TimeVal| time.tv_sec() * 1_000_000 + time.tv_usec();
     let time = Duration::from_micros((micros(usage.user_time()) + micros(usage.system_time())) as u64);
-    (time, usage.voluntary_context_switches() as u64)
+    (time, usage.voluntary_context_switches() as u64, usage.minor_page_faults() as u64)
 }
 
 /// The peak of resident memory. getrusage(2) would include that of the parent process.
@@ -132,14 +139,16 @@ pub struct Seen {
     pub peak_kib: u64,
     /// How often a thread of the reader went to sleep.
     pub sleeps: u64,
+    /// Page faults a second, in the second half of the run at least.
+    pub faults: u64,
     /// Fences or other proofs that the reader began.
     pub fences: u64,
 }
 
 impl Display for Seen {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, fences } = self;
-        write!(f, "{events} {lost} {out_of_order} {cpu_ns} {p50_ns} {p99_ns} {peak_kib} {sleeps} {fences}")
+        let Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, faults, fences } = self;
+        write!(f, "{events} {lost} {out_of_order} {cpu_ns} {p50_ns} {p99_ns} {peak_kib} {sleeps} {faults} {fences}")
     }
 }
 
@@ -148,9 +157,9 @@ impl FromStr for Seen {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Vec<u64> = text.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        let [events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, fences] = numbers[..] else {
+        let [events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, faults, fences] = numbers[..] else {
             return Err(format!("a reader said {text:?}"));
         };
-        Ok(Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, fences })
+        Ok(Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, faults, fences })
     }
 }
