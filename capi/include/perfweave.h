@@ -132,6 +132,12 @@ enum pw_hold {
    Do not wait. Events can be late.
    */
   PW_HOLD_NONE = 7,
+  /*
+   Perf buffers: no order at all. Rings are read one by one, by pw_buffer__drain_unordered,
+   pw_buffer__consume_buffer or the program itself (pw_buffer__buffer), without a fence. Other calls that read, and
+   pw_handle, are -EINVAL. CPUs that come online later have no ring, and losses that no record tells of are not told.
+   */
+  PW_HOLD_UNORDERED = 8,
 };
 
 /*
@@ -147,6 +153,11 @@ enum pw_pause {
    */
   PW_PAUSE_SLOTS = 1,
 };
+
+/*
+ The header of a record of perf_event_open(2): see linux/perf_event.h.
+ */
+struct perf_event_header;
 
 /*
  The perf buffers of one map, or ring buffers, as one stream in order.
@@ -255,6 +266,13 @@ struct pw_event {
 typedef void (*pw_notice_fn)(void *ctx, const struct pw_event *event);
 
 /*
+ Called for each record as it lies in the ring, as libbpf's perf_buffer_event_fn: -2 (LIBBPF_PERF_EVENT_CONT) goes on,
+ 0 (LIBBPF_PERF_EVENT_DONE) ends the call, and another negative number ends the call, which returns it. The bytes are
+ valid until the callback returns, and must not be written to.
+ */
+typedef int (*pw_event_fn)(void *ctx, int cpu, struct perf_event_header *event);
+
+/*
  Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes
  the others as zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
  */
@@ -305,6 +323,10 @@ struct pw_opts {
    */
   uint32_t wakeup_events;
   /*
+   Perf buffers: instead, after so many bytes.
+   */
+  uint32_t wakeup_bytes;
+  /*
    The most bytes that held records may take which are copied out of rings that fill up, for all rings together.
    Beyond that they stay in their rings, and the kernel drops what does not fit. 0: 64 MiB, and nothing is copied
    out of ring buffers, which outlive their reader. 1: nothing is copied.
@@ -319,6 +341,29 @@ struct pw_opts {
    there is no lost_cb. pw_print_notice is one.
    */
   pw_notice_fn notice_cb;
+  /*
+   Perf buffers: called for each record instead of sample_cb, as that of perf_buffer__new_raw. Losses go to lost_cb
+   or notice_cb.
+   */
+  pw_event_fn event_cb;
+  /*
+   Perf buffers: what else records have (PERF_SAMPLE_TID and others), as attr->sample_type of perf_buffer__new_raw.
+   PERF_SAMPLE_RAW comes besides, and PERF_SAMPLE_TIME if the kernel's time orders them.
+   */
+  uint64_t sample_type;
+  /*
+   Perf buffers: how many CPUs to open rings for, as perf_buffer_raw_opts of libbpf. 0: for all. One that is offline
+   has no ring until it comes online.
+   */
+  size_t cpu_cnt;
+  /*
+   Which CPUs these are. Indexes count them.
+   */
+  const int *cpus;
+  /*
+   The key of the map for each. NULL: the number of the CPU.
+   */
+  const int *map_keys;
 };
 
 /*
@@ -657,6 +702,67 @@ int pw_buffer__ledger(struct pw_buffer *buffer,
  */
 void pw_print_notice(void *ctx,
                      const struct pw_event *event);
+
+/*
+ How many indexes a perf buffer has, as perf_buffer__buffer_cnt of libbpf: one for each CPU that was online in
+ pw_buffer__new, in their order, or for each of opts.cpus. A CPU that comes online later gets the next index, unless
+ CPUs were chosen or the buffer has no order. Returns their number, or a negative number as pw_buffer__poll; -EINVAL
+ for ring buffers. Does not block.
+ */
+int pw_buffer__buffer_cnt(const struct pw_buffer *buffer);
+
+/*
+ The descriptor of the perf event of an index, as perf_buffer__buffer_fd of libbpf. It belongs to the buffer: do not
+ close it. It becomes readable as opts.wakeup_events says, and polling consumes that: check the ring before you wait
+ again. If the buffer has an order, wait for pw_buffer__epoll_fd instead, which misses what you poll here.
+
+ Returns it, or -EINVAL for a wrong index and for ring buffers, -ENOENT for a CPU without a ring, or as
+ pw_buffer__poll. Does not block.
+ */
+int pw_buffer__buffer_fd(const struct pw_buffer *buffer,
+                         size_t index);
+
+/*
+ The memory of the ring of an index, as perf_buffer__buffer of libbpf, for a reader of your own.
+
+ base: gets the address of the header page, a struct perf_event_mmap_page. The bytes of data follow at its
+ data_offset. size: gets how many these are; the header page is not among them, as in libbpf. Both are valid until
+ pw_buffer__free. Load data_head with acquire semantics.
+
+ In a buffer with PW_HOLD_UNORDERED you may also store data_tail, with release semantics. Then call neither
+ pw_buffer__consume_buffer nor pw_buffer__drain_unordered. Unless opts.sample_type is set, its records have
+ after the header a length of 32 bits, and what the program wrote. In a buffer with an order only the library stores
+ data_tail, and records can have a time.
+
+ Returns 0, or as pw_buffer__buffer_fd. Does not block.
+ */
+int pw_buffer__buffer(const struct pw_buffer *buffer,
+                      size_t index,
+                      void **base,
+                      size_t *size);
+
+/*
+ Whether there is something to read without waiting: 1, or 0. If the buffer has an order, that is an event whose order
+ is proven, of any kind; it refreshes as pw_buffer__consume does, and events lent before are no longer valid. libbpf
+ has none. Returns a negative number as pw_buffer__poll. Does not block.
+ */
+int pw_buffer__readable(struct pw_buffer *buffer);
+
+/*
+ Calls back with what is in the ring of an index, in the order of that ring, as perf_buffer__consume_buffer of libbpf.
+ For buffers with PW_HOLD_UNORDERED. It reads up to where the kernel writes at the call, so it ends.
+
+ Returns how many records there were (libbpf: 0), or -EINVAL for a wrong index and for other buffers, -ENOENT for a
+ CPU without a ring, or as pw_buffer__poll. Blocks as long as callbacks take.
+ */
+int pw_buffer__consume_buffer(struct pw_buffer *buffer,
+                              size_t index);
+
+/*
+ The same for all rings, the one with the least free space first: as perf_buffer__consume of libbpf, which takes them
+ by CPU. For a program that only counts, or wants to lose as little as possible. Returns as pw_buffer__consume_buffer.
+ */
+int pw_buffer__drain_unordered(struct pw_buffer *buffer);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,9 +1,10 @@
 //! Buffers: how they are made, who may be inside, and how they are freed.
 
 use crate::border::{Failure, Result, checked, guarded, nothing, number, pointer};
-use crate::event::{pw_lost_fn, pw_ring_buffer_sample_fn, pw_sample_fn};
+use crate::event::{pw_event_fn, pw_lost_fn, pw_ring_buffer_sample_fn, pw_sample_fn};
 use crate::options::{Context, descriptor, pw_opts};
-use pw::{Clock, Handle, Hold, Key, Layout, Order, Reader, Ring, Rings, Wakeup};
+use crate::rings::{Apart, listed, open_apart};
+use pw::{Clock, Handle, Hold, Key, Layout, Order, Reader, Ring, Rings};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -39,27 +40,32 @@ const DOOMED: u8 = 2;
 
 /// What a call works on.
 pub(crate) struct Inside {
-    source: Source,
+    pub(crate) source: Source,
     /// A call on it has panicked: nobody knows what it left half done.
     broken: bool,
     pub(crate) opts: pw_opts,
     pub(crate) calls: Callbacks,
     /// Made at once for perf buffers, and by the first call that reads for ring buffers, which can be added until then.
-    reader: Option<Reader>,
+    pub(crate) reader: Option<Reader>,
+    /// Perf buffers: the CPU of each index.
+    pub(crate) cpus: Vec<u32>,
     /// Whether the last call that read found something.
     pub(crate) busy: bool,
     /// The text of the last problem that was lent.
     pub(crate) problem: String,
 }
 
-enum Source {
+pub(crate) enum Source {
     Perf,
+    /// Without a reader.
+    Unordered(Apart),
     Ring(Vec<OwnedFd>),
 }
 
 /// What to call with events.
 pub(crate) struct Callbacks {
     pub(crate) context: Context,
+    pub(crate) event: pw_event_fn,
     pub(crate) sample: pw_sample_fn,
     pub(crate) lost: pw_lost_fn,
     /// By the number of the map.
@@ -71,7 +77,8 @@ pub(crate) struct Callbacks {
 impl Inside {
     /// What no call has read from yet.
     fn new(source: Source, opts: pw_opts, calls: Callbacks, reader: Option<Reader>) -> Self {
-        Self { source, broken: false, opts, calls, reader, busy: false, problem: String::new() }
+        let (cpus, problem) = (vec![], String::new());
+        Self { source, broken: false, opts, calls, reader, cpus, busy: false, problem }
     }
 
     /// The reader. Made now if there is none.
@@ -84,7 +91,11 @@ impl Inside {
     }
 
     fn open(&self) -> Result<Reader> {
-        let Source::Ring(maps) = &self.source else { return Err(Failure::invalid("no perf buffer")) };
+        let Source::Ring(maps) = &self.source else {
+            return Err(Failure::invalid(
+                "this buffer has no order: opts.hold is PW_HOLD_UNORDERED\nhint: pw_buffer__drain_unordered and pw_buffer__consume_buffer read it",
+            ));
+        };
         let mut rings = adopt(maps.iter())?;
         if rings.cpus().len() > 1 && !self.opts.has_key() {
             return Err(Failure::invalid(
@@ -116,7 +127,7 @@ impl pw_buffer {
     }
 
     /// An error in a child of the process that made the buffer.
-    fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if self.process == std::process::id() {
             return Ok(());
         }
@@ -135,7 +146,10 @@ fn know(known: &OnceLock<(Handle, c_int)>, reader: &Reader) {
 }
 
 /// Runs a call on a buffer of the caller, which no other call may be on.
-fn enter_as_is<T>(buffer: *const pw_buffer, call: impl FnOnce(&pw_buffer, &mut Inside) -> Result<T>) -> Result<T> {
+pub(crate) fn enter_as_is<T>(
+    buffer: *const pw_buffer,
+    call: impl FnOnce(&pw_buffer, &mut Inside) -> Result<T>,
+) -> Result<T> {
     let shared = checked(buffer, "the buffer")?;
     if shared.state.fetch_or(BUSY, Ordering::Acquire) & BUSY != 0 {
         // The thread that is inside stayed in the parent.
@@ -221,27 +235,43 @@ pub extern "C" fn pw_buffer__new(
     ctx: *mut c_void,
     opts: *const pw_opts,
 ) -> *mut pw_buffer {
-    let calls = Callbacks { context: Context(ctx), sample: sample_cb, lost: lost_cb, ring: vec![], scratch: vec![] };
+    let context = Context(ctx);
+    let calls = Callbacks { context, event: None, sample: sample_cb, lost: lost_cb, ring: vec![], scratch: vec![] };
     pointer(|| perf(map_fd, bytes, calls, opts))
 }
 
-fn perf(map: c_int, bytes: usize, calls: Callbacks, opts: *const pw_opts) -> Result<pw_buffer> {
+fn perf(map: c_int, bytes: usize, mut calls: Callbacks, opts: *const pw_opts) -> Result<pw_buffer> {
     let opts = pw_opts::read(opts)?;
+    calls.event = opts.event_cb;
     if (1..4096).contains(&bytes) {
         return Err(Failure::invalid(format!(
             "a buffer of {bytes} bytes has no room for a page\nhint: pw_buffer__new takes bytes where perf_buffer__new takes pages"
         )));
     }
+    let map = descriptor(map, "map_fd")?;
+    let chosen = opts.chosen()?;
+    let mut cpus: Vec<u32> = chosen.iter().map(|(cpu, _)| *cpu).collect();
+    let options = |order: &Order| {
+        let options = opts.set(order.ring_options().bpf_output(map), &chosen)?;
+        Ok(if bytes == 0 { options } else { options.bytes(bytes as u64) })
+    };
+    if opts.is_unordered()? {
+        // By a key that needs no time: the records are as libbpf's.
+        let order = Order::new().key(Key::Payload(0));
+        if cpus.is_empty() {
+            cpus = listed("online")?;
+        }
+        let apart = open_apart(&cpus, || options(&order))?;
+        let inside = Inside::new(Source::Unordered(apart), opts, calls, None);
+        return Ok(pw_buffer::new(Inside { cpus, ..inside }));
+    }
     let order = opts.order(false)?;
-    let mut options = order.ring_options().bpf_output(descriptor(map, "map_fd")?);
-    if bytes != 0 {
-        options = options.bytes(bytes as u64);
+    let rings = options(&order)?.open()?;
+    if cpus.is_empty() {
+        cpus = rings.cpus().collect();
     }
-    if opts.wakeup_events != 0 {
-        options = options.wakeup(Wakeup::Events(opts.wakeup_events));
-    }
-    let reader = Reader::new(options.open()?, order)?;
-    Ok(pw_buffer::new(Inside::new(Source::Perf, opts, calls, Some(reader))))
+    let inside = Inside::new(Source::Perf, opts, calls, Some(Reader::new(rings, order)?));
+    Ok(pw_buffer::new(Inside { cpus, ..inside }))
 }
 
 /// Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer
@@ -274,7 +304,8 @@ pub extern "C" fn pw_ring_buffer__new(
 fn ring(map: c_int, sample: pw_ring_buffer_sample_fn, context: Context, opts: *const pw_opts) -> Result<pw_buffer> {
     let opts = pw_opts::read(opts)?;
     opts.order(true)?;
-    let calls = Callbacks { context, sample: None, lost: None, ring: vec![(sample, context)], scratch: vec![] };
+    let calls =
+        Callbacks { context, event: None, sample: None, lost: None, ring: vec![(sample, context)], scratch: vec![] };
     let source = Source::Ring(vec![ring_map(map, &[])?]);
     Ok(pw_buffer::new(Inside::new(source, opts, calls, None)))
 }

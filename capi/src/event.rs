@@ -91,6 +91,19 @@ pub struct pw_event {
 #[allow(non_camel_case_types, reason = "names of C")]
 pub type pw_sample_fn = Option<unsafe extern "C" fn(ctx: *mut c_void, cpu: c_int, data: *mut c_void, size: u32)>;
 
+/// The header of a record of perf_event_open(2): see linux/perf_event.h.
+#[allow(non_camel_case_types, missing_debug_implementations, reason = "names of C")]
+pub struct perf_event_header {
+    _bytes: [u64; 0],
+}
+
+/// Called for each record as it lies in the ring, as libbpf's perf_buffer_event_fn: -2 (LIBBPF_PERF_EVENT_CONT) goes on,
+/// 0 (LIBBPF_PERF_EVENT_DONE) ends the call, and another negative number ends the call, which returns it. The bytes are
+/// valid until the callback returns, and must not be written to.
+#[allow(non_camel_case_types, reason = "names of C")]
+pub type pw_event_fn =
+    Option<unsafe extern "C" fn(ctx: *mut c_void, cpu: c_int, event: *mut perf_event_header) -> c_int>;
+
 /// Called for each loss, as libbpf's perf_buffer_lost_fn, at its place in the order.
 #[allow(non_camel_case_types, reason = "names of C")]
 pub type pw_lost_fn = Option<unsafe extern "C" fn(ctx: *mut c_void, cpu: c_int, count: c_ulonglong)>;

@@ -15,3 +15,4 @@ mod handle;
 mod options;
 mod read;
 mod report;
+mod rings;

@@ -1,9 +1,10 @@
 //! Options: a struct that grows at its end, as libbpf's do.
 
 use crate::border::{Failure, Result, checked};
-use crate::event::pw_notice_fn;
+use crate::event::{pw_event_fn, pw_notice_fn};
 use perfweave_proofs::{Barrier, Epochs};
-use pw::{Fence, Hold, Key, Order};
+use pw::{Fence, Hold, Key, Order, RingOptions, Wakeup};
+use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -43,6 +44,10 @@ pub enum pw_hold {
     PW_HOLD_LAG = 5,
     /// Do not wait. Events can be late.
     PW_HOLD_NONE = 7,
+    /// Perf buffers: no order at all. Rings are read one by one, by pw_buffer__drain_unordered,
+    /// pw_buffer__consume_buffer or the program itself (pw_buffer__buffer), without a fence. Other calls that read, and
+    /// pw_handle, are -EINVAL. CPUs that come online later have no ring, and losses that no record tells of are not told.
+    PW_HOLD_UNORDERED = 8,
 }
 
 /// Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes
@@ -74,6 +79,8 @@ pub struct pw_opts {
     pub numbers_offset: usize,
     /// Perf buffers: wake the reader after so many events. 0: when a quarter of a ring was written. libbpf has 1.
     pub wakeup_events: u32,
+    /// Perf buffers: instead, after so many bytes.
+    pub wakeup_bytes: u32,
     /// The most bytes that held records may take which are copied out of rings that fill up, for all rings together.
     /// Beyond that they stay in their rings, and the kernel drops what does not fit. 0: 64 MiB, and nothing is copied
     /// out of ring buffers, which outlive their reader. 1: nothing is copied.
@@ -83,6 +90,19 @@ pub struct pw_opts {
     /// Called with each event that is no record, at its place in the order: gaps, damage and others, and losses if
     /// there is no lost_cb. pw_print_notice is one.
     pub notice_cb: pw_notice_fn,
+    /// Perf buffers: called for each record instead of sample_cb, as that of perf_buffer__new_raw. Losses go to lost_cb
+    /// or notice_cb.
+    pub event_cb: pw_event_fn,
+    /// Perf buffers: what else records have (PERF_SAMPLE_TID and others), as attr->sample_type of perf_buffer__new_raw.
+    /// PERF_SAMPLE_RAW comes besides, and PERF_SAMPLE_TIME if the kernel's time orders them.
+    pub sample_type: u64,
+    /// Perf buffers: how many CPUs to open rings for, as perf_buffer_raw_opts of libbpf. 0: for all. One that is offline
+    /// has no ring until it comes online.
+    pub cpu_cnt: usize,
+    /// Which CPUs these are. Indexes count them.
+    pub cpus: *const c_int,
+    /// The key of the map for each. NULL: the number of the CPU.
+    pub map_keys: *const c_int,
 }
 
 impl pw_opts {
@@ -98,13 +118,19 @@ impl pw_opts {
         has_numbers: 0,
         numbers_offset: 0,
         wakeup_events: 0,
+        wakeup_bytes: 0,
         most_held: 0,
         latency_ns: 0,
         notice_cb: None,
+        event_cb: None,
+        sample_type: 0,
+        cpu_cnt: 0,
+        cpus: std::ptr::null(),
+        map_keys: std::ptr::null(),
     };
 
     /// Where each field but the first begins: where the struct of an older header may end.
-    const STARTS: [usize; 14] = [
+    const STARTS: [usize; 20] = [
         offset_of!(Self, hold),
         offset_of!(Self, key),
         offset_of!(Self, key_offset),
@@ -115,9 +141,15 @@ impl pw_opts {
         offset_of!(Self, has_numbers),
         offset_of!(Self, numbers_offset),
         offset_of!(Self, wakeup_events),
+        offset_of!(Self, wakeup_bytes),
         offset_of!(Self, most_held),
         offset_of!(Self, latency_ns),
         offset_of!(Self, notice_cb),
+        offset_of!(Self, event_cb),
+        offset_of!(Self, sample_type),
+        offset_of!(Self, cpu_cnt),
+        offset_of!(Self, cpus),
+        offset_of!(Self, map_keys),
         size_of::<Self>(),
     ];
 
@@ -180,6 +212,49 @@ impl pw_opts {
         Ok(if self.latency_ns == 0 { order } else { order.latency(Duration::from_nanos(self.latency_ns)) })
     }
 
+    /// The CPUs that were chosen, each with its key of the map. Empty: all.
+    pub(crate) fn chosen(&self) -> Result<Vec<(u32, u32)>> {
+        let count = self.cpu_cnt;
+        if count > 1 << 16 {
+            return Err(Failure::invalid(format!("opts->cpu_cnt is {count}: there are no so many CPUs")));
+        }
+        let numbers = |from: *const c_int, name: &str| -> Result<Vec<u32>> {
+            checked(from, name)?;
+            // SAFETY: not null and aligned, and the caller has so many there.
+            let given = unsafe { std::slice::from_raw_parts(from, count) };
+            let wrong = |number| Failure::invalid(format!("{name} has {number}"));
+            given.iter().map(|number| u32::try_from(*number).map_err(|_| wrong(*number))).collect()
+        };
+        if count == 0 {
+            return Ok(vec![]);
+        }
+        let cpus = numbers(self.cpus, "opts->cpus")?;
+        let keys = if self.map_keys.is_null() { cpus.clone() } else { numbers(self.map_keys, "opts->map_keys")? };
+        for (all, name) in [(&cpus, "opts->cpus"), (&keys, "opts->map_keys")] {
+            let mut seen = HashSet::new();
+            if let Some(twice) = all.iter().find(|number| !seen.insert(**number)) {
+                return Err(Failure::invalid(format!("{name} has {twice} twice")));
+            }
+        }
+        Ok(cpus.into_iter().zip(keys).collect())
+    }
+
+    /// Sets what perf buffers are opened with, but for their size.
+    pub(crate) fn set(&self, mut options: RingOptions, chosen: &[(u32, u32)]) -> Result<RingOptions> {
+        options = match (self.wakeup_events, self.wakeup_bytes) {
+            (0, 0) => options,
+            (events, 0) => options.wakeup(Wakeup::Events(events)),
+            (0, bytes) => options.wakeup(Wakeup::Bytes(bytes)),
+            _ => return Err(Failure::invalid("opts->wakeup_events and opts->wakeup_bytes are both set")),
+        };
+        if !chosen.is_empty() {
+            let keys = chosen.to_vec();
+            let key = move |cpu: u32| keys.iter().find(|(of, _)| *of == cpu).map_or(cpu, |(_, key)| *key);
+            options = options.cpus(chosen.iter().map(|(cpu, _)| *cpu)).slots(key);
+        }
+        Ok(options.sample(self.sample_type))
+    }
+
     fn hold(&self) -> Result<Hold> {
         Ok(match self.hold {
             0 => Hold::FENCE,
@@ -189,8 +264,20 @@ impl pw_opts {
             4 => Hold::Dense { first: None, fence: Fence::Auto },
             5 => Hold::Lag(Duration::from_nanos(self.lag_ns)),
             7 => Hold::None,
+            8 => return Err(Failure::invalid("opts->hold is PW_HOLD_UNORDERED, which only perf buffers have")),
             other => return Err(Failure::invalid(format!("opts->hold is {other}, which is no enum pw_hold"))),
         })
+    }
+
+    /// Whether the rings are read one by one.
+    pub(crate) fn is_unordered(&self) -> Result<bool> {
+        let is = self.hold == pw_hold::PW_HOLD_UNORDERED as u32;
+        if is && (self.has_key() || self.has_numbers != 0) {
+            return Err(Failure::invalid(
+                "opts->key and opts->has_numbers are set, and opts->hold is PW_HOLD_UNORDERED",
+            ));
+        }
+        Ok(is)
     }
 
     /// Whether the caller chose a key.

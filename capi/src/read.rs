@@ -17,6 +17,9 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// events.
 const REST: Duration = Duration::from_millis(5);
 
+/// What a callback of raw records says to go on: LIBBPF_PERF_EVENT_CONT.
+const GO_ON: c_int = -2;
+
 /// How long the first look may take. A reader that has found something rests before it looks again, so that it does not
 /// wake up for each event. One that has not waits here alone, where a signal ends the wait.
 fn first(busy: bool, until: Option<Instant>) -> Duration {
@@ -64,8 +67,8 @@ fn ended(why: Ended) -> Failure {
 }
 
 impl Callbacks {
-    /// Calls the callbacks of an event. A negative number ends the call.
-    fn tell(&mut self, event: &Event<'_>, notice: crate::event::pw_notice_fn) -> c_int {
+    /// Calls the callbacks of an event. They may end the call, with a negative number or with none (0).
+    pub(crate) fn tell(&mut self, event: &Event<'_>, notice: crate::event::pw_notice_fn) -> ControlFlow<c_int> {
         let Some(record) = event.record() else {
             let told = pw_event::of(event);
             if told.kind == pw_kind::PW_LOST as u32
@@ -77,20 +80,31 @@ impl Callbacks {
                 // SAFETY: the caller's callback; the event lives until it returns.
                 unsafe { notice(self.context.0, &raw const told) };
             }
-            return 0;
+            return ControlFlow::Continue(());
         };
-        let Some(payload) = record.payload() else { return 0 };
+        if let Some(event) = self.event {
+            let (mut data, _) = self.in_one_piece(record.as_bytes());
+            if !data.cast::<u64>().is_aligned() {
+                // It was copied out of its ring.
+                (data, _) = self.copied(record.as_bytes());
+            }
+            // SAFETY: the caller's callback; the bytes live until it returns.
+            let said = unsafe { event(self.context.0, record.cpu() as c_int, data.cast()) };
+            return if said == GO_ON { ControlFlow::Continue(()) } else { ControlFlow::Break(said.min(0)) };
+        }
+        let Some(payload) = record.payload() else { return ControlFlow::Continue(()) };
         if let Some((sample, context)) = self.ring.get(record.layout().tag() as usize).copied() {
-            let Some(sample) = sample else { return 0 };
+            let Some(sample) = sample else { return ControlFlow::Continue(()) };
             let (data, size) = self.in_one_piece(payload);
             // SAFETY: the caller's callback; the bytes live until it returns.
-            unsafe { sample(context.0, data, size) }
+            let said = unsafe { sample(context.0, data, size) };
+            if said < 0 { ControlFlow::Break(said) } else { ControlFlow::Continue(()) }
         } else {
-            let Some(sample) = self.sample else { return 0 };
+            let Some(sample) = self.sample else { return ControlFlow::Continue(()) };
             let (data, size) = self.in_one_piece(payload);
             // SAFETY: as above.
             unsafe { sample(self.context.0, record.cpu() as c_int, data, size as u32) };
-            0
+            ControlFlow::Continue(())
         }
     }
 
@@ -101,6 +115,12 @@ impl Callbacks {
         if tail.is_empty() {
             return (head.as_ptr().cast_mut().cast(), head.len());
         }
+        self.copied(bytes)
+    }
+
+    /// Bytes in memory of their own.
+    fn copied(&mut self, bytes: Bytes<'_>) -> (*mut c_void, usize) {
+        let (head, tail) = bytes.as_slices();
         self.scratch.resize(bytes.len().div_ceil(8), 0);
         let into = self.scratch.as_mut_ptr().cast::<u8>();
         // SAFETY: `scratch` has room for both.
@@ -126,8 +146,8 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
         let mut each = |(), event: Event<'_>| {
             any = true;
             records = records.saturating_add(event.record().is_some().into());
-            let said = calls.tell(&event, notice);
-            if said < 0 || shared.is_doomed() { ControlFlow::Break(said.min(0)) } else { ControlFlow::Continue(()) }
+            let told = calls.tell(&event, notice);
+            if shared.is_doomed() && told.is_continue() { ControlFlow::Break(0) } else { told }
         };
         let all = rested.and_then(|()| reader.try_fold((), &mut each));
         match all {
@@ -180,6 +200,17 @@ pub extern "C" fn pw_buffer__poll(buffer: *mut pw_buffer, timeout_ms: c_int) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__consume(buffer: *mut pw_buffer) -> c_int {
     number(|| enter(buffer, |shared, inside| hand_out(shared, inside, None)))
+}
+
+/// Whether a buffer with an order can yield an event without waiting.
+pub(crate) fn readable(inside: &mut Inside) -> Result<c_int> {
+    let (reader, _) = inside.reader()?;
+    if let Some(event) = reader.next_timeout(Duration::ZERO)? {
+        // Not consumed: it comes again.
+        std::mem::forget(event);
+        return Ok(1);
+    }
+    reader.ended().map_or(Ok(0), |why| Err(ended(why)))
 }
 
 /// A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says,

@@ -77,6 +77,9 @@ static void wrong_arguments(void)
 
 	CHECK(pw_buffer__poll(NULL, 0) == -EINVAL && errno == EINVAL && strstr(pw_last_error(), "NULL"));
 	CHECK(pw_buffer__consume(NULL) == -EINVAL && pw_buffer__epoll_fd(NULL) == -EINVAL && pw_buffer__timeout(NULL) == -EINVAL);
+	CHECK(pw_buffer__buffer_cnt(NULL) == -EINVAL && pw_buffer__buffer_fd(NULL, 0) == -EINVAL && pw_buffer__drain_unordered(NULL) == -EINVAL);
+	CHECK(pw_buffer__buffer(NULL, 0, (void *)bytes, (void *)bytes) == -EINVAL && pw_buffer__consume_buffer(NULL, 0) == -EINVAL);
+	CHECK(pw_buffer__buffer(buffer, 0, (void *)(bytes + 1), (void *)bytes) == -EINVAL && strstr(pw_last_error(), "base"));
 	CHECK(pw_buffer__flush(NULL) == -EINVAL && !pw_buffer__handle(NULL) && pw_handle__flush(NULL) == -EINVAL);
 	CHECK(pw_handle__close(NULL) == -EINVAL && pw_handle__pause(NULL, 0) == -EINVAL && pw_handle__resume(NULL) == -EINVAL);
 	CHECK(pw_handle__set_deadline(NULL, 1) == -EINVAL && pw_ring_buffer__poll(NULL, 0) == -EINVAL);
@@ -120,6 +123,7 @@ static void call_in(void *ctx, int cpu, void *data, __u32 size)
 	CHECK(pw_buffer__next(self->buffer, 0, &event, sizeof(event)) == -EBUSY);
 	CHECK(pw_buffer__stats(self->buffer, &stats, sizeof(stats)) == -EBUSY && strstr(pw_last_error(), "pw_handle"));
 	CHECK(pw_buffer__epoll_fd(self->buffer) >= 0 && !pw_buffer__flush(self->buffer));
+	CHECK(pw_buffer__buffer_cnt(self->buffer) == -EBUSY && pw_buffer__drain_unordered(self->buffer) == -EBUSY);
 	if (++self->records == self->free_at) {
 		pw_buffer__free(self->buffer);
 		pw_buffer__free(self->buffer);
@@ -257,6 +261,8 @@ static void forked(void)
 		CHECK(pw_buffer__poll(buffer, 0) == -ECHILD && pw_buffer__consume(buffer) == -ECHILD);
 		CHECK(pw_buffer__next(buffer, 0, &event, sizeof(event)) == -ECHILD && pw_buffer__flush(buffer) == -ECHILD);
 		CHECK(pw_handle__flush(handle) == -ECHILD && pw_handle__set_deadline(handle, 0) == -ECHILD);
+		CHECK(pw_buffer__buffer_cnt(buffer) == -ECHILD && pw_buffer__buffer_fd(buffer, 0) == -ECHILD);
+		CHECK(pw_buffer__consume_buffer(buffer, 0) == -ECHILD && pw_buffer__drain_unordered(buffer) == -ECHILD);
 		CHECK(!pw_handle__close(handle) && records == 0);
 		pw_handle__free(handle);
 		pw_buffer__free(buffer);

@@ -1,6 +1,7 @@
 /* libFuzzer: any calls with any options, sizes and numbers, on live maps. As root. NUMBERS=numbers.bpf.o. */
 
 #include "common.h"
+#include <linux/perf_event.h>
 
 struct input {
 	const unsigned char *at;
@@ -56,6 +57,12 @@ static void on_sample(void *ctx, int cpu, void *data, __u32 size)
 		act_inside(ctx);
 }
 
+static int on_event(void *ctx, int cpu, struct perf_event_header *event)
+{
+	on_sample(ctx, cpu, event, event->size);
+	return sum % 7 == 0 ? -1 : sum % 5 == 0 ? 0 : -2;
+}
+
 static int on_ring(void *ctx, void *data, size_t size)
 {
 	on_sample(ctx, -1, data, (__u32)size);
@@ -74,6 +81,7 @@ static struct pw_buffer *open_any(struct input *input, struct state *state)
 {
 	static const size_t sizes[] = { 0, 1, 64, 4096, 4096 * 8, 4096 * 64 };
 	int fds[] = { map("events"), map("ring"), map("rings"), map("other"), map("epochs"), map("failures"), -1, 1 };
+	static int numbers[3];
 	struct pw_opts opts;
 	struct pw_buffer *buffer;
 	unsigned int how = byte(input);
@@ -84,7 +92,7 @@ static struct pw_buffer *open_any(struct input *input, struct state *state)
 		opts.sz = sizeof(opts);
 	else
 		opts.sz %= sizeof(opts) + 1;
-	opts.hold %= 9;
+	opts.hold %= 10;
 	opts.key %= 5;
 	opts.count_failures &= 1;
 	opts.latency_ns %= 1000000000;
@@ -93,6 +101,13 @@ static struct pw_buffer *open_any(struct input *input, struct state *state)
 	opts.failures_fd = fds[(unsigned int)opts.failures_fd % 8];
 	opts.has_numbers &= how & 2 ? 3 : 0;
 	opts.notice_cb = how & 4 ? on_notice : NULL;
+	opts.event_cb = how & 64 ? on_event : NULL;
+	opts.sample_type &= how & 128 ? 0x1ffffff : 0;
+	opts.cpu_cnt %= 4;
+	opts.cpus = how & 64 ? numbers : NULL;
+	opts.map_keys = how & 128 ? numbers : NULL;
+	for (int i = 0; i < 3; i++)
+		numbers[i] = (int)byte(input) % 5 - 1;
 	if (how & 8) {
 		struct pw_ring_buffer *ring = pw_ring_buffer__new(fd, on_ring, state, how & 16 ? &opts : NULL);
 
@@ -121,6 +136,17 @@ static void read_any(struct input *input, struct state *state)
 		on_notice(NULL, &events[i]);
 }
 
+/* The memory of an index, up to its first bytes of data. */
+static void look_at(struct pw_buffer *buffer, size_t index)
+{
+	void *base;
+	size_t size;
+
+	if (!pw_buffer__buffer(buffer, index, &base, &size))
+		touch(base, (size_t)sysconf(_SC_PAGESIZE) + (size < 64 ? size : 64));
+	CHECK(pw_buffer__buffer_fd(buffer, index) != 0 && pw_buffer__buffer_cnt(buffer) != 0);
+}
+
 static void act(struct input *input, struct state *state)
 {
 	union {
@@ -129,9 +155,9 @@ static void act(struct input *input, struct state *state)
 		char bytes[2048];
 	} out;
 
-	switch (byte(input) % 14) {
+	switch (byte(input) % 18) {
 	case 0: if (!state->buffer) state->buffer = open_any(input, state); break;
-	case 1: begin(byte(input) & 63); emit((int)byte(input)); break;
+	case 1: begin(byte(input) & 127); emit((int)byte(input)); break;
 	case 2: state->free_in = byte(input); pw_buffer__poll(state->buffer, (int)byte(input) % 20); break;
 	case 3: state->free_in = 0; pw_buffer__consume(state->buffer); break;
 	case 4: if (state->buffer) read_any(input, state); break;
@@ -144,6 +170,10 @@ static void act(struct input *input, struct state *state)
 	case 11: pw_handle__set_deadline(state->handle, (long long)byte(input) - 10); break;
 	case 12: pw_handle__free(state->handle); state->handle = NULL; break;
 	case 13: pw_buffer__free(state->buffer); state->buffer = NULL; break;
+	case 14: state->free_in = byte(input); pw_buffer__drain_unordered(state->buffer); break;
+	case 15: state->free_in = 0; pw_buffer__consume_buffer(state->buffer, byte(input)); break;
+	case 17: pw_buffer__readable(state->buffer); break;
+	case 16: look_at(state->buffer, byte(input)); break;
 	}
 }
 

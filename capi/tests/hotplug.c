@@ -68,6 +68,29 @@ static void emit_on(int cpu)
 	move(0);
 }
 
+/* A CPU that was chosen and is offline has an index, and no ring until it is there. */
+static void chosen(int cpu)
+{
+	int both[] = { cpu, 0 };
+
+	for (int unordered = 0; unordered < 2; unordered++) {
+		PW_OPTS(opts, .hold = unordered ? PW_HOLD_UNORDERED : PW_HOLD_FENCE, .cpus = both, .cpu_cnt = 2, .notice_cb = on_notice);
+		struct pw_buffer *buffer = pw_buffer__new(map("events"), 0, on_sample, NULL, NULL, &opts);
+		void *base;
+		size_t size;
+
+		CHECK(buffer && pw_buffer__buffer_cnt(buffer) == 2 && pw_buffer__buffer_fd(buffer, 1) >= 0);
+		CHECK(pw_buffer__buffer_fd(buffer, 0) == -ENOENT && pw_buffer__buffer(buffer, 0, &base, &size) == -ENOENT);
+		CHECK(!unordered || pw_buffer__consume_buffer(buffer, 0) == -ENOENT);
+		if (!unordered) {
+			CHECK(set_online(cpu, "1"));
+			finish(buffer);
+			CHECK(pw_buffer__buffer_fd(buffer, 0) >= 0 && pw_buffer__buffer_cnt(buffer) == 2 && set_online(cpu, "0"));
+		}
+		pw_buffer__free(buffer);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	PW_OPTS(opts, .notice_cb = on_notice);
@@ -79,6 +102,11 @@ int main(int argc, char **argv)
 	alone();
 	last = cpus() - 1;
 	load(argv[1]);
+	if (last > 0 && set_online(last, "0")) {
+		chosen(last);
+		CHECK(set_online(last, "1"));
+		untraced[last] = 0;
+	}
 	buffer = pw_buffer__new(map("events"), 64 * 4096, on_sample, NULL, NULL, &opts);
 	CHECK(buffer);
 	begin(PERF);

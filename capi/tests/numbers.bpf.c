@@ -67,7 +67,7 @@ static __always_inline void write(void *ctx, struct control *how, struct number 
 	void *found;
 
 	if (how->mode & PERF)
-		bpf_perf_event_output(ctx, &events, BPF_F_CURRENT_CPU, number, sizeof(*number));
+		bpf_perf_event_output(ctx, &events, how->mode & SWAP ? number->cpu ^ 1 : BPF_F_CURRENT_CPU, number, sizeof(*number));
 	if (how->mode & DAMAGE && (found = bpf_map_lookup_elem(&large, &zero)))
 		bpf_perf_event_output(ctx, &events, BPF_F_CURRENT_CPU, found, TOO_LARGE);
 	if (how->mode & RING && !(how->mode & OTHER && number->number & 1))

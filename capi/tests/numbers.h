@@ -12,6 +12,7 @@ enum {
 	RINGS = 8,   /* a ring buffer for each CPU */
 	DAMAGE = 16, /* output that no record has room for */
 	SKIP = 32,   /* one of ten numbers is not written */
+	SWAP = 64,   /* with PERF: each CPU takes the slot of its neighbour */
 };
 
 /* Its record needs more than the 16 bits of a header's size. */

@@ -201,7 +201,7 @@ fn join(plan: &Plan, cpu: u32, events: OpenEvents, owner: &Arc<OwnedFd>) -> Resu
             perf::set_output(event.as_fd(), owner.as_fd()).map_err(control("redirect"))?;
         }
         sources.push((perf::id(event.as_fd()).map_err(control("identify"))?, index));
-        let slot = map.as_ref().map(|map| Slot { map: Arc::clone(&map.fd), index: (plan.slot)(cpu) });
+        let slot = map.as_ref().map(|map| Slot { map: Arc::clone(&map.fd), index: (plan.slot.0)(cpu) });
         producers.push(Producer { cpu, name: Arc::clone(name), event, slot, set: false });
     }
     Ok((producers, sources))

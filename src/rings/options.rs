@@ -8,7 +8,7 @@ use crate::rings::event_attr;
 use crate::rings::event_map::{self, EventMap};
 use crate::rings::event_spec::EventSpec;
 use crate::rings::hotplug;
-use crate::rings::plan::{Asked, Plan};
+use crate::rings::plan::{Asked, Plan, Slots};
 use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
@@ -66,7 +66,7 @@ impl RingOptions {
             timed: true,
             cpus: None,
             wakeup: None,
-            slot: |cpu| cpu,
+            slot: Slots(Box::new(|cpu| cpu)),
         };
         Self { asked }
     }
@@ -157,8 +157,8 @@ impl RingOptions {
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
     /// Unless set, the slot is the CPU's number, as `BPF_F_CURRENT_CPU` expects. Each CPU needs a slot of its own
     /// ([`ErrorKind::InvalidInput`]): only programs on that CPU can output through its event.
-    pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
-        self.asked.slot = slot;
+    pub fn slots(mut self, slot: impl Fn(u32) -> u32 + Send + Sync + 'static) -> Self {
+        self.asked.slot = Slots(Box::new(slot));
         self
     }
 

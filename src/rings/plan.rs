@@ -12,6 +12,7 @@ use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::HashMap;
+use std::fmt;
 
 /// What was asked for, before it is checked.
 #[derive(Debug)]
@@ -31,7 +32,16 @@ pub(super) struct Asked {
     pub(super) timed: bool,
     pub(super) cpus: Option<Vec<u32>>,
     pub(super) wakeup: Option<Wakeup>,
-    pub(super) slot: fn(u32) -> u32,
+    pub(super) slot: Slots,
+}
+
+/// Which slot of a map a CPU's event is put into.
+pub(super) struct Slots(pub(super) Box<dyn Fn(u32) -> u32 + Send + Sync>);
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Slots")
+    }
 }
 
 /// The kernel wakes a sleeping reader each time that another such part of a ring is written, unless a wake-up is set.
@@ -50,8 +60,7 @@ pub(super) struct Plan {
     pub(super) bytes: usize,
     pub(super) clock: Clock,
     pub(super) layout: Layout,
-    /// Which slot of a map a CPU's event is put into.
-    pub(super) slot: fn(u32) -> u32,
+    pub(super) slot: Slots,
     /// Whether the kernel writes backwards, over the oldest records.
     pub(super) backward: bool,
 }
@@ -172,9 +181,9 @@ impl Plan {
     pub(super) fn check_slots(&self, cpus: &[u32], before: impl Iterator<Item = u32>) -> Result<(), Error> {
         let maps = self.events.iter().filter_map(|event| event.map.as_ref());
         let Some(entries) = maps.map(|map| map.entries).min() else { return Ok(()) };
-        let mut taken: HashMap<u32, u32> = before.map(|cpu| ((self.slot)(cpu), cpu)).collect();
+        let mut taken: HashMap<u32, u32> = before.map(|cpu| ((self.slot.0)(cpu), cpu)).collect();
         for &cpu in cpus {
-            let slot = (self.slot)(cpu);
+            let slot = (self.slot.0)(cpu);
             if slot >= entries {
                 let message = format!(
                     "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as \
