@@ -468,7 +468,7 @@ struct pw_account {
    */
   uint64_t untraced_ns;
   /*
-   Bytes at which its rings would have held all that waited for a proof, so that nothing had to be copied out of
+   Bytes at which its rings would have held all that waited for its rule, so that nothing had to be copied out of
    them. 0 if nothing had to wait.
    */
   uint64_t needed;

@@ -62,7 +62,7 @@ pub struct pw_account {
     pub unexplained: u64,
     /// Nanoseconds in which the CPU was online and not traced.
     pub untraced_ns: u64,
-    /// Bytes at which its rings would have held all that waited for a proof, so that nothing had to be copied out of
+    /// Bytes at which its rings would have held all that waited for its rule, so that nothing had to be copied out of
     /// them. 0 if nothing had to wait.
     pub needed: u64,
 }

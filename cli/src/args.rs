@@ -79,7 +79,7 @@ pub struct Common {
     /// for BPF ring buffers whose programs draw the key inside the reservation; none, at once and unproven
     #[arg(long, value_name = "RULE", default_value = "fence", value_parser = hold)]
     pub hold: Hold,
-    /// Memory of each CPU's ring, such as 512K: what it holds on this machine, `perfweave check` says
+    /// Memory of each CPU's ring, such as 512K or 4M; `perfweave check` says which holds what
     #[arg(short, long, value_name = "SIZE", default_value = sizing::DEFAULT, value_parser = bytes)]
     pub buffer: u64,
     /// Print one JSON object a line

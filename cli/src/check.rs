@@ -328,8 +328,8 @@ fn in_words(times: &[Duration; 5]) -> String {
 fn buffers(proof: Duration) -> Line {
     let [few, some, many] = [1e4, 1e5, 1e6].map(|rate| size(sizing::size(rate, proof)));
     let says = format!(
-        "--buffer {few} holds 10,000 events a second of a CPU until they are proven, {some} 100,000, {many} a million \
-         (64 bytes each); the default is {}",
+        "with grace periods as now, nothing is copied (64 bytes each): --buffer {few} for 10,000 events a second on a CPU, \
+         {some} for 100,000, {many} for a million; the default is {}",
         sizing::DEFAULT
     );
     Line::fact("rings", says)

@@ -1,14 +1,12 @@
 //! What would have held what was lost: how large each ring would have to be. It is a guess. A larger ring would have
 //! held the largest loss in a row, but how much comes in a row the next time, nobody knows.
 
+use crate::sizing::MOST;
 use perfweave::Item;
 use std::collections::HashMap;
 
 /// Losses that follow each other within this time, in nanoseconds, are one: the ring was not emptied in between.
 const APART: u64 = 1_000_000_000;
-
-/// The largest ring that is advised.
-const MOST: u64 = 1 << 30;
 
 /// The length of a record, if none was seen: a tracepoint's with one field.
 const SHORTEST: u64 = 64;
@@ -54,9 +52,10 @@ impl Cure {
         }
     }
 
-    /// How large the rings must be for this load, if they have `size` bytes, of which proofs take `needed`. `lost` has how many records each CPU has
-    /// lost in all: the last losses are in that count alone. `None` if nothing was lost.
-    pub fn advice(&self, size: u64, needed: u64, lost: impl Iterator<Item = (u32, u64)>) -> Option<Advice> {
+    /// How large the rings must be for this load, if they and copies had `used` bytes, for which `needed` would have been
+    /// enough. `lost` has how many records each CPU has lost in all: the last losses are in that count alone. `None` if
+    /// nothing was lost.
+    pub fn advice(&self, used: u64, needed: u64, lost: impl Iterator<Item = (u32, u64)>) -> Option<Advice> {
         let none = Losses::default();
         let largest = |(cpu, lost): (u32, u64)| {
             let losses = self.losses.get(&cpu).unwrap_or(&none);
@@ -65,8 +64,8 @@ impl Cure {
         let records = lost.map(largest).max().filter(|records| *records > 0)?;
         let each = self.bytes.checked_div(self.records).unwrap_or(0).max(SHORTEST);
         // Records differ in length: an eighth more.
-        let bytes = size.saturating_add(records.saturating_mul(each).saturating_add(records.saturating_mul(each) / 8));
-        let bytes = bytes.max(needed);
+        let bytes = used.saturating_add(records.saturating_mul(each).saturating_add(records.saturating_mul(each) / 8));
+        let bytes = bytes.max(needed.min(MOST));
         Some(if bytes > MOST { Advice::TraceLess } else { Advice::Bytes(bytes.next_power_of_two()) })
     }
 }
@@ -80,10 +79,12 @@ impl Advice {
     /// What to do, with the name of the option that sets the size of rings, and how it takes a number of bytes.
     pub fn text(self, option: &str, size: impl Fn(u64) -> String) -> String {
         match self.bytes() {
-            Some(bytes) => format!("guessed from the largest loss in a row, it takes {option} {}", size(bytes)),
+            Some(bytes) => {
+                format!("guessed from the largest loss and what was held, it takes {option} {}", size(bytes))
+            }
             None => {
                 format!(
-                    "guessed from the largest loss in a row, no {option} is large enough: trace fewer events or \
+                    "guessed from the largest loss and what was held, no {option} is large enough: trace fewer events or \
                      processes"
                 )
             }
@@ -106,7 +107,7 @@ impl Losses {
 
 #[cfg(test)]
 mod tests {
-    use super::{APART, Advice, Cure};
+    use super::{APART, Advice, Cure, MOST};
 
     #[test]
     fn a_ring_needs_room_for_the_largest_loss_of_a_cpu() {
@@ -126,13 +127,14 @@ mod tests {
         // A loss that no event told.
         assert_eq!(Cure::default().advice(4096, 0, [(0, 64)].into_iter()), Some(Advice::Bytes(16384)));
         assert_eq!(cure.advice(4096, 0, [(0, u64::MAX)].into_iter()), Some(Advice::TraceLess));
-        // What proofs take is more than what was lost.
+        // What was held needs more than that; but only a loss finds that no ring is large enough.
+        assert_eq!(cure.advice(4096, MOST * 2, [(1, 10)].into_iter()), Some(Advice::Bytes(MOST)));
         assert_eq!(cure.advice(4096, 1 << 20, [(1, 10)].into_iter()), Some(Advice::Bytes(1 << 20)));
         // It says that it is a guess, and why there may be no size.
         let text = |advice: Advice| (advice.bytes(), advice.text("--buffer", |bytes| bytes.to_string()));
         assert_eq!(
             text(Advice::Bytes(65536)),
-            (Some(65536), "guessed from the largest loss in a row, it takes --buffer 65536".into())
+            (Some(65536), "guessed from the largest loss and what was held, it takes --buffer 65536".into())
         );
         let (none, why) = text(Advice::TraceLess);
         assert!(none.is_none() && why.contains("no --buffer is large enough: trace fewer"), "{why}");

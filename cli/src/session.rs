@@ -245,10 +245,10 @@ impl Session {
     /// Which buffer would have held what was lost. `None` if nothing was, or if the rings are a map, whose size its
     /// program chooses.
     fn advice(&self, ledger: &Status) -> Option<Advice> {
-        let size = ledger.accounts.iter().map(|account| account.size).max()?;
+        let used = ledger.accounts.iter().map(|account| account.size.max(account.most_used)).max()?;
         let needed = ledger.accounts.iter().map(|account| account.needed).max()?;
         let lost = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
-        self.cure.advice(size, needed, lost).filter(|_| !self.reader.rings().sources().is_empty())
+        self.cure.advice(used, needed, lost).filter(|_| !self.reader.rings().sources().is_empty())
     }
 
     /// One line on loss and order, on standard error. In JSON it is the last object instead.

@@ -10,6 +10,9 @@ const RECORD: f64 = 64.0;
 const ENOUGH: f64 = 1024.0;
 const TICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(40)];
 
+/// The largest ring that is advised.
+pub const MOST: u64 = 1 << 30;
+
 /// Held records are copied out of a ring that is three quarters full, or that is full within this time
 /// (`Order::most_held`).
 const PART: f64 = 0.75;
@@ -25,7 +28,7 @@ pub fn size(rate: f64, proof: Duration) -> u64 {
     let tick = Duration::from_secs_f64(2.0 * ENOUGH / rate).clamp(TICK[0], TICK[1]);
     let held = 2.0 * proof.max(tick).as_secs_f64();
     let bytes = rate * RECORD * (held / PART).max(held + SOON.as_secs_f64());
-    (bytes as u64).next_power_of_two()
+    (bytes as u64).min(MOST).next_power_of_two()
 }
 
 #[cfg(test)]

@@ -574,7 +574,7 @@ fn a_loss_comes_with_the_buffer_that_it_takes() {
     let ran = traces("64K", &[]);
     let (_, advice) = ran
         .err
-        .split_once("; guessed from the largest loss in a row, it takes --buffer ")
+        .split_once("; guessed from the largest loss and what was held, it takes --buffer ")
         .unwrap_or_else(|| panic!("{ran:?}"));
     let ran = traces(advice.split_whitespace().next().unwrap(), &[]);
     assert!(ran.err.contains("nothing is missing") && !ran.err.contains("--buffer"), "{ran:?}");

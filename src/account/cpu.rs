@@ -16,9 +16,9 @@ pub struct Account {
     /// ([`Order::most_held`](crate::Order::most_held)). Of several rings, the sum: they need not all have been so full at
     /// once.
     pub most_used: u64,
-    /// The size at which its rings would have held all of that, so that nothing had to be copied out of them: a power of
-    /// two, or the sum of several rings'. Zero if nothing had to wait for a proof. It holds for the rates and proofs so
-    /// far. If records were lost, more may be needed.
+    /// The size at which its rings would have held all of that, with what the program had not taken yet, so that nothing
+    /// had to be copied out of them: a power of two, or the sum of several rings'. Zero if nothing had to wait for its
+    /// hold rule. It holds for the rates and proofs so far. If records were lost, more may be needed.
     pub needed: u64,
     /// Records yielded.
     pub yielded: u64,

@@ -163,6 +163,7 @@ impl Cursor {
         if self.lost_head {
             // Skipping gives back all bytes, also those of held records. Meanwhile the ring holds up no proof.
             if with.queue.held() > 0 {
+                self.newly_written = 0;
                 return;
             }
             ring.skip_to_head();

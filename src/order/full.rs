@@ -24,6 +24,9 @@ const SHORT: Duration = Duration::from_micros(500);
 /// How full a ring may be, in percent, before held records are copied out of it.
 const MARK: u64 = 75;
 
+/// No ring is smaller.
+const PAGE: u64 = 4096;
+
 /// The most events that are held while records are copied out of rings; or one for each 16 bytes of rings and copies, if
 /// that is more. Each takes 16 bytes, and some 100 more if a notice comes before it.
 pub(super) const MOST_EVENTS: usize = 1 << 24;
@@ -40,9 +43,10 @@ pub(crate) struct Full {
     /// that reason.
     pub(crate) most_events: usize,
     pub(crate) has_too_many: bool,
-    /// The time between the last two refreshes. `None` if a proof releases at the next refresh what is held now: then it
-    /// need not leave its ring before.
+    /// The time between the begins of the last two refreshes. `None` at the first, which finds what came before it; and if
+    /// a proof releases at the next refresh what is held now: then it need not leave its ring before.
     pub(crate) since_refresh: Option<Duration>,
+    pub(crate) began: Option<Instant>,
     /// Whether a ring was more than half full at a refresh since the last proof began, before held records were copied
     /// out of it.
     pub(crate) was_crowded: bool,
@@ -65,11 +69,18 @@ impl Full {
             most_events: MOST_EVENTS.max(bytes / LEAST_RECORD),
             has_too_many: false,
             since_refresh: None,
+            began: None,
             was_crowded: false,
             refreshed: 0,
             freed: Instant::now(),
             kept: Duration::ZERO,
         }
+    }
+
+    /// A refresh begins. `leaves_soon`: a proof releases at the next one what is held now.
+    pub(crate) fn begin_refresh(&mut self, now: Instant, leaves_soon: bool) {
+        let before = self.began.replace(now).filter(|_| !leaves_soon);
+        self.since_refresh = before.map(|before| now.saturating_duration_since(before));
     }
 
     /// Copies held records out of rings that fill up with them, as long as the bounds allow it. Call it after a refresh.
@@ -91,7 +102,8 @@ impl Full {
             if flows || queue.back().is_none_or(|back| under.frontier.admits(back)) {
                 continue;
             }
-            let needed = size_for(used + cpu_ring.copies.len(), soon, queue.longest);
+            // What came at once need not have been written at once: a program may have committed late.
+            let needed = size_for(used + cpu_ring.copies.len(), soon.min(size), queue.longest);
             let end = cursor.cursor;
             // Of one ring at most 4 GiB: what lies in it takes half of that at most.
             let spans = cursor.spans(queue, size);
@@ -160,8 +172,8 @@ fn mark_of(size: u64, soon: u64, longest: u64) -> u64 {
 
 /// The least size of a ring in which so many bytes may be in use.
 fn size_for(used: u64, soon: u64, longest: u64) -> u64 {
-    let mut size = used.max(soon).max(1).next_power_of_two();
-    // The mark of a ring of four times this is more than `used`, unless records are long.
+    let mut size = used.max(soon).max(PAGE).next_power_of_two();
+    // Mostly twice this is enough, unless records are long.
     while mark_of(size, soon, longest) < used && size < 1 << 62 {
         size *= 2;
     }

@@ -447,9 +447,8 @@ impl Engine {
     /// Refreshes all rings, and begins the proof that releases held events.
     fn refresh(&mut self) {
         self.know_threads();
-        // What a proof releases at once need not leave its ring before.
         let leaves_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(Prover::ends_at_once);
-        self.merge.full.since_refresh = (!leaves_soon).then(|| self.pace.since_refresh(Instant::now()));
+        self.merge.full.begin_refresh(Instant::now(), leaves_soon);
         // A reading of the keys' clock, if the rule needs one. `new` has refused the rule on a clock that cannot be
         // read.
         let needs_clock = matches!(self.merge.rule(), Rule::Time(_));

@@ -130,11 +130,6 @@ impl Pace {
         tick.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
-    /// How long ago the last refresh was.
-    pub(crate) fn since_refresh(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.refreshed)
-    }
-
     /// How long a reader that has taken many events gathers the next ones: the rest of the tick.
     pub(crate) fn gathering_left(&self, now: Instant) -> Duration {
         self.tick.min(self.gathering).saturating_sub(now.saturating_duration_since(self.refreshed))
@@ -484,7 +479,7 @@ mod tests {
         assert!(!pace.is_busy() && pace.rush.patience.is_zero());
     }
 
-    /// One for each 512 events, if many wait; and how fast rings are written is measured from the last refresh.
+    /// One for each 512 events, if many wait.
     #[test]
     fn visits_are_for_what_waits() {
         let now = Instant::now();
@@ -495,7 +490,6 @@ mod tests {
         }
         pace.proving(now);
         assert_eq!(pace.cpu_visits(), 0);
-        assert_eq!(pace.since_refresh(now + TICK), TICK);
     }
 
     #[test]

@@ -647,12 +647,21 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     let mut engine = Engine::new(kernel.rings(), Order::new().hold(Hold::Fence(fence)).latency(HOUR)).unwrap();
     engine.pace.proving(Instant::now() + HOUR);
     // Written at once, however busy the machine is.
-    engine.pace.refreshed(Instant::now() + HOUR, 0);
+    engine.merge.full.began = Some(Instant::now() + HOUR);
     (0..65).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     sleep(&mut engine);
     let under_way = engine.proof.as_ref().unwrap().is_under_way();
     drop(end);
     assert!(engine.status().total().copied > 0 && under_way);
+    // What lay there before the first refresh was not written within it.
+    let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+    let (end, fence) = held_up();
+    let mut engine = Engine::new(kernel.rings(), Order::new().hold(Hold::Fence(fence)).latency(HOUR)).unwrap();
+    (0..65).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+    sleep(&mut engine);
+    let total = engine.status().total();
+    drop(end);
+    assert_eq!((total.copied, total.needed), (0, 4096));
 }
 
 /// `Item::Untraced` comes once, before all held events, also inside a run, for every way to take events; and nothing
