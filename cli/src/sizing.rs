@@ -43,7 +43,7 @@ mod tests {
         let busy = Duration::from_millis(20);
         assert_eq!(sizes(busy), [128, 512, 4096], "2 ticks or 2 proofs, and a third more");
         assert_eq!(sizes(Duration::from_millis(1)), [128, 512, 2048], "2 ticks, and 10 ms more if they are short");
-        assert_eq!(sizes(Duration::from_millis(100)), [256, 2048, 16384]);
+        assert_eq!(sizes(Duration::from_millis(100)), [256, 2048, 32768]);
         assert_eq!(args::size(size(1e6, busy)), DEFAULT);
     }
 }
