@@ -135,7 +135,9 @@ enum pw_hold {
   /*
    Perf buffers: no order at all. Rings are read one by one, by pw_buffer__drain_unordered,
    pw_buffer__consume_buffer or the program itself (pw_buffer__buffer), without a fence. Other calls that read, and
-   pw_handle, are -EINVAL. CPUs that come online later have no ring, and losses that no record tells of are not told.
+   pw_handle, are -EINVAL. A CPU that comes online later, or comes back, is not traced, and losses that no record tells
+   of are not told. Takes five descriptors a CPU. Wait for pw_buffer__buffer_fd with a time-out, or set
+   wakeup_events to 1: the last events fill no quarter of a ring.
    */
   PW_HOLD_UNORDERED = 8,
 };
@@ -323,9 +325,9 @@ struct pw_opts {
    */
   uint32_t wakeup_events;
   /*
-   Perf buffers: instead, after so many bytes.
+   Always 0.
    */
-  uint32_t wakeup_bytes;
+  uint32_t reserved;
   /*
    The most bytes that held records may take which are copied out of rings that fill up, for all rings together.
    Beyond that they stay in their rings, and the kernel drops what does not fit. 0: 64 MiB, and nothing is copied
@@ -342,18 +344,20 @@ struct pw_opts {
    */
   pw_notice_fn notice_cb;
   /*
-   Perf buffers: called for each record instead of sample_cb, as that of perf_buffer__new_raw. Losses go to lost_cb
-   or notice_cb.
+   Perf buffers: called for each record instead of sample_cb, as that of perf_buffer__new_raw. It returns -2 to go
+   on, and 0 or another negative number to end the call (of a buffer without order, 0 ends its ring). Losses go to
+   lost_cb or notice_cb.
    */
   pw_event_fn event_cb;
   /*
    Perf buffers: what else records have (PERF_SAMPLE_TID and others), as attr->sample_type of perf_buffer__new_raw.
-   PERF_SAMPLE_RAW comes besides, and PERF_SAMPLE_TIME if the kernel's time orders them.
+   PERF_SAMPLE_RAW comes besides, and PERF_SAMPLE_TIME if the kernel's time orders them, by CLOCK_MONOTONIC. What a
+   program may output at once is less by what these take.
    */
   uint64_t sample_type;
   /*
    Perf buffers: how many CPUs to open rings for, as perf_buffer_raw_opts of libbpf. 0: for all. One that is offline
-   has no ring until it comes online.
+   has no ring until it comes online; without order never.
    */
   size_t cpu_cnt;
   /*
@@ -364,6 +368,10 @@ struct pw_opts {
    The key of the map for each. NULL: the number of the CPU.
    */
   const int *map_keys;
+  /*
+   Perf buffers: wake the reader after so many bytes, in place of wakeup_events.
+   */
+  uint64_t wakeup_bytes;
 };
 
 /*
@@ -730,9 +738,10 @@ int pw_buffer__buffer_fd(const struct pw_buffer *buffer,
  pw_buffer__free. Load data_head with acquire semantics.
 
  In a buffer with PW_HOLD_UNORDERED you may also store data_tail, with release semantics. Then call neither
- pw_buffer__consume_buffer nor pw_buffer__drain_unordered. Unless opts.sample_type is set, its records have
- after the header a length of 32 bits, and what the program wrote. In a buffer with an order only the library stores
- data_tail, and records can have a time.
+ pw_buffer__consume_buffer nor pw_buffer__drain_unordered, which are -EINVAL then. Unless opts.sample_type is set,
+ its samples have after the header a length of 32 bits, and what the program wrote; other records are as in
+ perf_event_open(2), with sample_id_all. A record may go on at the begin of the data. In a buffer with an order only
+ the library stores data_tail, and records can have a time.
 
  Returns 0, or as pw_buffer__buffer_fd. Does not block.
  */
@@ -744,7 +753,8 @@ int pw_buffer__buffer(const struct pw_buffer *buffer,
 /*
  Whether there is something to read without waiting: 1, or 0. If the buffer has an order, that is an event whose order
  is proven, of any kind; it refreshes as pw_buffer__consume does, and events lent before are no longer valid. libbpf
- has none. Returns a negative number as pw_buffer__poll. Does not block.
+ has none. Returns a negative number as pw_buffer__poll does without opts.notice_cb: -EAGAIN is an error after which
+ reading goes on. Does not block.
  */
 int pw_buffer__readable(struct pw_buffer *buffer);
 

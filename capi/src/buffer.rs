@@ -303,6 +303,11 @@ pub extern "C" fn pw_ring_buffer__new(
 
 fn ring(map: c_int, sample: pw_ring_buffer_sample_fn, context: Context, opts: *const pw_opts) -> Result<pw_buffer> {
     let opts = pw_opts::read(opts)?;
+    if opts.event_cb.is_some() || opts.sample_type != 0 || opts.cpu_cnt != 0 {
+        return Err(Failure::invalid(
+            "opts->event_cb, sample_type and cpus are for perf buffers, not for ring buffers",
+        ));
+    }
     opts.order(true)?;
     let calls =
         Callbacks { context, event: None, sample: None, lost: None, ring: vec![(sample, context)], scratch: vec![] };

@@ -46,7 +46,9 @@ pub enum pw_hold {
     PW_HOLD_NONE = 7,
     /// Perf buffers: no order at all. Rings are read one by one, by pw_buffer__drain_unordered,
     /// pw_buffer__consume_buffer or the program itself (pw_buffer__buffer), without a fence. Other calls that read, and
-    /// pw_handle, are -EINVAL. CPUs that come online later have no ring, and losses that no record tells of are not told.
+    /// pw_handle, are -EINVAL. A CPU that comes online later, or comes back, is not traced, and losses that no record tells
+    /// of are not told. Takes five descriptors a CPU. Wait for pw_buffer__buffer_fd with a time-out, or set
+    /// wakeup_events to 1: the last events fill no quarter of a ring.
     PW_HOLD_UNORDERED = 8,
 }
 
@@ -79,8 +81,8 @@ pub struct pw_opts {
     pub numbers_offset: usize,
     /// Perf buffers: wake the reader after so many events. 0: when a quarter of a ring was written. libbpf has 1.
     pub wakeup_events: u32,
-    /// Perf buffers: instead, after so many bytes.
-    pub wakeup_bytes: u32,
+    /// Always 0.
+    pub reserved: u32,
     /// The most bytes that held records may take which are copied out of rings that fill up, for all rings together.
     /// Beyond that they stay in their rings, and the kernel drops what does not fit. 0: 64 MiB, and nothing is copied
     /// out of ring buffers, which outlive their reader. 1: nothing is copied.
@@ -90,19 +92,23 @@ pub struct pw_opts {
     /// Called with each event that is no record, at its place in the order: gaps, damage and others, and losses if
     /// there is no lost_cb. pw_print_notice is one.
     pub notice_cb: pw_notice_fn,
-    /// Perf buffers: called for each record instead of sample_cb, as that of perf_buffer__new_raw. Losses go to lost_cb
-    /// or notice_cb.
+    /// Perf buffers: called for each record instead of sample_cb, as that of perf_buffer__new_raw. It returns -2 to go
+    /// on, and 0 or another negative number to end the call (of a buffer without order, 0 ends its ring). Losses go to
+    /// lost_cb or notice_cb.
     pub event_cb: pw_event_fn,
     /// Perf buffers: what else records have (PERF_SAMPLE_TID and others), as attr->sample_type of perf_buffer__new_raw.
-    /// PERF_SAMPLE_RAW comes besides, and PERF_SAMPLE_TIME if the kernel's time orders them.
+    /// PERF_SAMPLE_RAW comes besides, and PERF_SAMPLE_TIME if the kernel's time orders them, by CLOCK_MONOTONIC. What a
+    /// program may output at once is less by what these take.
     pub sample_type: u64,
     /// Perf buffers: how many CPUs to open rings for, as perf_buffer_raw_opts of libbpf. 0: for all. One that is offline
-    /// has no ring until it comes online.
+    /// has no ring until it comes online; without order never.
     pub cpu_cnt: usize,
     /// Which CPUs these are. Indexes count them.
     pub cpus: *const c_int,
     /// The key of the map for each. NULL: the number of the CPU.
     pub map_keys: *const c_int,
+    /// Perf buffers: wake the reader after so many bytes, in place of wakeup_events.
+    pub wakeup_bytes: u64,
 }
 
 impl pw_opts {
@@ -118,7 +124,7 @@ impl pw_opts {
         has_numbers: 0,
         numbers_offset: 0,
         wakeup_events: 0,
-        wakeup_bytes: 0,
+        reserved: 0,
         most_held: 0,
         latency_ns: 0,
         notice_cb: None,
@@ -127,10 +133,11 @@ impl pw_opts {
         cpu_cnt: 0,
         cpus: std::ptr::null(),
         map_keys: std::ptr::null(),
+        wakeup_bytes: 0,
     };
 
     /// Where each field but the first begins: where the struct of an older header may end.
-    const STARTS: [usize; 20] = [
+    const STARTS: [usize; 21] = [
         offset_of!(Self, hold),
         offset_of!(Self, key),
         offset_of!(Self, key_offset),
@@ -141,7 +148,7 @@ impl pw_opts {
         offset_of!(Self, has_numbers),
         offset_of!(Self, numbers_offset),
         offset_of!(Self, wakeup_events),
-        offset_of!(Self, wakeup_bytes),
+        offset_of!(Self, reserved),
         offset_of!(Self, most_held),
         offset_of!(Self, latency_ns),
         offset_of!(Self, notice_cb),
@@ -150,6 +157,7 @@ impl pw_opts {
         offset_of!(Self, cpu_cnt),
         offset_of!(Self, cpus),
         offset_of!(Self, map_keys),
+        offset_of!(Self, wakeup_bytes),
         size_of::<Self>(),
     ];
 
@@ -244,7 +252,11 @@ impl pw_opts {
         options = match (self.wakeup_events, self.wakeup_bytes) {
             (0, 0) => options,
             (events, 0) => options.wakeup(Wakeup::Events(events)),
-            (0, bytes) => options.wakeup(Wakeup::Bytes(bytes)),
+            (0, bytes) => {
+                let bytes = u32::try_from(bytes)
+                    .map_err(|_| Failure::invalid(format!("opts->wakeup_bytes is {bytes}: 4 GiB at most")))?;
+                options.wakeup(Wakeup::Bytes(bytes))
+            }
             _ => return Err(Failure::invalid("opts->wakeup_events and opts->wakeup_bytes are both set")),
         };
         if !chosen.is_empty() {

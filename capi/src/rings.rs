@@ -3,10 +3,14 @@
 use crate::border::{Failure, Result, give, number};
 use crate::buffer::{Inside, Source, enter, enter_as_is, pw_buffer};
 use crate::read::readable;
-use pw::{ErrorKind, RingOptions, Rings};
+use pw::{ErrorKind, RawRing, RingOptions, Rings};
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where data_tail lies in the header page (include/uapi/linux/perf_event.h).
+const DATA_TAIL: usize = 1032;
 
 /// The rings of a buffer without order, each opened by itself, so that a call can read one alone. `None` for a CPU that
 /// is offline.
@@ -78,7 +82,7 @@ impl Inside {
         for (rings, cpu) in apart.iter().zip(&self.cpus) {
             if let Some(rings) = rings {
                 let raw = rings.raw(*cpu)?;
-                if raw.head != raw.tail {
+                if raw.head != stored_tail(&raw) {
                     return Ok(Some(true));
                 }
             }
@@ -100,6 +104,11 @@ impl Inside {
         for (at, (rings, cpu)) in apart.iter().zip(&self.cpus).enumerate() {
             if let (Some(rings), true) = (rings, index.is_none_or(|index| index == at)) {
                 let raw = rings.raw(*cpu)?;
+                if stored_tail(&raw) != raw.tail {
+                    return Err(Failure::invalid(format!(
+                        "this program has stored data_tail of CPU {cpu} itself\nhint: read that ring on by pw_buffer__buffer"
+                    )));
+                }
                 order.push((raw.head.wrapping_sub(raw.tail), at));
             }
         }
@@ -118,12 +127,23 @@ impl Inside {
             });
             match said {
                 ControlFlow::Break(said) if said < 0 => return Ok(said),
-                ControlFlow::Break(_) => break,
-                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(_) if shared.is_doomed() => break,
+                // As LIBBPF_PERF_EVENT_DONE, it ends this ring.
+                ControlFlow::Break(_) | ControlFlow::Continue(()) => {}
             }
         }
         Ok(records)
     }
+}
+
+/// What data_tail is now: a program that reads by itself stores it.
+fn stored_tail(raw: &RawRing) -> u64 {
+    // SAFETY: the header page is mapped as long as its `Rings` live, which lent this, and it is larger.
+    let tail = unsafe { raw.base.as_ptr().add(DATA_TAIL) };
+    // SAFETY: aligned, as the kernel lays it out (`struct perf_event_mmap_page`), and shared by atomic words alone.
+    let tail = unsafe { AtomicU64::from_ptr(tail.cast()) };
+    // Relaxed: the same thread has stored it, or has waited for who did. The kernel never stores it.
+    tail.load(Ordering::Relaxed)
 }
 
 fn no_index(index: usize, count: usize) -> Failure {
@@ -172,9 +192,10 @@ pub extern "C" fn pw_buffer__buffer_fd(buffer: *const pw_buffer, index: usize) -
 /// pw_buffer__free. Load data_head with acquire semantics.
 ///
 /// In a buffer with PW_HOLD_UNORDERED you may also store data_tail, with release semantics. Then call neither
-/// pw_buffer__consume_buffer nor pw_buffer__drain_unordered. Unless opts.sample_type is set, its records have
-/// after the header a length of 32 bits, and what the program wrote. In a buffer with an order only the library stores
-/// data_tail, and records can have a time.
+/// pw_buffer__consume_buffer nor pw_buffer__drain_unordered, which are -EINVAL then. Unless opts.sample_type is set,
+/// its samples have after the header a length of 32 bits, and what the program wrote; other records are as in
+/// perf_event_open(2), with sample_id_all. A record may go on at the begin of the data. In a buffer with an order only
+/// the library stores data_tail, and records can have a time.
 ///
 /// Returns 0, or as pw_buffer__buffer_fd. Does not block.
 #[unsafe(no_mangle)]
@@ -194,7 +215,8 @@ pub extern "C" fn pw_buffer__buffer(
 
 /// Whether there is something to read without waiting: 1, or 0. If the buffer has an order, that is an event whose order
 /// is proven, of any kind; it refreshes as pw_buffer__consume does, and events lent before are no longer valid. libbpf
-/// has none. Returns a negative number as pw_buffer__poll. Does not block.
+/// has none. Returns a negative number as pw_buffer__poll does without opts.notice_cb: -EAGAIN is an error after which
+/// reading goes on. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__readable(buffer: *mut pw_buffer) -> c_int {
     number(|| {

@@ -227,13 +227,16 @@ static void own_reader(void)
 			CHECK(!pw_buffer__buffer(buffer, (size_t)i, &base, &size));
 			count += gather(base, size, places + count, MANY - count);
 		}
-		CHECK(count == MANY);
+		CHECK(count == MANY && pw_buffer__readable(buffer) == 1);
 		qsort(places, (size_t)count, sizeof(places[0]), by_number);
 		for (int i = 0; i < count; i++) {
 			CHECK(places[i].number.number == next++);
 			__atomic_store_n(&places[i].page->data_tail, places[i].end, __ATOMIC_RELEASE);
 		}
+		CHECK(pw_buffer__readable(buffer) == 0);
 	}
+	/* The library would read again what was given back. */
+	CHECK(pw_buffer__drain_unordered(buffer) == -EINVAL && strstr(pw_last_error(), "data_tail"));
 	pw_buffer__free(buffer);
 }
 
