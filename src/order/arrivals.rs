@@ -20,19 +20,26 @@ pub(super) fn follow(rings: &mut Rings, stream: &mut Stream, most: usize) -> Res
         }
     }
     let any = !new.is_empty();
-    let mut news = rings.untraced.take_news().map(Notice::Untraced).peekable();
-    if news.peek().is_some() {
-        // They come before what was merged.
-        stream.unmerged().notices.extend(news);
+    {
+        let mut news = rings.untraced.take_news().map(Notice::Untraced).peekable();
+        if news.peek().is_some() {
+            // They come before what was merged.
+            stream.unmerged().notices.extend(news);
+        }
     }
     for cpu_ring in new {
-        // After the other rings of that CPU: ring indexes decide between equal keys.
-        let ring_index = rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
-        let cursor = cursor_of(&cpu_ring, &stream.under().keys);
-        stream.insert(ring_index, cursor);
-        rings.cpu_rings.insert(ring_index, cpu_ring);
+        join(rings, stream, cpu_ring);
     }
     failed.map(|()| any)
+}
+
+/// A ring joins the stream.
+pub(super) fn join(rings: &mut Rings, stream: &mut Stream, cpu_ring: CpuRing) {
+    // After the other rings of that CPU: ring indexes decide between equal keys.
+    let ring_index = rings.cpu_rings.partition_point(|other| other.origin.cpu <= cpu_ring.origin.cpu);
+    let cursor = cursor_of(&cpu_ring, &stream.under().keys);
+    stream.insert(ring_index, cursor);
+    rings.cpu_rings.insert(ring_index, cpu_ring);
 }
 
 /// The cursor of a ring of which nothing is read yet.

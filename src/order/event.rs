@@ -60,6 +60,8 @@ pub enum Item<'a> {
 pub struct Lost {
     /// The CPU whose ring was full; [`ANY_CPU`] for a BPF ring buffer that CPUs share.
     pub cpu: u32,
+    /// The program's number of that ring ([`Layout::tagged`](crate::Layout::tagged)). 0 if it chose none.
+    pub tag: u32,
     /// How many records were dropped.
     pub count: u64,
     /// The id of the event that wrote the record after the loss (`PERF_EVENT_IOC_ID`). The lost records may be those of

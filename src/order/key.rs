@@ -103,6 +103,11 @@ impl Keys {
         Self { key, clock, now: 0, are_sure: true, found: None, largest: first, leap: LEAP, leapt: (0, 0), numbers }
     }
 
+    /// Whether they are the kernel's times.
+    pub(crate) fn are_times(&self) -> bool {
+        matches!(self.key, Key::Time)
+    }
+
     /// The keys are numbers of which each is one more than the last.
     pub(crate) fn count_up(&mut self) {
         self.leap = LEAP_OF_NUMBERS;

@@ -26,7 +26,8 @@ use crate::order::suits;
 use crate::order::tails::Tails;
 use crate::order::tracers::Leaving;
 use crate::order::unmerged::Unmerged;
-use crate::ring::ANY_CPU;
+use crate::record::Layout;
+use crate::ring::{ANY_CPU, Ring};
 use crate::rings::{CpuRing, Rings};
 use crate::sequence::numbers::CpuNumbers;
 use crate::sys::machine;
@@ -246,6 +247,15 @@ impl Merge {
     /// the CPUs for which there is no room stay untraced.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         arrivals::follow(&mut self.rings, &mut self.stream, RINGS)
+    }
+
+    /// Adds an adopted ring to those that are merged already.
+    pub(crate) fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) -> Result<(), Error> {
+        self.rings.control().check()?;
+        suits::check_more(&self.rings, cpu, &ring, &layout, self.stream.under())?;
+        let cpu_ring = self.rings.adopted(cpu, ring, layout);
+        arrivals::join(&mut self.rings, &mut self.stream, cpu_ring);
+        Ok(())
     }
 
     // Proofs, and reservations for which they wait.

@@ -86,7 +86,8 @@ impl Pick {
             }
             None => match cursor.note(place) {
                 Some(Note::Lost { id, count, after }) => {
-                    Item::Lost(Lost { cpu, count, id, source: cpu_ring.origin.source(id), after, until })
+                    let (source, tag) = (cpu_ring.origin.source(id), cpu_ring.origin.layout.tag());
+                    Item::Lost(Lost { cpu, tag, count, id, source, after, until })
                 }
                 Some(Note::Fault { fault, len }) => {
                     Item::Damage(Damage { cpu, fault, bytes: cpu_ring.bytes(cursor.position(place), len.into()) })

@@ -2,10 +2,13 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::merge::place::RINGS;
+use crate::merge::rules::Rule;
 use crate::order::Order;
 use crate::order::arrivals::too_many;
 use crate::order::key::Key;
-use crate::ring::ANY_CPU;
+use crate::order::unmerged::Unmerged;
+use crate::record::Layout;
+use crate::ring::{ANY_CPU, Ring};
 use crate::rings::{CpuRing, Rings};
 
 /// An error if the clock of live rings can be set back, or if the key is the kernel's time and the records of a ring
@@ -17,20 +20,43 @@ fn check_key(rings: &Rings, key: &Key) -> Result<(), Error> {
     if matches!(key, Key::Time)
         && let Some(cpu_ring) = rings.cpu_rings.iter().find(|cpu_ring| !cpu_ring.origin.layout.has_time())
     {
-        let cpu = cpu_ring.origin.cpu;
-        let message = if rings.are_from_elsewhere() {
+        if rings.are_from_elsewhere() {
             // Its records need not say their CPU.
-            "its records carry no time to order by (perf record --no-timestamp): name another key".to_owned()
-        } else if cpu_ring.origin.layout.has_fields() {
-            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
-            format!("the records of CPU {cpu} carry no time to order by: {cure}")
-        } else {
-            let cure = "unless the program writes one: name its field of the payload";
-            format!("the records of {} carry no time to order by, {cure}", cpu_ring.ring.properties().name)
-        };
-        return Err(Error::new(ErrorKind::InvalidInput, message));
+            let message = "its records carry no time to order by (perf record --no-timestamp): name another key";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        return Err(no_time(cpu_ring.origin.cpu, &cpu_ring.ring, &cpu_ring.origin.layout));
     }
     Ok(())
+}
+
+fn no_time(cpu: u32, ring: &Ring, layout: &Layout) -> Error {
+    let message = if layout.has_fields() {
+        let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
+        format!("the records of CPU {cpu} carry no time to order by: {cure}")
+    } else {
+        let cure = "unless the program writes one: name its field of the payload";
+        format!("the records of {} carry no time to order by, {cure}", ring.properties().name)
+    };
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
+/// Whether one more ring can join these, of which some may be read already.
+pub(super) fn check_more(rings: &Rings, cpu: u32, ring: &Ring, layout: &Layout, under: &Unmerged) -> Result<(), Error> {
+    let refused = |kind, message: &'static str| Err(Error::new(kind, message));
+    if rings.are_complete() {
+        return refused(ErrorKind::InvalidInput, "no ring can join a recording");
+    }
+    // A proof that is under way has not seen what programs had reserved in it, or which number comes first there.
+    if ring.properties().reserves || matches!(under.frontier.rule, Rule::Number { .. }) {
+        let message =
+            "no BPF ring buffer can join a reader that runs, nor any ring one that counts: make a reader of all";
+        return refused(ErrorKind::Unsupported, message);
+    }
+    if rings.cpu_rings.len() >= RINGS {
+        return Err(too_many(rings.cpu_rings.len() + 1, RINGS));
+    }
+    if under.keys.are_times() && !layout.has_time() { Err(no_time(cpu, ring, layout)) } else { Ok(()) }
 }
 
 /// Whether these rings can be merged with these options.

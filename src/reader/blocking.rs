@@ -2,14 +2,20 @@
 
 use crate::error::{Error, Repeats};
 use crate::order::event::Event;
+use crate::order::event::Item;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::{LATENCY, Order};
+use crate::reader::ended::Ended;
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
+use crate::record::Layout;
+use crate::ring::Ring;
 use crate::rings::Rings;
+use crate::sys::blocked::Blocked;
 use crate::sys::epoll::Wait;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::signal::SigSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -146,7 +152,11 @@ impl Reader {
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Option<EventGuard<'_>>, Error> {
         // Without a time-out, only the end of the stream gives `None`.
-        if self.engine.is_at_hand() || self.advance(None)? { Ok(Some(self.engine.merge.lend())) } else { Ok(None) }
+        if self.engine.is_at_hand() || self.advance(None, None)? {
+            Ok(Some(self.engine.merge.lend()))
+        } else {
+            Ok(None)
+        }
     }
 
     /// The next event. Waits for it at most this long. `None` when the time is over, or when the stream has ended:
@@ -157,7 +167,7 @@ impl Reader {
     /// As [`Reader::next`].
     #[inline]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<EventGuard<'_>>, Error> {
-        if self.engine.is_at_hand() || self.engine.is_ready()? || self.advance(end(timeout))? {
+        if self.engine.is_at_hand() || self.engine.is_ready()? || self.advance(end(timeout), None)? {
             Ok(Some(self.engine.merge.lend()))
         } else {
             Ok(None)
@@ -179,7 +189,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::next`].
     pub fn batch(&mut self, timeout: Duration) -> Result<Option<Batch<'_>>, Error> {
-        self.advance(end(timeout))?;
+        self.advance(end(timeout), None)?;
         Ok(if self.engine.report.ended().is_some() { None } else { Some(self.engine.merge.batch()) })
     }
 
@@ -196,7 +206,7 @@ impl Reader {
         mut fold: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
     ) -> Result<ControlFlow<B, A>, Error> {
         let mut all = init;
-        self.advance(end(Duration::ZERO))?;
+        self.advance(end(Duration::ZERO), None)?;
         if self.engine.report.ended().is_some() {
             return Ok(ControlFlow::Continue(all));
         }
@@ -211,7 +221,98 @@ impl Reader {
         }
     }
 
+    /// Everything that is in the rings now, **proven**, in one call: flushes, and gives the function each event that comes
+    /// before the end of the flush ([`Item::Flushed`](crate::Item::Flushed), which the function does not get). Says
+    /// whether that is complete, as the item does. It ends early if the function breaks: then the rest comes later, with
+    /// the item; and if the stream ends ([`Reader::ended`]).
+    ///
+    /// It waits for a proof, 10 to 20 ms under the default rule. Signals do not end it. This is what a program calls that
+    /// reads now and then, and wants nothing left.
+    ///
+    /// ```
+    /// # use perfweave::{Order, Reader, sim};
+    /// # use std::ops::ControlFlow;
+    /// # let kernel = sim::Kernel::new(&[0, 1]);
+    /// # let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
+    /// # kernel.emit(1, 20, b"second");
+    /// # kernel.emit(0, 10, b"first");
+    /// let mut times = Vec::new();
+    /// let settled = reader.settle(|event| {
+    ///     times.extend(event.key());
+    ///     ControlFlow::<()>::Continue(())
+    /// })?;
+    /// assert_eq!((settled, &times[..]), (ControlFlow::Continue(true), &[10, 20][..]));
+    /// # Ok::<(), perfweave::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn settle<B>(
+        &mut self,
+        mut each: impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B, bool>, Error> {
+        let flush = self.engine.flush()?;
+        while self.advance(None, None)? {
+            let is_last = self.engine.has_reported(flush);
+            let over = loop {
+                let handed = self.engine.merge.hand_out((), |(), event| match event.item() {
+                    Item::Flushed { complete } if is_last => ControlFlow::Break(ControlFlow::Continue(complete)),
+                    _ => each(event).map_break(ControlFlow::Break),
+                });
+                match handed {
+                    ControlFlow::Continue(()) if !self.engine.merge.is_rushed() => {}
+                    ControlFlow::Break(ControlFlow::Break(over)) => break Some(over),
+                    _ => break None,
+                }
+            };
+            if let Some(over) = over {
+                return Ok(over);
+            }
+        }
+        let is_complete = matches!(self.ended(), Some(Ended::Recording | Ended::Deadline { complete: true }));
+        Ok(ControlFlow::Continue(is_complete))
+    }
+
+    /// Waits until there is an event that can be yielded, and takes none: true. False when the time is over, or when the
+    /// stream has ended: [`Reader::ended`] says which. With a time-out of zero it refreshes the rings and does not wait,
+    /// and so says whether there is one.
+    ///
+    /// Unlike all other calls, **a signal ends it**, whenever it comes during the call: the thread's signals are blocked
+    /// but while it sleeps. A program whose handler sets a flag so sees the flag at once.
+    ///
+    /// # Errors
+    /// As [`Reader::next`]. For a signal whose handler has run, [`ErrorKind::System`](crate::ErrorKind::System) with
+    /// `EINTR` ([`Error::raw_os_error`]), after which the reader goes on.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        if self.engine.is_at_hand() || self.engine.is_ready()? {
+            return Ok(true);
+        }
+        let blocked = Blocked::all().map_err(Error::cannot("block signals"))?;
+        self.advance(end(timeout), Some(blocked.before()))
+    }
+
+    /// Adds an adopted ring to a reader that runs, as [`Rings::add`] does before. Its records join the stream from the
+    /// next refresh on. Those with smaller keys than what was yielded before are late.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the key is the kernel's time and the ring does not
+    /// record it; the reader reads a recording; there are 16,384 rings. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+    /// for a BPF ring buffer, and if the hold rule is [`Hold::Dense`](crate::Hold::Dense): make a reader of all rings.
+    /// [`ErrorKind::System`](crate::ErrorKind::System), [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    ///
+    /// # Panics
+    /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
+    pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) -> Result<(), Error> {
+        self.engine.merge.add(cpu, ring, layout)?;
+        self.wait_for_all()
+    }
+
     reader_face!();
+
+    /// How many events are held or not taken yet, as of the last refresh: [`Status::held`](crate::Status::held) alone.
+    pub fn held(&self) -> usize {
+        self.engine.merge.held()
+    }
 
     /// How long a program may sleep before it must call the reader again, even if nothing became readable.
     pub fn time_to_next_refresh(&self) -> Duration {
@@ -237,8 +338,8 @@ impl Reader {
     }
 
     /// Refreshes and sleeps until there is an event to lend (true), or the time is over or the stream has ended
-    /// (false).
-    fn advance(&mut self, until: Option<Instant>) -> Result<bool, Error> {
+    /// (false). `mask`: the signals that are blocked while it sleeps, of which another ends the call.
+    fn advance(&mut self, until: Option<Instant>, mask: Option<&SigSet>) -> Result<bool, Error> {
         if self.engine.is_ready()? {
             return Ok(true);
         }
@@ -248,11 +349,11 @@ impl Reader {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             // A program that polls the reader must find it unreadable until something happens after this refresh.
-            self.sleep(Duration::ZERO)?;
+            self.sleep(Duration::ZERO, None)?;
         } else {
             let rest = self.engine.time_to_gather();
             if !rest.is_zero() {
-                self.sleep(left.map_or(rest, |left| left.min(rest)))?;
+                self.sleep(left.map_or(rest, |left| left.min(rest)), mask)?;
             }
         }
         let mut last_refresh = false;
@@ -275,15 +376,15 @@ impl Reader {
             // Another refresh may be enough. When the time is over, there is one more and no further one.
             last_refresh = over;
             if !pause.is_zero() && !self.engine.rest.spins() {
-                self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+                self.sleep(left.map_or(pause, |left| left.min(pause)), mask)?;
             }
         }
     }
 
     /// Sleeps until something is ready, or the time is over.
-    fn sleep(&mut self, time: Duration) -> Result<(), Error> {
+    fn sleep(&mut self, time: Duration, mask: Option<&SigSet>) -> Result<(), Error> {
         self.engine.rest.slept(time);
-        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time) {
+        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time, mask) {
             // Whichever: the reader refreshes all.
             Ok(ready) => {
                 self.failures.succeeded();
@@ -291,8 +392,11 @@ impl Reader {
                 self.engine.rest.wakes += u64::from(ready > 0 && !time.is_zero());
                 Ok(())
             }
-            // A signal: as if the time were over. The next turn refreshes.
-            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
+            // A signal: as if the time were over, unless it is waited for. The next turn refreshes.
+            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => match mask {
+                None => Ok(()),
+                Some(_) => Err(Error::system("wait for events", errno)),
+            },
             Err(errno) => match self.failures.failed(false) {
                 Some(times) => Err(Error::wait(errno, times)),
                 None => {

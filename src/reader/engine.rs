@@ -122,6 +122,18 @@ impl Engine {
         Handle(Arc::clone(&self.control))
     }
 
+    /// Asks for a flush. Returns it, for [`Engine::has_reported`].
+    pub(crate) fn flush(&self) -> Result<Signals, Error> {
+        self.handle().flush()?;
+        Ok(self.control.signals().flushes())
+    }
+
+    /// Whether the report of a flush that is lent next is of this flush, or of a later one.
+    pub(crate) fn has_reported(&self, flush: Signals) -> bool {
+        // One that was made before and not lent yet: then this flush's is still to come.
+        self.noticed.flushes() >= flush && !self.report.is_pending()
+    }
+
     /// Whether there is an event to lend and no signal to act on first.
     #[inline(always)]
     pub(crate) fn is_at_hand(&mut self) -> bool {

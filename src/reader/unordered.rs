@@ -139,7 +139,8 @@ impl CpuRing {
                     Some((Err(fault), ..)) => damage(cpu, fault, record.as_bytes()),
                     Some((Ok(()), _, 0)) => continue,
                     Some((Ok(()), id, count)) => {
-                        Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
+                        let (source, tag) = (origin.source(id), origin.layout.tag());
+                        Item::Lost(Lost { cpu, tag, count, id, source, after: None, until: None })
                     }
                 },
                 Err((fault, bytes)) => damage(cpu, fault, bytes),

@@ -305,6 +305,12 @@ impl Layout {
     }
 
     /// Whether samples carry the kernel's time.
+    /// Whether reading the event itself gives its own count of losses, as the last word.
+    pub(crate) fn counts_losses(&self) -> bool {
+        let both = u64::from(sys::PERF_FORMAT_LOST | sys::PERF_FORMAT_GROUP);
+        self.read_format & both == u64::from(sys::PERF_FORMAT_LOST)
+    }
+
     pub(crate) fn has_time(&self) -> bool {
         self.time.is_some()
     }

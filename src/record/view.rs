@@ -26,6 +26,8 @@ pub struct Record<'a> {
 
 /// Where `misc` lies in `struct perf_event_header`.
 const MISC: usize = 4;
+/// The same of `size`.
+const SIZE: usize = 6;
 
 impl<'a> Record<'a> {
     pub(crate) fn new(bytes: Bytes<'a>, header: Header, origin: &'a Arc<Origin>) -> Self {
@@ -227,6 +229,19 @@ impl<'a> Record<'a> {
             front.map(usize::from)
         } else {
             self.bytes.len().checked_sub(usize::from(back?))
+        }
+    }
+
+    /// Appends the record to a buffer as the kernel would have written it if `PERF_SAMPLE_TIME` had not been asked for. For
+    /// a program that knows the layout which it asked for itself, and not the time that order needs.
+    pub fn copy_without_time(&self, into: &mut Vec<u8>) {
+        let (begin, size) = (into.len(), self.bytes.len());
+        into.extend(self.bytes.iter());
+        let places = (self.origin.layout.time, self.origin.layout.time_back);
+        if let Some(at) = self.at_either_end(places.0, places.1).filter(|at| at + 8 <= size) {
+            into.drain(begin + at..begin + at + 8);
+            // `perf_event_header.size`, which counts the header and has 16 bits.
+            into[begin + SIZE..begin + SIZE + 2].copy_from_slice(&((size - 8) as u16).to_ne_bytes());
         }
     }
 

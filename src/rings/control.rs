@@ -174,7 +174,7 @@ pub(crate) enum Asked {
 }
 
 /// The word, as a reader checks it before it yields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) struct Signals(u64);
 
 impl Control {

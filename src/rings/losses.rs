@@ -3,11 +3,19 @@
 use crate::record::Record;
 use crate::record::clock::Clock;
 use crate::ring::Fault;
+use crate::sys::perf;
 use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Reads how many records were dropped since the ring was opened, as who opened it knows it. `None` if that cannot be
 /// read now.
 pub(crate) type Count = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
+/// The kernel's count of what an adopted event has dropped.
+pub(super) fn of(event: Arc<OwnedFd>) -> Count {
+    Box::new(move || perf::lost(event.as_fd()).ok())
+}
 
 /// How many records the kernel dropped for want of room, and how many of them LOST records have reported.
 #[derive(Default)]

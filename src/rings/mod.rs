@@ -273,6 +273,11 @@ impl Rings {
     /// and going. The output into a BPF ring buffer cannot be paused: [`Pause::Output`](crate::Pause::Output) is
     /// refused.
     ///
+    /// If the layout's `read_format` has `PERF_FORMAT_LOST` (and no `PERF_FORMAT_GROUP`), the kernel's count of what the
+    /// event has lost since it was opened is read. So losses after the last record are told, and the account is exact.
+    /// Then no other event may write into the ring (`PERF_EVENT_IOC_SET_OUTPUT`): LOST records of more than was counted
+    /// are damage. Leave the bit out for such a ring.
+    ///
     /// Order is proven only if the event of the ring has `inherit_stat` 0 and, on [`Clock::Perf`], `precise_ip` 0.
     /// Hardware draws the times of an event with `precise_ip` before the kernel writes the record, and the crate cannot
     /// see it. An event with `inherit_stat` lets a thread that ends write `PERF_RECORD_READ` into other CPUs' rings,
@@ -282,6 +287,12 @@ impl Rings {
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
+        let cpu_ring = self.adopted(cpu, ring, layout);
+        self.cpu_rings.push(cpu_ring);
+    }
+
+    /// An adopted ring, whose output these rings can pause from now on.
+    pub(crate) fn adopted(&self, cpu: u32, ring: Ring, layout: Layout) -> CpuRing {
         let fits = ring.kind() == layout.kind;
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
         let gate = match ring.fd() {
@@ -290,7 +301,8 @@ impl Rings {
         };
         // Without pausing it.
         self.control.producers().gates.extend(gate);
-        self.cpu_rings.push(CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), None));
+        let count = ring.fd().filter(|_| layout.counts_losses()).map(|event| losses::of(Arc::clone(event)));
+        CpuRing::new(ring, Origin::new(cpu, layout, Sources::new()).adopted(), count)
     }
 
     /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs

@@ -1,5 +1,6 @@
 //! The system calls that no crate offers a safe wrapper for. The other home of unsafe code, after `ring`.
 
+pub(crate) mod blocked;
 pub(crate) mod bpf;
 pub(crate) mod clock;
 pub(crate) mod epoll;

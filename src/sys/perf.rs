@@ -116,14 +116,14 @@ pub(crate) fn running_time(event: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(time.try_into().unwrap_or_default()))
 }
 
-/// How many records of an event the kernel dropped (`PERF_FORMAT_LOST`, Linux 6.0). Its `read_format` must be
-/// `PERF_FORMAT_TOTAL_TIME_RUNNING | PERF_FORMAT_LOST`.
+/// How many records of an event the kernel dropped (`PERF_FORMAT_LOST`, Linux 6.0). Its `read_format` must have that bit,
+/// and not `PERF_FORMAT_GROUP`.
 pub(crate) fn lost(event: BorrowedFd<'_>) -> io::Result<u64> {
-    // The event's value, the time, the count.
-    let mut words = [0; 3 * 8];
+    // The event's value, both times, its id, the count: as many of them as were asked for, the count last.
+    let mut words = [0; 5 * 8];
     let read = nix::unistd::read(event, &mut words)?;
-    let Some(lost) = words[..read].get(16..24) else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-    Ok(u64::from_ne_bytes(lost.try_into().unwrap_or_default()))
+    let Some(lost) = words[..read].last_chunk() else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+    Ok(u64::from_ne_bytes(*lost))
 }
 
 /// Stops or restarts output into an event's ring. Records of the time between are lost, and counted.

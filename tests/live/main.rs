@@ -26,6 +26,7 @@ mod repeated_errors;
 mod ring_buffers;
 mod rings;
 mod seldom;
+mod settled;
 mod targets;
 mod waiting;
 

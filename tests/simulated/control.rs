@@ -646,3 +646,28 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_run() {
     assert_eq!(reader.status().fences, 1);
     assert_eq!((next(&mut reader), reader.status().fences), ("2".to_owned(), 2));
 }
+
+/// The end of an earlier flush that nobody took yet is not the end of this one.
+#[test]
+fn what_settles_is_not_an_earlier_flush() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
+    kernel.emit(0, 10, b"first");
+    reader.handle().flush().unwrap();
+    assert_eq!(next(&mut reader), "10");
+    std::mem::forget(reading::next(&mut reader));
+    kernel.emit(1, 20, b"second");
+    let mut seen = Vec::new();
+    let settled = reader.settle(|event| {
+        seen.push(word(event));
+        ControlFlow::<()>::Continue(())
+    });
+    assert_eq!((settled.unwrap(), &seen[..]), (ControlFlow::Continue(true), &["Flushed".into(), "20".into()][..]));
+    // Its own end was taken.
+    assert!(!reader.wait(Duration::ZERO).unwrap());
+    // Without an event, and once the stream has ended.
+    assert_eq!(reader.settle(|_| ControlFlow::Break(())).unwrap(), ControlFlow::Continue(true));
+    reader.handle().close();
+    assert_eq!(reader.settle(|_| ControlFlow::Break(())).unwrap(), ControlFlow::Continue(false));
+    assert_eq!(reader.ended(), Some(Ended::Closed));
+}

@@ -26,9 +26,15 @@ pub struct ForeignRing {
 impl ForeignRing {
     /// Opens one with `PERF_SAMPLE_RAW` only, waking for every event.
     pub fn open(cpu: u32, size: usize) -> io::Result<Self> {
+        Self::open_as(cpu, size, |_| ())
+    }
+
+    /// The same, with other settings.
+    pub fn open_as(cpu: u32, size: usize, change: impl FnOnce(&mut sys::perf_event_attr)) -> io::Result<Self> {
         let mut attr = software(sys::PERF_COUNT_SW_BPF_OUTPUT, 1);
         attr.sample_type = sys::PERF_SAMPLE_RAW.into();
         attr.wakeup_events = 1;
+        change(&mut attr);
         // SAFETY: the attribute is as long as it says.
         let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu as i32, -1, 8) };
         if fd < 0 {
