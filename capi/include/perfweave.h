@@ -19,6 +19,9 @@
 
 #define PW_VERSION "0.1.0"
 
+/* <linux/perf_event.h> */
+struct perf_event_attr;
+
 /* Declares options with sz set: PW_OPTS(opts, .key = PW_KEY_PAYLOAD, .key_offset = 0); then give &opts. In C++ and other languages, clear
  * the struct and set sz. */
 #define PW_OPTS(name, ...) struct pw_opts name = { .sz = sizeof(struct pw_opts), ##__VA_ARGS__ }
@@ -610,6 +613,42 @@ int pw_handle__set_deadline(const struct pw_handle *handle,
 void pw_handle__free(struct pw_handle *handle);
 
 /*
+ Makes a buffer of perf events that the program has opened itself, with settings of its own. As perf_buffer__new_raw of
+ libbpf, which opens them.
+
+ event_fds: the events, as many as opts.cpu_cnt, each of the CPU in opts.cpus. All were opened with attr, whose size is
+ set. The program puts them into slots of its maps, enables and closes them: they are duplicated. bytes: the size of
+ each ring, without its header page, a power of two pages. An event that is mapped has that of its mapping, and nobody
+ else may move its data_tail.
+
+ Unless opts.key says otherwise, attr needs PERF_SAMPLE_TIME. With PERF_FORMAT_LOST in attr->read_format, without
+ PERF_FORMAT_GROUP, losses after the last record are told too; then no other event may write into these rings. A CPU
+ that comes back is the program's to open. opts.sample_type, map_keys and wakeup_events say nothing here and must be 0,
+ as PW_HOLD_UNORDERED.
+
+ Returns NULL with errno set: EBADF; EINVAL for a wrong option, or another size; EPERM, ENOMEM for limits. Blocks for
+ system calls only.
+ */
+struct pw_buffer *pw_buffer__adopt(const int *event_fds,
+                                   size_t bytes,
+                                   const struct perf_event_attr *attr,
+                                   pw_sample_fn sample_cb,
+                                   pw_lost_fn lost_cb,
+                                   void *ctx,
+                                   const struct pw_opts *opts);
+
+/*
+ Pins the map of a buffer at a path of a BPF file system, as bpf_map__pin of libbpf: other programs open it there, and it
+ outlives this one. The slots of a perf event array do not: the kernel empties them once this program has closed the map.
+ unlink(2) takes the path away.
+
+ Returns 0; -EINVAL for several ring buffers, for a buffer of pw_buffer__adopt, and, with -EPERM, for a path outside of
+ a BPF file system; -EEXIST; -ENOENT; -ECHILD. Blocks for a system call only.
+ */
+int pw_buffer__pin(struct pw_buffer *buffer,
+                   const char *path);
+
+/*
  Waits for events and calls back with all that can be yielded, in order. As perf_buffer__poll of libbpf.
 
  timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a
@@ -626,14 +665,19 @@ int pw_buffer__poll(struct pw_buffer *buffer,
                     int timeout_ms);
 
 /*
- The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay:
- pw_buffer__flush asks for them. Blocks as long as callbacks take.
+ Calls back with everything that is in the rings now, in proven order, and leaves nothing. As perf_buffer__consume of
+ libbpf, for a program that reads now and then, and before it ends. PW_FLUSHED is not told of it.
+
+ Returns as pw_buffer__poll, but each error, also if reading goes on: call it again. -EINPROGRESS if a program has not
+ committed what it reserved in a ring buffer. Blocks for a proof, 10 to 20 ms unless opts.hold says otherwise, and as
+ long as callbacks take; signals do not end it. pw_buffer__poll with a time-out of 0 does not wait, and leaves what is
+ not proven yet.
  */
 int pw_buffer__consume(struct pw_buffer *buffer);
 
 /*
  A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says,
- then call pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close
+ then call pw_buffer__poll with a time-out of 0 until it returns 0, also after a wait in vain. It belongs to the buffer: do not close
  it. Returns a negative number as pw_buffer__poll. Does not block.
  */
 int pw_buffer__epoll_fd(const struct pw_buffer *buffer);

@@ -7,7 +7,8 @@ use crate::rings::{Apart, listed, open_apart};
 use pw::{Clock, Handle, Hold, Key, Layout, Order, Reader, Ring, Rings};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -42,15 +43,15 @@ const DOOMED: u8 = 2;
 pub(crate) struct Inside {
     pub(crate) source: Source,
     /// A call on it has panicked: nobody knows what it left half done.
-    broken: bool,
+    pub(crate) broken: bool,
     pub(crate) opts: pw_opts,
     pub(crate) calls: Callbacks,
     /// Made at once for perf buffers, and by the first call that reads for ring buffers, which can be added until then.
     pub(crate) reader: Option<Reader>,
     /// Perf buffers: the CPU of each index.
     pub(crate) cpus: Vec<u32>,
-    /// Whether the last call that read found something.
-    pub(crate) busy: bool,
+    /// Perf buffers: the map, if the library has opened its events.
+    pub(crate) map: Option<OwnedFd>,
     /// The text of the last problem that was lent.
     pub(crate) problem: String,
 }
@@ -76,9 +77,9 @@ pub(crate) struct Callbacks {
 
 impl Inside {
     /// What no call has read from yet.
-    fn new(source: Source, opts: pw_opts, calls: Callbacks, reader: Option<Reader>) -> Self {
+    pub(crate) fn new(source: Source, opts: pw_opts, calls: Callbacks, reader: Option<Reader>) -> Self {
         let (cpus, problem) = (vec![], String::new());
-        Self { source, broken: false, opts, calls, reader, cpus, busy: false, problem }
+        Self { source, broken: false, opts, calls, reader, cpus, map: None, problem }
     }
 
     /// The reader. Made now if there is none.
@@ -110,7 +111,7 @@ impl Inside {
 }
 
 impl pw_buffer {
-    fn new(inside: Inside) -> Self {
+    pub(crate) fn new(inside: Inside) -> Self {
         let (state, process) = (AtomicU8::new(0), std::process::id());
         let buffer = Self { state, process, handle: OnceLock::new(), inside: UnsafeCell::new(inside) };
         // Nobody else has it yet.
@@ -263,7 +264,7 @@ fn perf(map: c_int, bytes: usize, mut calls: Callbacks, opts: *const pw_opts) ->
         }
         let apart = open_apart(&cpus, || options(&order))?;
         let inside = Inside::new(Source::Unordered(apart), opts, calls, None);
-        return Ok(pw_buffer::new(Inside { cpus, ..inside }));
+        return Ok(pw_buffer::new(Inside { cpus, map: Some(duplicate(map)?), ..inside }));
     }
     let order = opts.order(false)?;
     let rings = options(&order)?.open()?;
@@ -271,7 +272,13 @@ fn perf(map: c_int, bytes: usize, mut calls: Callbacks, opts: *const pw_opts) ->
         cpus = rings.cpus().collect();
     }
     let inside = Inside::new(Source::Perf, opts, calls, Some(Reader::new(rings, order)?));
-    Ok(pw_buffer::new(Inside { cpus, ..inside }))
+    Ok(pw_buffer::new(Inside { cpus, map: Some(duplicate(map)?), ..inside }))
+}
+
+/// A descriptor of the library's own.
+fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let error = |error: io::Error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string());
+    fd.try_clone_to_owned().map_err(error)
 }
 
 /// Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer
@@ -317,9 +324,7 @@ fn ring(map: c_int, sample: pw_ring_buffer_sample_fn, context: Context, opts: *c
 
 /// A ring buffer of the caller, or several, beside those that were added before.
 fn ring_map(map: c_int, before: &[OwnedFd]) -> Result<OwnedFd> {
-    let map = descriptor(map, "map_fd")?
-        .try_clone_to_owned()
-        .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string()))?;
+    let map = duplicate(descriptor(map, "map_fd")?)?;
     // A reader refuses a ring buffer that is there twice.
     let all = adopt(before.iter().chain([&map]))?;
     Reader::new(all, Order::new().key(Key::Fn(Box::new(|_| None))).hold(Hold::None))?;

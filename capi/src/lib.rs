@@ -13,6 +13,7 @@ mod buffer;
 mod event;
 mod handle;
 mod options;
+mod own;
 mod read;
 mod report;
 mod rings;

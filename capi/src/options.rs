@@ -267,6 +267,11 @@ impl pw_opts {
         Ok(options.sample(self.sample_type))
     }
 
+    /// Whether nothing is set that says how events are opened.
+    pub(crate) fn opens_nothing(&self) -> bool {
+        (self.sample_type, self.wakeup_events, self.wakeup_bytes) == (0, 0, 0) && self.map_keys.is_null()
+    }
+
     fn hold(&self) -> Result<Hold> {
         Ok(match self.hold {
             0 => Hold::FENCE,

@@ -3,7 +3,7 @@
 use crate::border::{Failure, Result, checked, give, number};
 use crate::buffer::{Callbacks, Inside, enter, pw_buffer, pw_ring_buffer};
 use crate::event::{pw_event, pw_kind};
-use pw::{Bytes, Ended, ErrorKind, Event, Reader};
+use pw::{Bytes, Ended, Error, ErrorKind, Event};
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,37 +13,12 @@ use std::time::{Duration, Instant};
 /// program that looks at a flag of its handler must be back from time to time.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How long a reader may sleep by itself, which no signal ends: as long as it rests between two looks if there are many
-/// events.
-const REST: Duration = Duration::from_millis(5);
-
 /// What a callback of raw records says to go on: LIBBPF_PERF_EVENT_CONT.
 const GO_ON: c_int = -2;
 
-/// How long the first look may take. A reader that has found something rests before it looks again, so that it does not
-/// wake up for each event. One that has not waits here alone, where a signal ends the wait.
-fn first(busy: bool, until: Option<Instant>) -> Duration {
-    let until = until.filter(|_| busy);
-    until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()).min(REST))
-}
-
-/// Waits until there may be an event. False when the time is over.
-fn wait(reader: &Reader, until: Instant) -> Result<bool> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Ok(false);
-    }
-    let pause = left.min(reader.time_to_next_refresh());
-    let pause = libc::timespec { tv_sec: pause.as_secs() as libc::time_t, tv_nsec: pause.subsec_nanos().into() };
-    let mut fd = libc::pollfd { fd: reader.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor, a time, and no mask of signals.
-    let ready = unsafe { libc::ppoll(&raw mut fd, 1, &raw const pause, std::ptr::null()) };
-    if ready >= 0 {
-        return Ok(true);
-    }
-    let error = std::io::Error::last_os_error();
-    let text = if error.kind() == std::io::ErrorKind::Interrupted { "a signal came".into() } else { error.to_string() };
-    Err(Failure::new(error.raw_os_error().unwrap_or(libc::EIO), text))
+/// Whether an error is a signal that has ended a wait.
+fn is_signal(error: &Error) -> bool {
+    error.raw_os_error() == Some(libc::EINTR)
 }
 
 /// When a time-out of milliseconds is over. Negative: as late as any.
@@ -64,6 +39,13 @@ fn ended(why: Ended) -> Failure {
         ),
         _ => Failure::new(libc::ECANCELED, "the buffer was closed by pw_handle__close"),
     }
+}
+
+fn uncommitted() -> Failure {
+    Failure::new(
+        libc::EINPROGRESS,
+        "a program has not committed what it reserved in a ring buffer: what cannot be proven before it does is held",
+    )
 }
 
 impl Callbacks {
@@ -135,26 +117,26 @@ impl Callbacks {
 
 /// Calls back with everything that can be yielded. Waits for the first event until a time. Returns how many records
 /// there were.
-fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> Result<c_int> {
+fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Instant) -> Result<c_int> {
     let notice = inside.opts.notice_cb;
-    let mut rest = first(std::mem::take(&mut inside.busy), until);
     loop {
         let (reader, calls) = inside.reader()?;
         let mut records: c_int = 0;
         let mut any = false;
-        let rested = if rest.is_zero() { Ok(()) } else { reader.batch(std::mem::take(&mut rest)).map(drop) };
         let mut each = |(), event: Event<'_>| {
             any = true;
             records = records.saturating_add(event.record().is_some().into());
             let told = calls.tell(&event, notice);
             if shared.is_doomed() && told.is_continue() { ControlFlow::Break(0) } else { told }
         };
-        let all = rested.and_then(|()| reader.try_fold((), &mut each));
+        let left = until.saturating_duration_since(Instant::now());
+        let is_over = left.is_zero();
+        let all = reader.wait(left).and_then(|_| reader.try_fold((), &mut each));
         match all {
             Ok(ControlFlow::Break(said)) if said < 0 => return Ok(said),
             Ok(ControlFlow::Break(_)) => return Ok(records),
             Ok(ControlFlow::Continue(())) => {}
-            Err(error) if error.kind() == ErrorKind::Forked => return Err(error.into()),
+            Err(error) if error.kind() == ErrorKind::Forked || is_signal(&error) => return Err(error.into()),
             Err(error) => {
                 // The reader goes on.
                 let text = error.to_string();
@@ -166,16 +148,31 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
             }
         }
         if any {
-            inside.busy = true;
             return Ok(records);
         }
         if let Some(why) = reader.ended() {
             return Err(ended(why));
         }
-        let Some(until) = until else { return Ok(0) };
-        if !wait(reader, until)? {
+        if is_over {
             return Ok(0);
         }
+    }
+}
+
+/// Calls back with everything that is in the rings now, proven. Returns how many records there were.
+fn settle(shared: &pw_buffer, inside: &mut Inside) -> Result<c_int> {
+    let notice = inside.opts.notice_cb;
+    let (reader, calls) = inside.reader()?;
+    let mut records: c_int = 0;
+    let settled = reader.settle(|event| {
+        records = records.saturating_add(event.record().is_some().into());
+        let told = calls.tell(&event, notice);
+        if shared.is_doomed() && told.is_continue() { ControlFlow::Break(0) } else { told }
+    });
+    match settled? {
+        ControlFlow::Break(said) if said < 0 => Ok(said),
+        ControlFlow::Break(_) | ControlFlow::Continue(true) => Ok(records),
+        ControlFlow::Continue(false) => Err(reader.ended().map_or_else(uncommitted, ended)),
     }
 }
 
@@ -192,29 +189,32 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
 /// undefined behaviour.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__poll(buffer: *mut pw_buffer, timeout_ms: c_int) -> c_int {
-    number(|| enter(buffer, |shared, inside| hand_out(shared, inside, Some(until(timeout_ms)))))
+    number(|| enter(buffer, |shared, inside| hand_out(shared, inside, until(timeout_ms))))
 }
 
-/// The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay:
-/// pw_buffer__flush asks for them. Blocks as long as callbacks take.
+/// Calls back with everything that is in the rings now, in proven order, and leaves nothing. As perf_buffer__consume of
+/// libbpf, for a program that reads now and then, and before it ends. PW_FLUSHED is not told of it.
+///
+/// Returns as pw_buffer__poll, but each error, also if reading goes on: call it again. -EINPROGRESS if a program has not
+/// committed what it reserved in a ring buffer. Blocks for a proof, 10 to 20 ms unless opts.hold says otherwise, and as
+/// long as callbacks take; signals do not end it. pw_buffer__poll with a time-out of 0 does not wait, and leaves what is
+/// not proven yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__consume(buffer: *mut pw_buffer) -> c_int {
-    number(|| enter(buffer, |shared, inside| hand_out(shared, inside, None)))
+    number(|| enter(buffer, settle))
 }
 
 /// Whether a buffer with an order can yield an event without waiting.
 pub(crate) fn readable(inside: &mut Inside) -> Result<c_int> {
     let (reader, _) = inside.reader()?;
-    if let Some(event) = reader.next_timeout(Duration::ZERO)? {
-        // Not consumed: it comes again.
-        std::mem::forget(event);
+    if reader.wait(Duration::ZERO)? {
         return Ok(1);
     }
     reader.ended().map_or(Ok(0), |why| Err(ended(why)))
 }
 
 /// A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says,
-/// then call pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close
+/// then call pw_buffer__poll with a time-out of 0 until it returns 0, also after a wait in vain. It belongs to the buffer: do not close
 /// it. Returns a negative number as pw_buffer__poll. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__epoll_fd(buffer: *const pw_buffer) -> c_int {
@@ -261,16 +261,17 @@ fn lend(
     mut put: impl FnMut(usize, &pw_event) -> Result<()>,
 ) -> Result<c_int> {
     let until = until(timeout_ms);
-    let mut rest = first(std::mem::take(&mut inside.busy), Some(until));
     loop {
         let mut lent = 0;
+        let left = until.saturating_duration_since(Instant::now());
         let (reader, _) = inside.reader()?;
-        let taken = match reader.batch(std::mem::take(&mut rest)) {
+        let waited = reader.wait(left);
+        let taken = match waited.and_then(|_| reader.batch(Duration::ZERO)) {
             Ok(batch) => batch.into_iter().flatten().take(most).try_for_each(|event| {
                 lent += 1;
                 put(lent - 1, &pw_event::of(&event))
             }),
-            Err(error) if error.kind() == ErrorKind::Forked => return Err(error.into()),
+            Err(error) if error.kind() == ErrorKind::Forked || is_signal(&error) => return Err(error.into()),
             Err(error) => {
                 inside.problem = error.to_string();
                 lent = 1;
@@ -279,14 +280,13 @@ fn lend(
         };
         taken?;
         if lent > 0 {
-            inside.busy = true;
             return Ok(lent as c_int);
         }
         let (reader, _) = inside.reader()?;
         if let Some(why) = reader.ended() {
             return Err(ended(why));
         }
-        if !wait(reader, until)? {
+        if left.is_zero() {
             return Ok(0);
         }
     }

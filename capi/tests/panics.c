@@ -2,6 +2,7 @@
  * --cfg perfweave_panics. */
 
 #include "common.h"
+#include <linux/perf_event.h>
 
 /* 1: in each function, before it does anything. 2: in each call on a buffer. */
 extern int perfweave_panics;
@@ -28,6 +29,10 @@ static void each_function(struct pw_buffer *buffer, struct pw_ring_buffer *rings
 	struct pw_event event = { .kind = PW_GAP, .cpu = -1 };
 	struct pw_stats stats;
 	struct pw_account account;
+	struct perf_event_attr attr = { .size = sizeof(attr) };
+	int event_fd = 0;
+	void *base;
+	size_t size;
 
 	CHECK(pw_version() && pw_last_error());
 	CHECK(nothing_made(pw_buffer__new(map("events"), 0, NULL, NULL, NULL, NULL)));
@@ -38,6 +43,9 @@ static void each_function(struct pw_buffer *buffer, struct pw_ring_buffer *rings
 	CHECK(broken(pw_buffer__batch(buffer, 0, &event, sizeof(event), 1)) && broken(pw_buffer__flush(buffer)));
 	CHECK(broken(pw_buffer__stats(buffer, &stats, sizeof(stats))));
 	CHECK(broken(pw_buffer__ledger(buffer, &account, sizeof(account), 1)));
+	CHECK(nothing_made(pw_buffer__adopt(&event_fd, 4096, &attr, NULL, NULL, NULL, NULL)) && broken(pw_buffer__pin(buffer, "none")));
+	CHECK(broken(pw_buffer__consume_buffer(buffer, 0)) && broken(pw_buffer__drain_unordered(buffer)) && broken(pw_buffer__readable(buffer)));
+	CHECK(broken(pw_buffer__buffer(buffer, 0, &base, &size)) && broken(pw_buffer__buffer_fd(buffer, 0)) && broken(pw_buffer__buffer_cnt(buffer)));
 	CHECK(broken(pw_ring_buffer__poll(rings, 0)) && broken(pw_ring_buffer__consume(rings)));
 	CHECK(broken(pw_ring_buffer__epoll_fd(rings)) && broken(pw_ring_buffer__add(rings, map("other"), NULL, NULL)));
 	CHECK(pw_ring_buffer__buffer(rings) == (void *)rings);
