@@ -9,6 +9,7 @@ mod descriptors;
 mod exact;
 mod failure;
 mod family;
+mod hang;
 mod interrupt;
 mod kernel;
 mod key;

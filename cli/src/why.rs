@@ -14,6 +14,7 @@ use crate::convert::picture::Picture;
 use crate::convert::{self, Progress, html};
 use crate::failure::{Failure, Outcome};
 use crate::family::Family;
+use crate::hang::{self, Hang};
 use crate::key;
 use crate::missing;
 use crate::names::NAMING;
@@ -118,6 +119,9 @@ each of its steps thread, tid, from, to, ns, and what.
   perfweave record -a -e 'sched:sched_switch,sched:sched_waking,raw_syscalls:*' -- sleep 5
   perfweave why --comm postgres perf.data   of a recording";
 
+/// How many waits are printed that go on.
+const WAITS: usize = 5;
+
 /// How many stretches the account keeps.
 const MOST: usize = 1 << 20;
 
@@ -168,6 +172,9 @@ fn live(args: &Args) -> Outcome {
     let descriptors = Descriptors::new(&rings);
     let command = child.as_ref().map(Child::pid);
     let mut search = Search::new(scheduler, family, args, command, requests, stacks, descriptors);
+    // Before the first events: who waits already writes none.
+    let root = args.pid.or(command).map(hang::Root::Process).or(args.tid.map(hang::Root::Thread));
+    let begin = root.map(hang::Begin::now);
     // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake
     // others.
     let order = Order::new().hold(args.common.hold.clone());
@@ -186,9 +193,10 @@ fn live(args: &Args) -> Outcome {
         }
         Ok(())
     })?;
+    let hang = begin.map(|begin| begin.end(|tid| search.waits_for(tid)));
     let ledger = session.ledger()?;
     let mut out = Out::new();
-    print(args, search, &ledger, &stamp, page, &mut out)?;
+    print(args, search, &ledger, &stamp, page, hang.as_ref(), &mut out)?;
     if !args.folded {
         quota.print(args.common.json, &mut out)?;
         steal.print(args.common.json, &mut out)?;
@@ -234,7 +242,7 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
     drop(progress);
     let ledger = reader.ledger()?;
     let mut out = Out::new();
-    print(args, search, &ledger, &stamp, page, &mut out)?;
+    print(args, search, &ledger, &stamp, page, None, &mut out)?;
     conclude(args, &mut reader, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -296,6 +304,7 @@ fn print(
     ledger: &Status,
     stamp: &Stamp,
     page: Option<Page>,
+    hang: Option<&Hang>,
     out: &mut Out,
 ) -> Result<(), Failure> {
     let (found, requests, mut calls, scheduler) = search.finish(ledger);
@@ -305,9 +314,13 @@ fn print(
     if args.folded {
         return Ok(found::folded(&found, &mut calls, out)?);
     }
+    let hangs = hang.is_some_and(Hang::has_any);
+    if let Some(hang) = hang {
+        hang.print(args.rows.unwrap_or(WAITS), args.common.json, &mut calls, out)?;
+    }
     match requests {
         Some(mut requests) => requests.print(args.common.json, out)?,
-        None if found.is_empty() && !args.common.json => {
+        None if found.is_empty() && !hangs && !args.common.json => {
             let none = "nobody is known to have waited";
             writeln!(
                 out,

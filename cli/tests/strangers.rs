@@ -42,6 +42,19 @@ fn lost_samples_are_counted() {
     }
 }
 
+/// Nobody has ended a wait that goes on when the recording ends.
+#[test]
+fn a_wait_that_goes_on_at_the_end_is_told_as_such() {
+    let file = case("goes-on.pipe");
+    let [text, _] = said(&["why", &file, "--comm", "server"]);
+    assert!(text.contains("  1.00 s  blocked: it goes on at the end\n"), "{text}");
+    assert!(text.contains("server/70 was blocked: it goes on at the end") && !text.contains("nothing says"), "{text}");
+    let [json, _] = said(&["why", "--json", &file, "--comm", "server"]);
+    let paths: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let goes_on: Vec<_> = paths.iter().filter(|path| path["goes_on"] == true).collect();
+    assert!(goes_on.len() == 1 && goes_on[0]["ns"] == 1_001_000_000, "{json}");
+}
+
 /// perf says the number that this recorder wrote: of all losses, and each once.
 #[test]
 fn perf_reports_the_losses_of_a_recording() {

@@ -840,6 +840,32 @@ fn what_is_printed_is_as_the_schema_has_it() {
     }
     let all = traced(&["why", "--json", "-n", "20", "-d", "0.3", "--buffer", "64K"]).unwrap();
     check(&all.out);
+    // Waits that go on: of a shell for its child, which waits for a time.
+    let mut child = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().unwrap();
+    let hangs = traced(&["why", "--json", "-d", "0.3", "-p", &child.id().to_string()]);
+    let (shell, sleeps) = (child.id(), format!("/proc/{0}/task/{0}/children", child.id()));
+    let sleeps = std::fs::read_to_string(sleeps).unwrap_or_default();
+    for pid in sleeps.split_whitespace().map(|pid| pid.parse().unwrap()).chain([shell as i32]) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
+    child.wait().unwrap();
+    let hangs = hangs.unwrap();
+    assert!(hangs.out.contains("\"hangs\":\"sh\"") && hangs.out.contains("\"on\":\"child\""), "{hangs:?}");
+    check(&hangs.out);
+}
+
+/// Requests that begin in one thread and end in another are none of one thread: it says how many there were.
+#[test]
+fn no_requests_are_explained() {
+    let command = ["--from", "execve", "--to", "wait4", "--", "sh", "-c", "/bin/true; /bin/true; :"];
+    let Some(ran) = traced(&[&["why"][..], &command].concat()) else { return };
+    let says = |ran: &program::Ran, text: &str| assert!(ran.out.contains(text), "{ran:?}");
+    // The shell executes itself, and so its own waits are requests.
+    says(&ran, " requests: p50 ");
+    let by = ["--from", "syscalls:sys_enter_wait4", "--to", "syscalls:sys_enter_execve", "--by", "upid=argv"];
+    let ran = traced(&[&["why"][..], &by, &["--", "sh", "-c", "/bin/true; /bin/true; :"]].concat()).unwrap();
+    says(&ran, "no requests: ");
+    says(&ran, "none have the same value of that field, by which they are joined: --by FIELD");
 }
 
 /// Where the thread fell asleep, and where the one stood that woke it: in the kernel, and in libc if that has frame

@@ -32,6 +32,8 @@ pub struct Found {
     pub from: u64,
     pub to: u64,
     what: What,
+    /// Whether its last wait goes on at the end of what is known.
+    goes_on: bool,
     path: Vec<Step>,
     names: HashMap<Who, (String, Option<u32>)>,
     processes: HashMap<Who, u32>,
@@ -40,6 +42,9 @@ pub struct Found {
     /// The functions of call chains by their numbers, the outermost first.
     stacks: HashMap<u32, Vec<String>>,
 }
+
+/// What is said of a wait that nobody has ended.
+const GOES_ON: &str = "it goes on at the end";
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +84,14 @@ impl Found {
                 }
             }
         });
-        Self { who, from, to, what, path, names, processes, files: HashMap::new(), stacks: HashMap::new() }
+        let goes_on = false;
+        Self { who, from, to, what, goes_on, path, names, processes, files: HashMap::new(), stacks: HashMap::new() }
+    }
+
+    /// The thread still waits, and nothing is known of what comes next.
+    pub fn goes_on(mut self) -> Self {
+        self.goes_on = true;
+        self
     }
 
     /// Names what was behind the descriptors of calls, as far as that is known.
@@ -234,6 +246,7 @@ impl Found {
                 let end = match end {
                     Some(Waker::Thread(waker)) => format!("woken by {}", self.name(*waker)),
                     Some(Waker::Interrupt(name)) => interrupt(name.as_deref()),
+                    None if self.goes_on && (step.who, step.to) == (self.who, self.to) => GOES_ON.into(),
                     None => "nothing says who ended it".into(),
                 };
                 let by = sent.map(|sent| format!(", with {}", signal_name(sent))).unwrap_or_default();
@@ -286,7 +299,8 @@ impl Found {
             }
             Culprit::Waited(who, call, _) => {
                 let inside = inside(call);
-                format!("{} was blocked{inside}: nothing says who ended it", name(who))
+                let end = if self.goes_on && *who == self.who { GOES_ON } else { "nothing says who ended it" };
+                format!("{} was blocked{inside}: {end}", name(who))
             }
             Culprit::Waker(who) => format!("{}, which is not followed further", name(who)),
             Culprit::Unknown(cause) => format!("unknown: {}", cause.words()),
@@ -328,6 +342,9 @@ impl Found {
         let mut object = json!({ "why": what, "from": stamp.number(self.from), "to": stamp.number(self.to), "ns": self.lasted(),
             "path": steps, "culprits": culprits });
         self.add(&mut object, self.who);
+        if self.goes_on {
+            object["goes_on"] = true.into();
+        }
         object
     }
 

@@ -26,6 +26,8 @@ pub struct Requests {
     /// The field that both have. Without it the thread is the same.
     by: Option<[Field; 2]>,
     begun: Begun,
+    /// How many of each event there were, whomever they joined.
+    seen: [u64; 2],
     kept: Vec<Request>,
     left_out: u64,
     /// What they wait for, in words, and the number of each.
@@ -80,7 +82,7 @@ struct Request {
 impl Requests {
     pub fn new(events: [usize; 2], by: Option<[Field; 2]>) -> Self {
         let (begun, kept, words, numbers) = (Begun::default(), Vec::new(), Vec::new(), HashMap::new());
-        Self { events, by, begun, kept, left_out: 0, words, numbers }
+        Self { events, by, begun, seen: [0; 2], kept, left_out: 0, words, numbers }
     }
 
     /// When the request began that ends with this record. Of several begins before an end the last counts.
@@ -91,6 +93,8 @@ impl Requests {
             None => record.pid_tid().map(|(_, tid)| Value::Number(tid.into())),
         };
         let [begins, ends] = self.events.map(|event| event == source);
+        self.seen[0] += u64::from(begins);
+        self.seen[1] += u64::from(ends);
         let since = if ends { key(1).and_then(|key| self.begun.ends(&key, time)) } else { None };
         if begins && let Some(key) = key(0) {
             self.begun.begins(key, time);
@@ -140,9 +144,22 @@ impl Requests {
             let rows = rows
                 .iter()
                 .map(|(at, slow, fast)| json!({ "text": self.words[*at], "slow_ns": slow, "fast_ns": fast }));
-            let object = json!({ "requests": times.json(), "slow": slow.len(), "fast": fast.len(), "left_out": self.left_out,
+            let object = json!({ "requests": times.json(), "slow": slow.len(), "fast": fast.len(), "left_out": self.left_out, "begun": self.seen[0], "ended": self.seen[1],
                 "dropped": self.begun.dropped, "culprits": rows.collect::<Vec<_>>() });
             return line(out, format_args!("{object}"));
+        }
+        if times.count == 0 {
+            let [begun, ended] = self.seen;
+            writeln!(
+                out,
+                "no requests: {begun} events begin one, {ended} end one, and none of these comes after one of those"
+            )?;
+            if begun > 0 && ended > 0 {
+                let joined =
+                    if self.by.is_some() { "have the same value of that field" } else { "are of the same thread" };
+                writeln!(out, "none {joined}, by which they are joined: --by FIELD, or --by FROM=TO, names another")?;
+            }
+            return writeln!(out);
         }
         let [p50, p99, most] = [times.quantile(50), times.quantile(99), times.most].map(short);
         writeln!(out, "{} requests: p50 {p50}, p99 {p99}, longest {most}", times.count)?;

@@ -86,6 +86,13 @@ impl Search {
         }
     }
 
+    /// How long a thread has waited, as far as the trace has come.
+    pub fn waits_for(&self, tid: u32) -> Option<Duration> {
+        let account = &self.scheduler.account;
+        let since = account.waits_since(self.scheduler.who(tid)?)?;
+        Some(Duration::from_nanos(account.newest().saturating_sub(since)))
+    }
+
     /// Nothing that was concluded of this time on is so.
     fn void(&mut self, since: Option<u64>) {
         let Some(since) = since else { return };
@@ -223,13 +230,20 @@ impl Search {
             // The account may not have counted the record of its first instruction.
             let to = ended.unwrap_or(end).max(from);
             let mut found = Found::new(&self.scheduler, What::Command, who, [from, to]);
+            if ended.is_none() && account.waits_since(who).is_some() {
+                found = found.goes_on();
+            }
             self.stacks.iter_mut().for_each(|stacks| found.name_stacks(stacks));
             self.longest = vec![found];
         } else if self.requests.is_none() && self.command.is_none() {
             let waiting = account.living().filter_map(|who| Some((who, account.waits_since(who)?)));
             let mut waiting: Vec<_> = waiting.collect();
             waiting.sort_by_key(|(who, since)| (*since, *who));
-            waiting.into_iter().for_each(|(who, since)| self.waited(who, since, end));
+            for (who, since) in waiting {
+                if self.is_long(end.saturating_sub(since)) && self.is_meant(who) {
+                    self.keep(Found::new(&self.scheduler, What::Wait, who, [since, end]).goes_on());
+                }
+            }
         }
         if let Some(descriptors) = &self.descriptors {
             self.longest.iter_mut().for_each(|found| found.name_files(descriptors, &mut self.calls));
