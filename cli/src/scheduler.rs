@@ -366,7 +366,8 @@ impl Scheduler {
         // struct { u32 pid, ppid, tid, ptid; u64 time; }
         let [process, _, tid, parent] = [0, 4, 8, 12].map(|at| record.body().u32(at));
         let thread = numbers.kernels(tid?)?;
-        account.forks(time, record.cpu(), thread);
+        let maker = parent.and_then(|parent| numbers.kernels(parent));
+        account.forks(time, record.cpu(), thread, maker);
         known(account, thread, tid, process?);
         let parent = account.learn(numbers.kernels(parent?)?).map(|known| known.name.clone());
         account.learn(thread)?.name = parent.unwrap_or_default();

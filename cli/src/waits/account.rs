@@ -60,6 +60,8 @@ pub struct Known {
 struct Thread {
     known: Known,
     first: Cause,
+    /// Who made it, and when, if its first record tells.
+    made: Option<(u64, Who)>,
     history: History<What>,
     /// What it does now, since when.
     does: Does,
@@ -357,9 +359,10 @@ impl Account {
         self.comes(time, cpu, thread)
     }
 
-    /// A new thread. The last one of this number may have ended unseen.
-    pub fn forks(&mut self, time: u64, cpu: u32, thread: u32) {
+    /// A new thread, and the one that made it. The last one of this number may have ended unseen.
+    pub fn forks(&mut self, time: u64, cpu: u32, thread: u32, parent: Option<u32>) {
         let is_in_turn = self.fact(time, cpu);
+        let maker = parent.and_then(|parent| self.who(parent));
         self.ends_unseen(time, thread, if is_in_turn { Cause::Unseen } else { Cause::Late });
         // The idle thread of a CPU that comes online.
         if thread == 0 {
@@ -367,7 +370,9 @@ impl Account {
         }
         let who = self.meet(if is_in_turn { time } else { self.newest }, thread);
         if is_in_turn {
-            self.threads.entry(who).and_modify(|thread| thread.first = Cause::Gone);
+            self.threads.entry(who).and_modify(|thread| {
+                (thread.first, thread.made) = (Cause::Gone, maker.map(|maker| (time, maker)));
+            });
         }
     }
 
@@ -565,6 +570,11 @@ impl Account {
             self.untraced.remove(&cpu)
         };
         self.void(Some(cpu), since.unwrap_or(0), Cause::Untraced)
+    }
+
+    /// Who made a thread, and when, if that is known.
+    pub fn maker(&self, who: Who) -> Option<(u64, Who)> {
+        self.threads.get(&who)?.made
     }
 
     /// What a thread did from a time to another, without overlap or hole.
@@ -907,6 +917,7 @@ impl Thread {
         Self {
             known,
             first,
+            made: None,
             history: History::new(time),
             does,
             since: time,

@@ -144,7 +144,7 @@ fn a_late_end_is_one() {
         account.ended(old)
     };
     assert_eq!(story(|account| drop(account.switches(30, 0, THREAD, None, 0))), Some(30));
-    assert_eq!(story(|account| account.forks(30, 1, THREAD)), Some(30));
+    assert_eq!(story(|account| account.forks(30, 1, THREAD, None)), Some(30));
 }
 
 /// A record of a thread's end that comes late ends the thread, if it is off its CPU, and the next thread of its number
@@ -172,7 +172,7 @@ fn a_late_record_of_an_end_is_one() {
 fn a_late_beginning_is_one() {
     let mut account = Account::new(100);
     account.writes(40, 1, 9);
-    account.forks(30, 1, THREAD);
+    account.forks(30, 1, THREAD, None);
     assert!(account.who(THREAD).is_some());
 }
 
@@ -277,7 +277,7 @@ fn the_idle_thread_is_nobody() {
     // Told without a sign of an interrupt, and of a CPU that comes online.
     account.wakes(20, 0, THREAD, 0, None, (0, Some(0)));
     account.wakes(20, 1, 0, 9, None, (9, Some(9)));
-    account.forks(20, 1, 0);
+    account.forks(20, 1, 0, None);
     assert_eq!(account.who(0), None);
     account.switches(30, 0, 0, Some((Why::Ready, 0)), THREAD);
     let mut did = account.did(account.who(THREAD).unwrap(), 10, 30);
@@ -712,7 +712,7 @@ impl Machine {
                     account.leaves_unseen(time, cpu, prev, could_run.then_some(prev), Some(next));
                 }
                 Fact::In { next, prev } => drop(account.comes_unseen(time, cpu, next, Some(prev))),
-                Fact::Forks(number) => account.forks(time, cpu, number),
+                Fact::Forks(number) => account.forks(time, cpu, number, None),
                 Fact::Calls(number, call) => {
                     let call = call
                         .map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6], entered: 0 })));

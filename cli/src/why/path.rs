@@ -104,7 +104,7 @@ pub fn path(account: &Account, who: Who, from: u64, to: u64) -> Vec<Step> {
 fn follow(account: &Account, who: Who, [from, to]: [u64; 2], depth: usize, left: &mut usize) -> Vec<Step> {
     let did: Vec<_> = account.did(who, from, to).collect();
     *left = left.saturating_sub(did.len());
-    let step = |Stretch { from, to, mut what }| {
+    let step = |Stretch { from, to, mut what }, left: &mut usize| {
         if let What::Blocked { end: Some(end @ Waker::Thread(Who { thread: 0, .. })), .. } = &mut what {
             // The idle thread does nothing of its own: it executes what others have put off.
             *end = Waker::Interrupt(None);
@@ -126,7 +126,22 @@ fn follow(account: &Account, who: Who, [from, to]: [u64; 2], depth: usize, left:
         };
         Step { who, from, to, what, instead, interrupts, within }
     };
-    did.into_iter().map(step).collect()
+    // Before a thread was there, the path is that of the one that made it.
+    let before = match (did.first(), account.maker(who)) {
+        (Some(Stretch { to, what: What::Unknown(Cause::Gone), .. }), Some((made, maker)))
+            if *to <= made && depth > 0 && *left > 0 =>
+        {
+            Some((maker, *to))
+        }
+        _ => None,
+    };
+    let mut path = match before {
+        Some((maker, to)) => follow(account, maker, [from, to], depth - 1, left),
+        None => Vec::new(),
+    };
+    let own = did.into_iter().skip(usize::from(before.is_some())).map(|stretch| step(stretch, left));
+    path.extend(own);
+    path
 }
 
 /// The sums of a path by culprit, the largest first. Together they are its time.

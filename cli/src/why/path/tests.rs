@@ -174,3 +174,19 @@ fn a_ping_pong_ends() {
     let backup = sums.iter().find(|(culprit, _)| *culprit == Culprit::Ran(told.who(BACKUP))).unwrap().1;
     assert_eq!(backup, 100 * 58);
 }
+
+/// The one that wakes the server was made while it waited, by one that worked until then: that is where the time went.
+#[test]
+fn before_a_thread_is_there_the_path_is_that_of_its_maker() {
+    const CHILD: u32 = 40;
+    let mut told = Told::new();
+    told.switch(10, 0, SERVER, Some(Why::Asleep), OTHER);
+    told.0.forks(60, 0, CHILD, Some(OTHER));
+    told.switch(70, 0, OTHER, Some(Why::Asleep), CHILD).wake(90, 0, CHILD, SERVER);
+    told.switch(100, 0, CHILD, Some(Why::Asleep), SERVER);
+    let (path, sums) = told.why(10, 100);
+    let within: Vec<_> = path[0].within.iter().map(|step| (step.who.thread, step.from, step.to)).collect();
+    assert_eq!(within, [(OTHER, 10, 60), (CHILD, 60, 70), (CHILD, 70, 90)]);
+    assert_eq!(sums[0], (Culprit::Ran(told.who(OTHER)), 50));
+    assert!(!sums.iter().any(|(culprit, _)| *culprit == Culprit::Unknown(Cause::Gone)), "{sums:?}");
+}
