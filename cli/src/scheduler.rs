@@ -1,11 +1,14 @@
 //! What the scheduler's tracepoints tell of threads, for the [account](crate::waits) of what they wait for: live, or
 //! from a recording.
 
+mod extent;
+
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
+use extent::Extent;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
 use perfweave_events::{EventOptions, Field, Format};
@@ -22,6 +25,8 @@ pub struct Scheduler {
     is_limited: bool,
     /// Who begins to run on each CPU, if its number here is not known.
     begins: HashMap<u32, (u32, Option<Ran>)>,
+    /// What a recording is of.
+    extent: Option<Extent>,
 }
 
 /// A tracepoint, and its fields.
@@ -134,7 +139,7 @@ impl Scheduler {
         let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
         let mut numbers = Numbers::recorded();
         numbers.learn(1, 1);
-        Self { sources, numbers, account, is_limited: false, begins }
+        Self { sources, numbers, account, is_limited: false, begins, extent: None }
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -144,16 +149,16 @@ impl Scheduler {
 
     /// Of a recording that tells who runs and who wakes whom.
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
-        let scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
+        let mut scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
-        if has(|source| matches!(source, Source::Wakes { .. }))
-            && has(|source| matches!(source, Source::Switches { .. }))
-        {
+        if has(|source| matches!(source, Source::Switches { .. })) {
+            let has_wakes = has(|source| matches!(source, Source::Wakes { .. }));
+            scheduler.extent = Some(Extent::new(has_wakes));
             return Ok(scheduler);
         }
         let hint =
             "record the whole machine: perfweave record -a -e sched:sched_switch,sched:sched_waking,raw_syscalls:*";
-        Err(Failure::hinting("the recording has no sched:sched_switch and sched:sched_waking", hint))
+        Err(Failure::hinting("the recording has no sched:sched_switch", hint))
     }
 
     /// `needs_all`: a tracepoint that lacks a field is an error.
@@ -175,7 +180,7 @@ impl Scheduler {
                 .filter(|source| matches!(source, Source::Delivers(_)))
                 .for_each(|source| *source = Source::Other);
         }
-        Ok(Self { sources, numbers, account, is_limited, begins })
+        Ok(Self { sources, numbers, account, is_limited, begins, extent: None })
     }
 
     /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
@@ -198,6 +203,11 @@ impl Scheduler {
     pub fn unreported(&mut self, ledger: &Status) -> Option<u64> {
         let unreported = ledger.accounts.iter().chain([&ledger.machine]).filter(|account| account.unreported > 0);
         unreported.map(|account| self.account.lost(account.cpu, None)).min()
+    }
+
+    /// What a recording lacks, if it lacks something.
+    pub fn lacks(&self) -> Option<&'static str> {
+        self.extent.as_ref()?.lacks()
     }
 
     /// The number of a thread here. One from outside of this PID namespace has none.
@@ -228,6 +238,11 @@ impl Scheduler {
         if time == 0 {
             // A recording begins with what was before it.
             return None;
+        }
+        if let (Some(extent), Some((_, tid))) = (&mut self.extent, record.pid_tid())
+            && let Some(thread) = self.numbers.kernels(tid)
+        {
+            extent.runs(thread);
         }
         match record.kind() {
             bindings::PERF_RECORD_SAMPLE => match self.sources.get(record.source()?)? {
@@ -270,6 +285,7 @@ impl Scheduler {
         let why = why(state.int(record)?);
         let ([prev, prev_comm], [next, next_comm]) = (prev, next);
         let (prev, next) = (number(prev, record)?, number(next, record)?);
+        self.extent.iter_mut().for_each(|extent| extent.switch(prev, next));
         let tid = numbers.learn(prev, tid);
         known(account, prev, tid, process);
         // Before it ends.

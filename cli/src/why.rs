@@ -240,10 +240,11 @@ fn recorded(args: &Args, path: &Path) -> Outcome {
         });
     }
     drop(progress);
+    let lacks = search.lacks();
     let ledger = reader.ledger()?;
     let mut out = Out::new();
     print(args, search, &ledger, &stamp, page, None, &mut out)?;
-    conclude(args, &mut reader, &mut out)?;
+    conclude(args, &mut reader, lacks, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -337,18 +338,19 @@ fn print(
 }
 
 /// What a recording lacks, as the summary of a session says it.
-fn conclude(args: &Args, reader: &mut Reader, out: &mut Out) -> Result<(), Failure> {
+fn conclude(args: &Args, reader: &mut Reader, lacks: Option<&str>, out: &mut Out) -> Result<(), Failure> {
     let ledger = reader.ledger()?;
     let mut total = ledger.total();
     // Nobody knows that they came last.
     total.unreported -= ledger.machine.unreported;
     let Account { yielded: records, lost, late, damaged, .. } = total;
     if args.common.json {
-        let summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": ledger.is_complete() });
+        let summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": ledger.is_complete(), "lacks": lacks });
         writeln!(out, "{}", json!({ "summary": summary }))?;
     }
     out.flush()?;
     if !args.common.json {
+        lacks.iter().for_each(|words| eprintln!("{words}"));
         eprintln!("{records} events: {late} late; {}", missing::of(&total, missing::UNCOUNTED));
         missing::without_place(ledger.machine.lost).iter().for_each(|words| eprintln!("{words}"));
     }

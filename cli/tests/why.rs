@@ -973,6 +973,35 @@ fn errors_name_what_is_wrong() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// In a recording of one process nobody switches to it, and of wake-ups it has its own alone: that is said.
+#[test]
+fn a_recording_of_one_process_says_what_is_not_in_it() {
+    let file = std::env::temp_dir().join(format!("perfweave-why-some-{}", std::process::id()));
+    let file = file.to_str().unwrap();
+    let script = ["--", "sh", "-c", "for i in 1 2 3; do sleep 0.02; done; :"];
+    let both = "sched:sched_switch,sched:sched_waking";
+    for (events, all, says) in [
+        (both, &[][..], Some("of some threads alone")),
+        (both, &["-a"], None),
+        ("sched:sched_switch", &["-a"], Some("has no sched:sched_waking")),
+    ] {
+        let record = [&["record", "-o", file, "-e", events][..], all, &script].concat();
+        let Some(ran) = traced(&record) else { return };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let ran = run(perfweave().args(["why", file]), "");
+        assert!(ran.code == Some(0), "{ran:?}");
+        let lines: Vec<_> = ran.err.lines().filter(|line| line.starts_with("the recording ")).collect();
+        assert!(
+            lines.len() == usize::from(says.is_some()) && lines.iter().all(|line| line.contains(says.unwrap())),
+            "{events} {all:?}: {ran:?}"
+        );
+        let ran = run(perfweave().args(["why", "--json", file]), "");
+        let summary: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+        assert_eq!(summary["summary"]["lacks"].is_null(), says.is_none(), "{summary}");
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 #[test]
 fn no_name_is_a_command_or_a_line() {
     program::names_are_printable(&["why"]);

@@ -86,6 +86,11 @@ impl Search {
         }
     }
 
+    /// What a recording lacks for that, if it lacks something.
+    pub fn lacks(&self) -> Option<&'static str> {
+        self.scheduler.lacks()
+    }
+
     /// How long a thread has waited, as far as the trace has come.
     pub fn waits_for(&self, tid: u32) -> Option<Duration> {
         let account = &self.scheduler.account;
