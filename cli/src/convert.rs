@@ -1,4 +1,7 @@
 //! Turns a recording into something to look at.
+//!
+//! A new output is a `Sink` in a file of `convert/`, and a flag, `has_dates` and `Format::sink` here; it has a place in
+//! `cli/tests/convert.rs`, `cli/tests/places.rs` and docs/PROGRAM.md.
 
 #[cfg(feature = "firefox")]
 mod firefox;
@@ -39,7 +42,18 @@ use view::View;
 /// Reads a perf.data file of `perf record` or `perfweave record`, of this machine or of another, and writes its events
 /// in proven order over all CPUs. `--html` makes one page that any browser shows, without a network. `--html`,
 /// `--perfetto` and `--firefox` have dates if the recording says what the wall clock was. Standard input, and what has to
-/// be kept until the end, are in temporary files: in the folder that TMPDIR names, or in /var/tmp.
+/// be kept until the end, are in temporary files without a name, which take several times the recording: in the folder
+/// that TMPDIR names, or in /var/tmp.
+///
+/// It takes 20 MB of memory, some 10 MB more for names of the kernel's functions, and at most 1.5 times the recording's
+/// length, also from a pipe. `--firefox` takes several times the recording where most call chains differ.
+///
+/// Code that a runtime compiled has the names of a map beside the recording: `cp /tmp/perf-1234.map .`. It does not look
+/// into /tmp, where the number may be another process's by then. A recording with a map is read twice. perf reads build
+/// ids when it ends, so files replaced meanwhile may have wrong names.
+///
+/// Groups that perf sampled by their leader ({cycles,instructions}:S) give a sample of each member, with its count as the
+/// period, as perf script does. `--folded` and `--firefox` count the call chain once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

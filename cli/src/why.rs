@@ -102,7 +102,7 @@ Live, a call's descriptor is followed by its file, as flock(fd: 3</run/lock>, cm
 the look at it. If a signal is known to have ended a wait, its name is printed.
 
 Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
-most; what was before is unknown. --stacks and --html take memory beside that. The whole machine is traced, with its system calls.
+most; what was before is unknown. Of requests that have begun the newest 100,000 are kept, and of stacks the first 65,536. --stacks and --html take memory beside that. The whole machine is traced, with its system calls.
 
 With --from and --to it is each request: how long they took, the slowest, and what the slowest hundredth waits for in the mean, beside the faster half. \
 The path is that of the thread in which a request ends. It leads to others if those woke it.

@@ -1,5 +1,5 @@
-"""The programs of docs/WHY.md: each is slow for a known cause, until it is killed. As root: python3 stories.py NAME"""
-import fcntl, http.client, http.server, os, signal, sys, threading, time
+"""The programs of docs/WHY.md: each is slow or hangs for a known cause, until it is killed. As root: python3 stories.py NAME"""
+import ctypes, fcntl, http.client, http.server, os, signal, sys, threading, time
 
 FILE = "/var/tmp/perfweave-story"
 now = time.monotonic
@@ -190,6 +190,27 @@ def web():
     process("app", service, 8002, asks(8003))
     named("front")
     service(8001, asks(8002))
+
+
+def deadlock():
+    """Two threads take two mutexes of the C library in different orders."""
+    library = ctypes.CDLL(None)
+    mutexes = [ctypes.create_string_buffer(64) for _ in range(2)]
+    both = threading.Barrier(2)
+
+    def takes(name, first, second):
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as comm:
+            comm.write(name)
+        library.pthread_mutex_lock(mutexes[first])
+        both.wait()
+        library.pthread_mutex_lock(mutexes[second])
+
+    named("deadlock")
+    threads = [threading.Thread(target=takes, args=of) for of in (("one", 0, 1), ("two", 1, 0))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":
