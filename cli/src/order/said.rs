@@ -13,6 +13,7 @@ pub struct Said {
     taken: u32,
     done: Done,
     ring_buffers: u32,
+    refused: u32,
     waiting: BTreeSet<u32>,
     stuck: BTreeSet<u32>,
     failed: BTreeMap<u32, String>,
@@ -56,6 +57,7 @@ impl Said {
 
     pub fn refused(&mut self, map: &Open, why: &str) {
         self.waiting.remove(&map.id);
+        self.refused += 1;
         say(format_args!("perfweave: map {} of process {} is not ordered: {why}", map.id, map.pid));
     }
 
@@ -120,10 +122,11 @@ impl Said {
             for (id, error) in &self.failed {
                 say(format_args!("perfweave: map {id} is not ordered: {error}"));
             }
-            let found = match (self.ring_buffers, self.waiting.len()) {
-                (0, 0) => "the tool has no perf event array".into(),
-                (0, waiting) => format!("no slot of its {waiting} perf event arrays has an event"),
-                (buffers, _) => format!("it has {buffers} BPF ring buffers, and no perf event array that is filled"),
+            let found = match (self.refused, self.waiting.len(), self.ring_buffers) {
+                (0, 0, 0) => "the tool has no perf event array".into(),
+                (0, 0, _) => "the tool has BPF ring buffers, and no perf event array".into(),
+                (0, ..) => "no slot of the tool's perf event arrays has an event".into(),
+                _ => "none of the tool's perf event arrays can be".to_owned(),
             };
             say(format_args!("perfweave: nothing was ordered: {found}"));
             return false;

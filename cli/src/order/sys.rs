@@ -180,6 +180,14 @@ pub fn pause(event: impl AsFd, paused: bool) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// The number of an event, which all descriptors of it give.
+pub fn number(event: impl AsFd) -> io::Result<u64> {
+    let mut number = 0;
+    // SAFETY: the kernel writes eight bytes, into a word that lives until the call returns.
+    let answer = unsafe { perf_event_open_sys::ioctls::ID(event.as_fd().as_raw_fd(), &raw mut number) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
+}
+
 /// Memory that is shared with the kernel, for as long as this lives.
 #[derive(Debug)]
 struct Shared {

@@ -2,6 +2,7 @@
 
 use super::programs::{Finder, Found};
 use super::ring::Ring;
+use super::sys::number;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::collections::BTreeSet;
 use std::fs;
@@ -87,7 +88,6 @@ pub struct Taken {
     pub process: OwnedFd,
     /// The tool's own file of the map: slots that another file has set end with that file.
     pub map: OwnedFd,
-    pub entries: u32,
     /// By their CPUs, which are their slots.
     pub rings: Vec<Ring>,
 }
@@ -115,13 +115,16 @@ impl Open {
     /// Takes the map and its events.
     pub fn take(&self) -> Result<Taken, Refused> {
         let pid = self.pid;
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let number = number.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        let process = pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?;
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let process = process.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let process = pidfd_open(process, PidfdFlags::empty()).map_err(io::Error::from)?;
         let get = |fd: i32| pidfd_getfd(process.as_fd(), fd, PidfdGetfdFlags::empty()).map_err(io::Error::from);
         let map = get(self.fd)?;
-        let events: Vec<OwnedFd> =
-            descriptors(pid, "anon_inode:[perf_event]").filter_map(|fd| get(fd).ok()).collect();
+        // A tool may have several descriptors of an event.
+        let mut numbers = BTreeSet::new();
+        let is_new = |event: &OwnedFd| number(event).is_ok_and(|number| numbers.insert(number));
+        let events = descriptors(pid, "anon_inode:[perf_event]").filter_map(|fd| get(fd).ok()).filter(is_new);
+        let events: Vec<OwnedFd> = events.collect();
         let cpus = online()?;
         let found = events_of(&Finder::new(map.as_fd())?, &cpus, &events, self.entries)?;
         let sizes = sizes(pid);
@@ -131,7 +134,7 @@ impl Open {
             let ring = Ring::map(cpu, event, &sizes);
             rings.push(ring.map_err(|error| Refused::Never(format!("the ring of CPU {cpu} cannot be read: {error}")))?);
         }
-        Ok(Taken { pid, id: self.id, process, map, entries: self.entries, rings })
+        Ok(Taken { pid, id: self.id, process, map, rings })
     }
 }
 
