@@ -65,9 +65,32 @@ impl Running {
 
     /// Tells the tool to do something, and waits until it has done it.
     fn tell(&mut self, line: &str) {
-        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.send(line);
+        self.until_done();
+    }
+
+    /// Tells the tool to do something.
+    fn send(&mut self, line: &str) {
         self.done += 1;
-        until(line, || self.lines.lock().unwrap().iter().filter(|line| *line == "done").count() == self.done);
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Waits until it has done all.
+    #[track_caller]
+    fn until_done(&self) {
+        until("done", || self.lines.lock().unwrap().iter().filter(|line| *line == "done").count() == self.done);
+    }
+
+    /// Forgets what it has printed.
+    fn forget(&self) {
+        self.lines.lock().unwrap().retain(|line| line == "done");
+    }
+
+    /// Waits until it and all that have its standard error have ended.
+    #[track_caller]
+    fn until_ended(&mut self) -> ExitStatus {
+        until("all have ended", || self.readers.iter().all(JoinHandle::is_finished));
+        self.child.wait().unwrap()
     }
 
     /// Waits until it has said something on standard error.
@@ -153,8 +176,12 @@ impl Printed {
 
 /// `perfweave order` with the tool as its command, or beside a tool.
 fn relay_of(pid: u32) -> Running {
+    relay_with(pid, &[])
+}
+
+fn relay_with(pid: u32, args: &[&str]) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_perfweave"));
-    command.args(["order", "--pid", &pid.to_string()]);
+    command.args(["order", "--pid", &pid.to_string()]).args(args);
     Running::start(command)
 }
 
@@ -182,7 +209,7 @@ fn a_running_tool_prints_in_order_and_gets_its_rings_back() {
     let plain = tool.printed(0);
     assert!(plain.inversions() > 0 && plain.distinct() + plain.lost as usize == STEPS, "{} {}", plain.inversions(), plain.lost);
 
-    tool.lines.lock().unwrap().retain(|line| line == "done");
+    tool.forget();
     let mut relay = relay_of(tool.child.id());
     relay.until_said(TAKEN, 1);
     assert!(relay.has_said().contains("it had before"), "{}", relay.has_said());
@@ -196,7 +223,7 @@ fn a_running_tool_prints_in_order_and_gets_its_rings_back() {
     let status = relay.end();
     assert_eq!(status.code(), Some(0), "{}", relay.has_said());
     assert!(relay.has_said().contains("events in proven order; nothing is missing"), "{}", relay.has_said());
-    tool.lines.lock().unwrap().retain(|line| line == "done");
+    tool.forget();
     tool.tell(&format!("hand 0 {STEPS}"));
     tool.until_printed(0, STEPS);
     let again = tool.printed(0);
@@ -208,4 +235,191 @@ fn a_running_tool_prints_in_order_and_gets_its_rings_back() {
 fn interrupt(child: &Child) {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+}
+
+/// A tool with a map.
+fn tool_with(bytes: usize) -> Running {
+    let mut running = Running::start(tool(None, bytes));
+    running.tell("map");
+    running
+}
+
+/// All sizes that a program can output arrive as without the relay: those that its ring takes.
+#[test]
+fn payloads_arrive_as_they_were() {
+    if may().is_none() {
+        return;
+    }
+    let sizes = [0, 1, 4, 5, 8, 12, 13, 100, 1000, 4096, 8191, 8192, 8193, 20_000, 40_000, 65_507, 65_508];
+    let mut tool = tool_with(BYTES);
+    let mut write = |tool: &mut Running| {
+        tool.forget();
+        for (at, size) in sizes.iter().enumerate() {
+            tool.tell(&format!("size 0 {size}"));
+            // The largest are more than the ring holds at once.
+            tool.until_printed(0, at + 1);
+        }
+        let printed = tool.printed(0);
+        assert_eq!(printed.lost, 0);
+        for (size, [_, bytes, _, matching]) in sizes.iter().zip(&printed.records) {
+            assert!(matching >= size && bytes >= size, "{size}: {bytes}, {matching} as written");
+        }
+        printed.records.iter().map(|record| record[1]).collect::<Vec<_>>()
+    };
+    let plain = write(&mut tool);
+    let mut relay = relay_of(tool.child.id());
+    relay.until_said(TAKEN, 1);
+    let ordered = write(&mut tool);
+    assert_eq!(plain, ordered);
+    tool.end();
+    assert_eq!(relay.until_ended().code(), Some(0), "{}", relay.has_said());
+}
+
+/// What our rings lose, the tool is told: every record is printed or told as lost.
+#[test]
+fn what_is_lost_is_told_to_the_tool() {
+    if may().is_none() {
+        return;
+    }
+    const EACH: usize = 50_000;
+    let mut tool = tool_with(1 << 16);
+    let mut relay = relay_with(tool.child.id(), &["--buffer", "4K"]);
+    relay.until_said(TAKEN, 1);
+    tool.tell(&format!("flood 0 {EACH}"));
+    interrupt(&relay.child);
+    assert_eq!(relay.until_ended().code(), Some(0), "{}", relay.has_said());
+    // The kernel tells the last losses with the next records of each ring.
+    tool.tell("hand 0 100");
+    tool.until_printed(0, 2 * EACH + 100);
+    let printed = tool.printed(0);
+    assert_eq!(printed.records.len() + printed.lost as usize, 2 * EACH + 100, "{}", relay.has_said());
+    assert!(printed.lost > 0 && relay.has_said().contains("which the tool was told"), "{}", relay.has_said());
+    assert!(!relay.has_said().contains("not told"), "{}", relay.has_said());
+}
+
+/// A tool that does not read: it gets its rings back, and is told of what it did not read. When it reads again it is taken
+/// over again.
+#[test]
+fn a_tool_that_does_not_read_gets_its_rings_back() {
+    if may().is_none() {
+        return;
+    }
+    const EACH: usize = 20_000;
+    let mut tool = tool_with(1 << 13);
+    let mut relay = relay_of(tool.child.id());
+    relay.until_said(TAKEN, 1);
+    tool.tell("stop");
+    tool.tell(&format!("flood 0 {EACH}"));
+    relay.until_said("is given back: its tool has read nothing of a full ring", 1);
+    tool.tell("go");
+    relay.until_said(TAKEN, 2);
+    tool.forget();
+    tool.tell(&format!("hand 0 {STEPS}"));
+    tool.until_printed(0, STEPS);
+    let printed = tool.printed(0);
+    let hands = printed.records.len() + printed.lost as usize;
+    assert!(hands >= STEPS && printed.inversions() == 0, "{hands} {}", printed.inversions());
+    interrupt(&relay.child);
+    assert_eq!(relay.until_ended().code(), Some(0), "{}", relay.has_said());
+    tool.end();
+}
+
+/// A tool that it starts: its maps are taken over as they come, and its status is the tool's.
+#[test]
+fn a_command_is_ordered_with_all_its_maps() {
+    if may().is_none() {
+        return;
+    }
+    let mut tool = Running::start(tool(Some(&["order", "--"]), BYTES));
+    for maps in 1..=2 {
+        tool.tell("map");
+        tool.until_said(TAKEN, maps);
+    }
+    for map in [0, 1] {
+        tool.tell(&format!("hand {map} {STEPS}"));
+        tool.until_printed(map, STEPS);
+        let printed = tool.printed(map);
+        assert_eq!((printed.inversions(), printed.distinct()), (0, STEPS), "{}", tool.has_said());
+    }
+    drop(tool.input.take());
+    let status = tool.until_ended();
+    assert_eq!(status.code(), Some(0), "{}", tool.has_said());
+    assert!(tool.has_said().contains(&format!("{} events in proven order; nothing is missing", 2 * STEPS)), "{}", tool.has_said());
+}
+
+#[test]
+fn where_nothing_is_ordered_it_says_so() {
+    if may().is_none() {
+        return;
+    }
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_perfweave")).arg("order").args(args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = run(&["--", "true"]);
+    assert!(status == Some(1) && said.contains("nothing was ordered: the tool has no perf event array"), "{said}");
+    assert_eq!(run(&["--", "sh", "-c", "exit 7"]).0, Some(7));
+    let (status, said) = run(&["--", "/nosuch/tool"]);
+    assert!(status == Some(1) && said.contains("/nosuch/tool"), "{said}");
+    let (status, said) = run(&["--pid", "4194305"]);
+    assert!(status == Some(1) && said.contains("there is no process 4194305"), "{said}");
+    // A map without events.
+    let mut tool = Running::start(tool(None, BYTES));
+    let mut relay = relay_of(tool.child.id());
+    assert_eq!(relay.until_ended().code(), Some(1));
+    assert!(relay.has_said().contains("nothing was ordered"), "{}", relay.has_said());
+    tool.end();
+}
+
+/// The children of a process.
+fn children(pid: u32) -> Vec<i32> {
+    let mut all = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
+    }
+    all
+}
+
+/// Relay, guard or tool are killed at any moment. The others end or go on, and the map has the tool's events.
+#[test]
+fn whoever_is_killed_the_tool_has_its_rings_back() {
+    if may().is_none() {
+        return;
+    }
+    let rounds = std::env::var("PERFWEAVE_ORDER_KILLS").map_or(9, |text| text.parse().unwrap());
+    let mut tool = tool_with(BYTES);
+    for round in 0..rounds {
+        let mut relay = relay_of(tool.child.id());
+        tool.send("hand 0 3000");
+        // The start takes some fifty milliseconds. The golden section spreads the moments.
+        let after = (round as u64 * 618_034) % 1_000_000 / 5;
+        std::thread::sleep(std::time::Duration::from_micros(after));
+        let guard = children(relay.child.id()).first().copied();
+        let whom = match (round % 3, guard) {
+            (0, _) => tool.child.id() as i32,
+            (1, Some(guard)) => guard,
+            _ => relay.child.id() as i32,
+        };
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(whom), nix::sys::signal::Signal::SIGKILL);
+        if round % 3 == 0 {
+            relay.until_ended();
+            assert!(!relay.has_said().contains("panicked"), "{}", relay.has_said());
+            tool = tool_with(BYTES);
+            continue;
+        }
+        // Where the guard was killed, the relay gives back and ends. Where it was killed before it had anything, too.
+        relay.until_ended();
+        assert!(!relay.has_said().contains("panicked"), "{}", relay.has_said());
+        tool.until_done();
+        tool.tell("hand 0 100");
+        until(&format!("round {round}: both CPUs: {}", relay.has_said()), || {
+            let records = tool.printed(0).records;
+            let last: Vec<_> = records.iter().rev().take(100).collect();
+            [0, 1].iter().all(|odd| last.iter().any(|record| record[2] < 100 && record[2] % 2 == *odd))
+                && last.iter().map(|record| record[0]).collect::<std::collections::BTreeSet<_>>().len() == 2
+        });
+        tool.forget();
+    }
+    tool.end();
 }
