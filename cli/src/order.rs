@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::Path;
+use std::os::fd::OwnedFd;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +63,7 @@ const WITHOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Orders {
     root: u32,
+    process: OwnedFd,
     bytes: u64,
     stop: Arc<AtomicBool>,
     running: BTreeMap<u32, JoinHandle<()>>,
@@ -89,10 +90,10 @@ pub fn run(args: &Args) -> Outcome {
         (None, Some(child)) => child.pid(),
         (None, None) => return Err(Failure::new("a process or a command is needed")),
     };
-    if !Path::new(&format!("/proc/{root}")).exists() {
-        return Err(Failure::hinting(format_args!("there is no process {root}"), "ps -e lists those there are"));
-    }
-    let mut orders = Orders::new(root, args.buffer);
+    let process = tool::hold(root).map_err(|error| {
+        Failure::hinting(format_args!("there is no process {root}: {error}"), "ps -e lists those there are")
+    })?;
+    let mut orders = Orders::new(root, process, args.buffer);
     if let Some(child) = &mut child {
         child.go()?;
     }
@@ -118,9 +119,10 @@ fn code(status: Option<ExitStatus>, has_ordered: bool) -> ExitCode {
 }
 
 impl Orders {
-    fn new(root: u32, bytes: u64) -> Self {
+    fn new(root: u32, process: OwnedFd, bytes: u64) -> Self {
         Self {
             root,
+            process,
             bytes,
             stop: Arc::default(),
             running: BTreeMap::new(),
@@ -146,7 +148,7 @@ impl Orders {
             {
                 return Ok(Some(status));
             }
-            if child.is_none() && !Path::new(&format!("/proc/{}", self.root)).exists() {
+            if child.is_none() && tool::has_ended(&self.process, 0) {
                 return Ok(None);
             }
             if let Some(signal) = signals.pending().next() {

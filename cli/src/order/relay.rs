@@ -4,9 +4,8 @@ use super::guard::{Guard, give_back};
 use super::programs::Writer;
 use super::ring::Before;
 use super::sys::{pause, perf_event_array, set_slot};
-use super::tool::Taken;
+use super::tool::{Taken, has_ended};
 use crate::failure::Failure;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use perfweave::{Certainty, Fence, Hold, Item, Order, Reader, Record, Rings};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -289,8 +288,7 @@ impl Taken {
 
     /// Whether the tool has ended, which is waited for so many milliseconds.
     fn has_ended(&self, timeout: u16) -> bool {
-        let mut polled = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
-        matches!(poll(&mut polled, PollTimeout::from(timeout)), Ok(1..))
+        has_ended(&self.process, timeout)
     }
 }
 

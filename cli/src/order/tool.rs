@@ -3,6 +3,7 @@
 use super::programs::{Finder, Found};
 use super::ring::Ring;
 use super::sys::number;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,6 +39,19 @@ pub fn family(root: u32) -> Vec<u32> {
         }
     }
     all
+}
+
+/// Holds a process.
+pub fn hold(pid: u32) -> io::Result<OwnedFd> {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+    Ok(pidfd_open(process, PidfdFlags::empty())?)
+}
+
+/// Whether a process has ended, also if nobody has waited for it. Its end is waited for so many milliseconds.
+pub fn has_ended(process: &OwnedFd, timeout: u16) -> bool {
+    let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut polled, PollTimeout::from(timeout)), Ok(1..))
 }
 
 /// The descriptors of a process whose link begins with this.
@@ -115,9 +129,7 @@ impl Open {
     /// Takes the map and its events.
     pub fn take(&self) -> Result<Taken, Refused> {
         let pid = self.pid;
-        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let process = process.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        let process = pidfd_open(process, PidfdFlags::empty()).map_err(io::Error::from)?;
+        let process = hold(pid)?;
         let get = |fd: i32| pidfd_getfd(process.as_fd(), fd, PidfdGetfdFlags::empty()).map_err(io::Error::from);
         let map = get(self.fd)?;
         // A tool may have several descriptors of an event.

@@ -1,12 +1,15 @@
 //! A tool that reads perf event arrays ring by ring and prints what it finds, as tools on libbpf do. It knows nothing of
 //! order. Its standard input tells it what to write and when to stop reading.
 
+#[cfg(feature = "aya")]
+mod aya;
+
 use crate::bpf::{Asm, Kind, Map, Program, Reg};
 use crate::foreign::{ForeignRing, set_slot};
 use crate::load::{pin, slots};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, BufRead, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -16,7 +19,60 @@ use std::time::Duration;
 struct Output {
     map: Map,
     number: Program,
-    rings: Vec<ForeignRing>,
+    rings: Box<dyn Rings>,
+}
+
+/// Who opens and reads the rings of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// This package, as libbpf does.
+    Own,
+    /// The crate aya.
+    #[cfg(feature = "aya")]
+    Aya,
+}
+
+/// What a ring has.
+#[derive(Debug)]
+enum Found<'a> {
+    Sample(&'a [u8]),
+    Lost(u64),
+    Other(u32),
+}
+
+/// The rings of a map.
+trait Rings: Send {
+    /// Reads them one after the other.
+    fn read(&mut self, each: &mut dyn FnMut(u32, Found<'_>));
+    /// Descriptors to wait for.
+    fn events(&self) -> Vec<OwnedFd>;
+}
+
+impl Rings for Vec<(u32, ForeignRing)> {
+    fn read(&mut self, each: &mut dyn FnMut(u32, Found<'_>)) {
+        for (cpu, ring) in self {
+            ring.read(|record| each(*cpu, found(record)));
+        }
+    }
+
+    fn events(&self) -> Vec<OwnedFd> {
+        self.iter().filter_map(|(_, ring)| ring.as_fd().try_clone_to_owned().ok()).collect()
+    }
+}
+
+fn found(record: &[u8]) -> Found<'_> {
+    let word = |at: usize| record.get(at..at + 4).map_or(0, |word| u32::from_ne_bytes(word.try_into().expect("four")));
+    match word(0) {
+        // PERF_RECORD_SAMPLE: u32 size; bytes.
+        9 => {
+            let payload = &record[12..];
+            assert_eq!(payload.len(), word(8) as usize, "as long as it says");
+            Found::Sample(payload)
+        }
+        // PERF_RECORD_LOST: u64 id; u64 lost.
+        2 => Found::Lost(u64::from_ne_bytes(record[16..24].try_into().expect("eight"))),
+        other => Found::Other(other),
+    }
 }
 
 /// What the thread that reads knows of the others.
@@ -45,14 +101,14 @@ struct Shared {
 ///
 /// # Panics
 /// If a thread does.
-pub fn run(cpus: [u32; 2], bytes: usize) -> io::Result<()> {
+pub fn run(by: By, cpus: [u32; 2], bytes: usize) -> io::Result<()> {
     let shared = Arc::new(Shared::default());
     let reader = {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || read(&shared, cpus))
+        thread::spawn(move || read(&shared))
     };
     let result = io::stdin().lock().lines().try_for_each(|line| {
-        command(&shared, cpus, bytes, &line?)?;
+        command(&shared, by, cpus, bytes, &line?)?;
         say("done");
         Ok(())
     });
@@ -67,13 +123,13 @@ fn say(line: &str) {
     let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
-fn command(shared: &Shared, cpus: [u32; 2], bytes: usize, line: &str) -> io::Result<()> {
+fn command(shared: &Shared, by: By, cpus: [u32; 2], bytes: usize, line: &str) -> io::Result<()> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
     let program = |map: u64| shared.outputs.lock().expect("no panic")[map as usize].number.try_clone();
     match words.first().copied() {
         Some("map") => {
-            let output = open(cpus, bytes)?;
+            let output = open(by, cpus, bytes)?;
             shared.outputs.lock().expect("no panic").push(output);
         }
         Some("hand") => hand(&program(number(1))?, cpus, number(2)),
@@ -92,14 +148,21 @@ fn command(shared: &Shared, cpus: [u32; 2], bytes: usize, line: &str) -> io::Res
     Ok(())
 }
 
-fn open(cpus: [u32; 2], bytes: usize) -> io::Result<Output> {
+fn open(by: By, cpus: [u32; 2], bytes: usize) -> io::Result<Output> {
     let map = Map::perf_event_array(slots())?;
-    let mut rings = Vec::new();
-    for cpu in cpus {
-        let ring = ForeignRing::open(cpu, bytes)?;
-        set_slot(&map, cpu, &ring)?;
-        rings.push(ring);
-    }
+    let rings: Box<dyn Rings> = match by {
+        By::Own => {
+            let mut rings = Vec::new();
+            for cpu in cpus {
+                let ring = ForeignRing::open(cpu, bytes)?;
+                set_slot(&map, cpu, &ring)?;
+                rings.push((cpu, ring));
+            }
+            Box::new(rings)
+        }
+        #[cfg(feature = "aya")]
+        By::Aya => Box::new(aya::open(&map, cpus, bytes)?),
+    };
     let mut asm = Asm::new();
     asm.mov(Reg::R6, Reg::R1).load(Reg::R1, Reg::R6, 0).store(Reg::R10, -8, Reg::R1);
     asm.output(Reg::R6, &map, -8, 8).mov_i(Reg::R0, 0).exit();
@@ -162,19 +225,17 @@ fn flood(program: &Program, cpus: [u32; 2], count: u64) {
     });
 }
 
-fn read(shared: &Shared, cpus: [u32; 2]) {
+fn read(shared: &Shared) {
     loop {
         // Before the last look.
         let is_over = shared.is_over.load(Ordering::Acquire);
         if !shared.is_stopped.load(Ordering::Acquire) || is_over {
             let mut outputs = shared.outputs.lock().expect("no panic");
             for (map, output) in outputs.iter_mut().enumerate() {
-                for (ring, cpu) in output.rings.iter_mut().zip(cpus) {
-                    let mut lines = String::new();
-                    ring.read(|record| lines += &text(map, cpu, record));
-                    if !lines.is_empty() {
-                        let _ = io::stdout().lock().write_all(lines.as_bytes());
-                    }
+                let mut lines = String::new();
+                output.rings.read(&mut |cpu, found| lines += &text(map, cpu, &found));
+                if !lines.is_empty() {
+                    let _ = io::stdout().lock().write_all(lines.as_bytes());
                 }
             }
         }
@@ -189,8 +250,7 @@ fn read(shared: &Shared, cpus: [u32; 2]) {
 fn wait(shared: &Shared) {
     let events: Vec<_> = {
         let outputs = shared.outputs.lock().expect("no panic");
-        let rings = outputs.iter().flat_map(|output| &output.rings);
-        rings.filter_map(|ring| ring.as_fd().try_clone_to_owned().ok()).collect()
+        outputs.iter().flat_map(|output| output.rings.events()).collect()
     };
     let mut polled: Vec<_> = events.iter().map(|event| PollFd::new(event.as_fd(), PollFlags::POLLIN)).collect();
     let _ = poll(&mut polled, PollTimeout::from(20u8));
@@ -199,18 +259,13 @@ fn wait(shared: &Shared) {
     }
 }
 
-fn text(map: usize, cpu: u32, record: &[u8]) -> String {
-    let word = |at: usize| record.get(at..at + 4).map_or(0, |word| u32::from_ne_bytes(word.try_into().expect("four")));
-    let long = |at: usize| record.get(at..at + 8).map_or(0, |word| u64::from_ne_bytes(word.try_into().expect("eight")));
-    match word(0) {
-        // PERF_RECORD_SAMPLE: u32 size; bytes.
-        9 => {
-            let payload = &record[12..];
-            assert_eq!(payload.len(), word(8) as usize, "as long as it says");
-            format!("{map} {cpu} {} {} {}\n", payload.len(), long(12), matching(payload))
+fn text(map: usize, cpu: u32, found: &Found<'_>) -> String {
+    match found {
+        Found::Sample(payload) => {
+            let number = payload.get(..8).map_or(0, |word| u64::from_ne_bytes(word.try_into().expect("eight")));
+            format!("{map} {cpu} {} {number} {}\n", payload.len(), matching(payload))
         }
-        // PERF_RECORD_LOST: u64 id; u64 lost.
-        2 => format!("lost {map} {cpu} {}\n", long(16)),
-        other => format!("a record of kind {other}\n"),
+        Found::Lost(count) => format!("lost {map} {cpu} {count}\n"),
+        Found::Other(kind) => format!("a record of kind {kind}\n"),
     }
 }
