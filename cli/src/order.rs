@@ -2,6 +2,7 @@
 //! its own ring, in proven order.
 
 mod guard;
+mod preload;
 mod programs;
 mod relay;
 pub mod ring;
@@ -36,12 +37,22 @@ pub struct Args {
     /// Take over the maps of this process, and of those that it has started
     #[arg(short, long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
     pid: Option<u32>,
+    /// How: relay, from outside; or preload, for less CPU, where the tool loads libbpf as a library
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = How::Relay)]
+    how: How,
     /// Memory of each CPU's ring, such as 512K or 4M
     #[arg(short, long, value_name = "SIZE", default_value = sizing::DEFAULT, value_parser = crate::args::bytes)]
     buffer: u64,
     /// Start this tool, and take over its maps when they are ready. Words behind its name are its own
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+enum How {
+    Relay,
+    Preload,
 }
 
 const AFTER: &str = "\
@@ -83,6 +94,9 @@ struct Ended {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    if args.how == How::Preload {
+        return Err(preload::run(&args.command));
+    }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let mut child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let root = match (args.pid, &child) {

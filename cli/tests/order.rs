@@ -390,6 +390,31 @@ fn where_nothing_is_ordered_it_says_so() {
     tool.end();
 }
 
+/// The library is found where it is said to be, and a tool that would not load it is not started.
+#[test]
+fn a_library_is_preloaded_or_the_cure_is_said() {
+    let run = |library: &str, command: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_perfweave"));
+        program.args(["order", "--how", "preload"]).args(command).env("PERFWEAVE_LIBBPF", library);
+        let output = program.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, _, said) = run("/no/such.so", &["--", "true"]);
+    assert!(status == Some(1) && said.contains("/no/such.so") && said.contains("use --how relay"), "{said}");
+    // Any file is told to the loader, which says that it is none.
+    let file = std::env::current_exe().unwrap();
+    let (status, out, said) = run(file.to_str().unwrap(), &["--", "sh", "-c", "echo $LD_PRELOAD; exit 3"]);
+    assert!(status == Some(3) && out.trim().ends_with(file.to_str().unwrap()), "{out} {said}");
+    let (status, _, said) = run(file.to_str().unwrap(), &["--pid", "1"]);
+    assert!(status == Some(1) && said.contains("leave out --how"), "{said}");
+    let set = std::env::temp_dir().join(format!("perfweave-set-uid-{}", std::process::id()));
+    std::fs::copy("/bin/true", &set).unwrap();
+    std::fs::set_permissions(&set, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
+    let (status, _, said) = run(file.to_str().unwrap(), &["--", set.to_str().unwrap()]);
+    std::fs::remove_file(&set).unwrap();
+    assert!(status == Some(1) && said.contains("is set-uid") && said.contains("use --how relay"), "{said}");
+}
+
 /// The children of a process.
 fn children(pid: u32) -> Vec<i32> {
     let mut all = Vec::new();

@@ -52,7 +52,9 @@ impl Said {
 
     /// No slot is filled yet.
     pub fn empty(&mut self, map: &Open) {
-        self.waiting.insert(map.id);
+        if self.waiting.insert(map.id) {
+            say(format_args!("perfweave: map {} of process {} has no events yet, and is waited for", map.id, map.pid));
+        }
     }
 
     pub fn refused(&mut self, map: &Open, why: &str) {
