@@ -119,7 +119,7 @@ fn hold(text: &str) -> Result<Hold, String> {
     }
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|unit: char| !unit.is_ascii_digit());
     let unit = match &text[digits.len()..] {
         "" => Some(0),

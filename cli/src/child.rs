@@ -53,6 +53,20 @@ impl Child {
         self.gate.take().map_or(Ok(()), |mut gate| gate.write_all(b"!"))
     }
 
+    /// Its status, if it has ended.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.process.try_wait()
+    }
+
+    /// Sends it a signal, while it has not been waited for.
+    pub fn signal(&self, signal: i32) {
+        let signal = nix::sys::signal::Signal::try_from(signal);
+        if let (Ok(signal), Ok(pid)) = (signal, i32::try_from(self.pid())) {
+            // It may have ended.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
+        }
+    }
+
     /// Waits until it has ended.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.process.wait()

@@ -10,6 +10,7 @@ mod exact;
 mod failure;
 mod family;
 mod hang;
+mod instructions;
 mod interrupt;
 mod kernel;
 mod key;
@@ -19,6 +20,7 @@ mod missing;
 mod names;
 mod numbers;
 mod offcpu;
+mod order;
 mod out;
 mod output;
 mod packed;
@@ -76,6 +78,7 @@ enum Command {
     Convert(convert::Args),
     Verify(verify::Args),
     Read(read::Args),
+    Order(order::Args),
     Check(check::Args),
     Selftest(selftest::Args),
     /// Prints what a shell needs to complete the arguments of this program
@@ -114,6 +117,9 @@ fn main() -> ExitCode {
     if let Some(failure) = child::second_process() {
         return failure.report();
     }
+    if let Some(status) = order::guard_process() {
+        return status;
+    }
     descriptors::raise();
     let result = match Cli::parse().command {
         Command::Trace(args) => trace::run(args),
@@ -126,6 +132,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::run(args),
         Command::Verify(args) => verify::run(&args),
         Command::Read(args) => read::run(args),
+        Command::Order(args) => order::run(&args),
         Command::Check(args) => check::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::Completions { shell } => completions(shell),

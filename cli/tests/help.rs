@@ -6,8 +6,8 @@ use common::Run;
 use perfweave_support::kernel;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
-const COMMANDS: [&str; 12] = [
-    "trace", "wakeups", "offcpu", "latency", "why", "profile", "record", "convert", "verify", "read", "check",
+const COMMANDS: [&str; 13] = [
+    "trace", "wakeups", "offcpu", "latency", "why", "profile", "record", "convert", "verify", "read", "order", "check",
     "selftest",
 ];
 

@@ -1,6 +1,7 @@
 //! The BPF program that copies what pointers of system calls point to, as instructions. aya loads it from an object,
 //! which is made here.
 
+use crate::instructions::{Code, EQUAL, FRAME, NOT_ABOVE, NOT_NEGATIVE, UNEQUAL};
 use object::write::{Object, Relocation, Symbol, SymbolId, SymbolSection};
 use object::{
     Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,
@@ -43,7 +44,6 @@ pub const BYTES: usize = 16;
 const SCRATCH_BYTES: u32 = (SECOND + BYTES) as u32 + 512;
 
 // enum bpf_func_id
-const MAP_LOOKUP_ELEM: i32 = 1;
 const PERF_EVENT_OUTPUT: i32 = 25;
 const PROBE_READ_USER: i32 = 112;
 const PROBE_READ_KERNEL: i32 = 113;
@@ -54,105 +54,10 @@ const ARRAY: u32 = 2;
 const PERF_EVENT_ARRAY: u32 = 4;
 const PERCPU_ARRAY: u32 = 6;
 
-// Conditions under which instructions are left out: include/uapi/linux/bpf_common.h, bpf.h.
-const EQUAL: u8 = 0x10;
-const UNEQUAL: u8 = 0x50;
-const NOT_ABOVE: u8 = 0xb0;
-const NOT_NEGATIVE: u8 = 0x70;
-
-/// Instructions, and those that need a map.
-#[derive(Debug, Default)]
-struct Code {
-    bytes: Vec<[u8; 8]>,
-    maps: Vec<(usize, &'static str)>,
-}
-
-impl Code {
-    fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> &mut Self {
-        let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
-        let mut bytes = [code, registers, 0, 0, 0, 0, 0, 0];
-        bytes[2..4].copy_from_slice(&offset.to_ne_bytes());
-        bytes[4..].copy_from_slice(&immediate.to_ne_bytes());
-        self.bytes.push(bytes);
-        self
-    }
-
-    /// A register gets a number.
-    fn set(&mut self, to: u8, value: i32) -> &mut Self {
-        self.push(0xb7, to, 0, 0, value)
-    }
-
-    /// A register gets another one plus a number.
-    fn place(&mut self, to: u8, from: u8, plus: i32) -> &mut Self {
-        self.push(0xbf, to, from, 0, 0).push(0x07, to, 0, 0, plus)
-    }
-
-    /// A register grows by another one.
-    fn add(&mut self, to: u8, from: u8) -> &mut Self {
-        self.push(0x0f, to, from, 0, 0)
-    }
-
-    /// A register gets the `u64` at another one plus an offset.
-    fn load(&mut self, to: u8, from: u8, offset: usize) -> &mut Self {
-        self.push(0x79, to, from, offset as i16, 0)
-    }
-
-    fn load_u32(&mut self, to: u8, from: u8, offset: usize) -> &mut Self {
-        self.push(0x61, to, from, offset as i16, 0)
-    }
-
-    fn load_local(&mut self, to: u8, local: i16) -> &mut Self {
-        self.push(0x79, to, FRAME, local, 0)
-    }
-
-    fn store(&mut self, to: u8, offset: i16, from: u8) -> &mut Self {
-        self.push(0x7b, to, from, offset, 0)
-    }
-
-    /// A register gets the map.
-    fn map(&mut self, name: &'static str, to: u8) -> &mut Self {
-        self.maps.push((self.bytes.len(), name));
-        self.push(0x18, to, 0, 0, 0).push(0, 0, 0, 0, 0)
-    }
-
-    fn call(&mut self, helper: i32) -> &mut Self {
-        self.push(0x85, 0, 0, 0, helper)
-    }
-
-    fn exit(&mut self) -> &mut Self {
-        self.push(0x95, 0, 0, 0, 0)
-    }
-
-    /// Leaves instructions out under a condition on a register and a number.
-    fn unless(&mut self, condition: u8, of: u8, value: i32, body: impl FnOnce(&mut Self)) -> &mut Self {
-        let at = self.bytes.len();
-        self.push(0x05 | condition, of, 0, 0, value);
-        body(self);
-        let skipped = (self.bytes.len() - at - 1) as i16;
-        self.bytes[at][2..4].copy_from_slice(&skipped.to_ne_bytes());
-        self
-    }
-
-    /// R0 gets the address of an element of a map, whose `u32` index is at a local place. Without it the program ends.
-    fn element(&mut self, map: &'static str, index: i16) -> &mut Self {
-        self.map(map, 1).place(2, FRAME, index.into()).call(MAP_LOOKUP_ELEM);
-        self.unless(UNEQUAL, 0, 0, |code| {
-            code.exit();
-        })
-    }
-
-    /// A local place gets the register of the traced thread at the offset in R3.
-    fn register(&mut self, local: i16) -> &mut Self {
-        self.load(1, CONTEXT, 0).add(3, 1);
-        self.place(1, FRAME, local.into()).set(2, 8).call(PROBE_READ_KERNEL)
-    }
-}
-
 // What registers hold throughout.
 const CONTEXT: u8 = 6;
 const RECORD: u8 = 8;
 const ENTRY: u8 = 9;
-const FRAME: u8 = 10;
 
 // Local places.
 const INDEX: i16 = -8;
@@ -176,16 +81,22 @@ fn code() -> Code {
     code
 }
 
+/// A local place gets the register of the traced thread at the offset in R3.
+fn register(code: &mut Code, local: i16) -> &mut Code {
+    code.load(1, CONTEXT, 0).add(3, 1);
+    code.place(1, FRAME, local.into()).set(2, 8).call(PROBE_READ_KERNEL)
+}
+
 /// Copies what an argument points to. `entry` is where [`Pointers`] describe it.
 fn copy(code: &mut Code, entry: usize, at: usize) {
     let bytes = (at + BYTES) as i32;
-    code.load_u32(3, ENTRY, entry).register(POINTER).load_local(1, POINTER).store(RECORD, at as i16, 1);
+    register(code.load_u32(3, ENTRY, entry), POINTER).load_local(1, POINTER).store(RECORD, at as i16, 1);
     code.load_u32(7, ENTRY, entry + 4);
     code.unless(UNEQUAL, 7, 0, |code| {
         code.place(1, RECORD, bytes).set(2, STRING).load_local(3, POINTER).call(PROBE_READ_USER_STR);
     });
     code.unless(EQUAL, 7, 0, |code| {
-        code.place(3, 7, -1).register(LENGTH).load_local(2, LENGTH);
+        register(code.place(3, 7, -1), LENGTH).load_local(2, LENGTH);
         code.unless(NOT_ABOVE, 2, BUFFER, |code| {
             code.set(2, BUFFER);
         });

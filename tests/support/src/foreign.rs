@@ -23,6 +23,9 @@ pub struct ForeignRing {
     event: OwnedFd,
 }
 
+// SAFETY: an address range of the process, and a descriptor; none belongs to a thread.
+unsafe impl Send for ForeignRing {}
+
 impl ForeignRing {
     /// Opens one with `PERF_SAMPLE_RAW` only, waking for every event.
     pub fn open(cpu: u32, size: usize) -> io::Result<Self> {
@@ -51,6 +54,36 @@ impl ForeignRing {
         }
         let base = NonNull::new(base.cast()).expect("not at zero");
         Ok(Self { base, len, size, event })
+    }
+
+    /// Reads all records as libbpf's `perf_event_read_simple()` does, and gives their bytes back after the last one.
+    ///
+    /// # Panics
+    /// If a record has no length.
+    pub fn read(&mut self, mut each: impl FnMut(&[u8])) {
+        // SAFETY: the header page is mapped as long as `self` lives.
+        let [head, mut tail, ..] = unsafe { words(self.base) };
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let mut bytes = Vec::new();
+        while tail < head {
+            let take = |bytes: &mut Vec<u8>, len: usize| {
+                bytes.clear();
+                bytes.extend((0..len).map(|at| {
+                    let at = page_size() + ((tail as usize + at) & (self.size - 1));
+                    // SAFETY: inside of the mapping, and the kernel leaves bytes before the head alone.
+                    unsafe { self.base.as_ptr().add(at).read_volatile() }
+                }));
+            };
+            take(&mut bytes, 8);
+            let len = u16::from_ne_bytes([bytes[6], bytes[7]]);
+            assert!(len >= 8, "a record of {len} bytes");
+            take(&mut bytes, len.into());
+            each(&bytes);
+            tail += u64::from(len);
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        // SAFETY: the second of the words, which the kernel reads and this process alone writes.
+        unsafe { self.base.as_ptr().add(1032).cast::<u64>().write_volatile(tail) };
     }
 
     /// `perf_buffer__buffer()`: the header page, and the bytes of data behind it.

@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod json;
 pub mod load;
 pub mod lock;
+pub mod naive;
 pub mod numbered;
 pub mod perf;
 pub mod pin;
