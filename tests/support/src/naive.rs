@@ -105,7 +105,7 @@ pub fn run(by: By, cpus: [u32; 2], bytes: usize) -> io::Result<()> {
     let shared = Arc::new(Shared::default());
     let reader = {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || read(&shared))
+        thread::Builder::new().name("reader".into()).spawn(move || read(&shared))?
     };
     let result = io::stdin().lock().lines().try_for_each(|line| {
         command(&shared, by, cpus, bytes, &line?)?;
@@ -188,11 +188,12 @@ fn matching(payload: &[u8]) -> usize {
     payload.iter().enumerate().take_while(|(at, byte)| **byte == pattern(*at)).count()
 }
 
-fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
+/// A thread on each CPU: they take turns.
+fn turns(cpus: [u32; 2], steps: u64, step: impl Fn(u32, u64) + Sync) {
     let turn = AtomicU64::new(0);
     thread::scope(|scope| {
         for (me, cpu) in cpus.into_iter().enumerate() {
-            let turn = &turn;
+            let (turn, step) = (&turn, &step);
             scope.spawn(move || {
                 pin(cpu);
                 loop {
@@ -201,7 +202,7 @@ fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
                         break;
                     }
                     if now % 2 == me as u64 {
-                        program.run_with(cpu, &[now]).expect("it runs");
+                        step(cpu, now);
                         turn.store(now + 1, Ordering::Release);
                     } else {
                         thread::yield_now();
@@ -209,6 +210,20 @@ fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
                 }
             });
         }
+    });
+}
+
+/// Two threads hand a number to and fro, and each opens the file `/order/NUMBER`, which does not exist.
+///
+/// # Panics
+/// If a CPU cannot be had.
+pub fn opens(cpus: [u32; 2], steps: u64) {
+    turns(cpus, steps, |_, now| drop(std::fs::File::open(format!("/order/{now}"))));
+}
+
+fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
+    turns(cpus, steps, |cpu, now| {
+        program.run_with(cpu, &[now]).expect("it runs");
     });
 }
 
