@@ -91,6 +91,7 @@ struct Shared {
 /// | `hand MAP N` | a thread on each CPU: they hand a number to and fro, and write it, N times |
 /// | `flood MAP N` | a thread on each CPU writes N numbers, as fast as it can |
 /// | `size MAP BYTES` | writes one record of so many bytes on the second CPU |
+/// | `again MAP` | puts its events into the slots again |
 /// | `stop`, `go` | does not read any more; reads again |
 ///
 /// It says `done` after each. For a record it prints `MAP CPU BYTES NUMBER SUM`: its bytes as the kernel says, the number
@@ -141,6 +142,13 @@ fn command(shared: &Shared, by: By, cpus: [u32; 2], bytes: usize, line: &str) ->
             };
             program.run_on(cpus[1])?;
         }
+        Some("again") => {
+            let outputs = shared.outputs.lock().expect("no panic");
+            let Output { map, rings, .. } = &outputs[number(1) as usize];
+            for (event, cpu) in rings.events().iter().zip(cpus) {
+                set_slot(map, cpu, event)?;
+            }
+        }
         Some("stop") => shared.is_stopped.store(true, Ordering::Release),
         Some("go") => shared.is_stopped.store(false, Ordering::Release),
         _ => return Err(io::Error::other(format!("{line}: not known"))),
@@ -172,7 +180,7 @@ fn open(by: By, cpus: [u32; 2], bytes: usize) -> io::Result<Output> {
 /// A program that writes one record of so many bytes: 0, 1, 2 and so on.
 fn sized(map: &Map, size: u32) -> io::Result<Program> {
     let array = Map::array(1 << 16, 1)?;
-    let pattern: Vec<u8> = (0..1 << 16).map(|at| pattern(at)).collect();
+    let pattern: Vec<u8> = (0..1 << 16).map(pattern).collect();
     array.update(0, &pattern)?;
     let mut asm = Asm::new();
     asm.mov(Reg::R6, Reg::R1).output_value(Reg::R6, map, &array, size).mov_i(Reg::R0, 0).exit();
