@@ -84,6 +84,8 @@ struct Orders {
     /// Slots of a map as they were found at the last look: a tool fills them one by one.
     filling: BTreeMap<u32, usize>,
     said: Said,
+    /// Since when no relay runs.
+    idle: Instant,
 }
 
 /// What a relay says at its end.
@@ -115,10 +117,21 @@ pub fn run(args: &Args) -> Outcome {
     orders.finish();
     // A tool that was told to end may take its time.
     let status = match (status, &mut child) {
-        (None, Some(child)) => Some(child.wait()?),
+        (None, Some(child)) => Some(wait(child, &mut signals)?),
         (status, _) => status,
     };
     Ok(code(status, orders.said.summary()))
+}
+
+/// Waits for the command's end. Signals go to it.
+fn wait(child: &mut Child, signals: &mut Signals) -> Result<ExitStatus, Failure> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        signals.pending().filter(|signal| *signal != SIGINT).for_each(|signal| child.signal(signal));
+        thread::sleep(LOOK);
+    }
 }
 
 /// The command's status. 1 if nothing was ordered.
@@ -144,6 +157,7 @@ impl Orders {
             never: BTreeSet::new(),
             filling: BTreeMap::new(),
             said: Said::default(),
+            idle: Instant::now(),
         }
     }
 
@@ -181,7 +195,7 @@ impl Orders {
                 let least = if began.elapsed() < SOON { LOOK } else { SELDOM };
                 next = Instant::now() + least.max(look.elapsed() * 100);
             }
-            let is_without = self.running.is_empty() && began.elapsed() > WITHOUT;
+            let is_without = self.running.is_empty() && self.idle.elapsed() > WITHOUT;
             if child.is_none() && is_without && !self.said.has_hope() {
                 return Ok(None);
             }
@@ -261,6 +275,7 @@ impl Orders {
         if let Some(thread) = self.running.remove(&ended.id) {
             let _ = thread.join();
         }
+        self.idle = Instant::now();
         match ended.end {
             Ok((end, done)) => {
                 if end == End::Guard {

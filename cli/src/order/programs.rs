@@ -176,7 +176,7 @@ pub enum Found {
     Same,
     /// Another one is.
     Other,
-    /// The event is of another CPU, or cannot be read.
+    /// The slot has one of this CPU, and the event is of another, or cannot be read.
     NotHere,
     /// The slot has no event of this CPU.
     Empty,
@@ -215,27 +215,25 @@ impl Finder {
     }
 }
 
-/// Reads for how long the candidate, the event in the slot `args[0]`, and the candidate again were enabled. If the slot's
+/// Reads for how long the event in the slot `args[0]`, the candidate, and the slot's again were enabled. If the candidate's
 /// lies in between, it is the same: no two events of a CPU are enabled within the time of two calls, and if they are,
 /// the caller finds two and asks again.
 fn same(map: BorrowedFd<'_>, candidate: BorrowedFd<'_>) -> Code {
     const SLOT: u8 = 6;
     const BEFORE: i16 = -24;
-    const SLOTS: i16 = -48;
+    const CANDIDATE: i16 = -48;
     const AFTER: i16 = -72;
     /// `struct bpf_perf_event_value`: counter, enabled, running.
     const ENABLED: i16 = 8;
     let mut code = Code::default();
     code.load(SLOT, 1, 0).set(7, 0);
-    for (of, slot, to, missing) in
-        [(candidate, 7, BEFORE, 2), (map, SLOT, SLOTS, 3), (candidate, 7, AFTER, 2)]
-    {
+    for (of, slot, to, missing) in [(map, SLOT, BEFORE, 3), (candidate, 7, CANDIDATE, 2), (map, SLOT, AFTER, 3)] {
         code.map_fd(1, of).place(2, slot, 0).place(3, FRAME, to.into()).set(4, 24).call(PERF_EVENT_READ_VALUE);
         code.unless(EQUAL, 0, 0, |code| {
             code.set(0, missing).exit();
         });
     }
-    code.load_local(1, BEFORE + ENABLED).load_local(2, SLOTS + ENABLED).load_local(3, AFTER + ENABLED);
+    code.load_local(1, BEFORE + ENABLED).load_local(2, CANDIDATE + ENABLED).load_local(3, AFTER + ENABLED);
     for (less, more) in [(1, 2), (2, 3)] {
         code.unless_not_above(less, more, |code| {
             code.set(0, 0).exit();

@@ -1,10 +1,10 @@
 //! One map of a tool, taken over: reads what comes for it, and writes it in proven order into a ring of the tool.
 
 use super::guard::{Guard, give_back};
-use super::programs::Writer;
+use super::programs::{Finder, Writer};
 use super::ring::Before;
 use super::sys::{pause, perf_event_array, set_slot};
-use super::tool::{Taken, has_ended};
+use super::tool::{Taken, are_all, has_ended};
 use crate::failure::Failure;
 use perfweave::{Certainty, Fence, Hold, Item, Order, Reader, Record, Rings};
 use std::io;
@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether the tool has filled its slots anew.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// For how long the tool may read nothing of a full ring.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -57,6 +60,8 @@ pub enum End {
     Stuck,
     /// The guard has ended.
     Guard,
+    /// Slots have other events than ours: the tool has filled them.
+    Slots,
 }
 
 /// A map that is taken over.
@@ -65,6 +70,7 @@ pub struct Relay {
     taken: Taken,
     reader: Reader,
     guard: Option<Guard>,
+    finder: Finder,
     sink: Sink,
     /// Taken over: not given back yet.
     is_ours: bool,
@@ -94,9 +100,10 @@ impl Relay {
         let reader = Reader::new(rings, Order::new().hold(Hold::FENCE))?;
         let Some(target) = taken.rings.first() else { return Err(Failure::new("the map has no events")) };
         let writer = Writer::new(target.cpu, target.event.as_fd())?;
+        let finder = Finder::new(taken.map.as_fd())?;
         let guard = Guard::start(taken.pid, taken.map.as_fd(), taken.slots())?;
         let sink = Sink { writer, overhead: OVERHEAD, left: 0, done: Done::default() };
-        let mut relay = Self { taken, reader, guard: Some(guard), sink, is_ours: true };
+        let mut relay = Self { taken, reader, guard: Some(guard), finder, sink, is_ours: true };
         let ours: Vec<_> = relay.reader.rings().cpus().zip(relay.reader.rings().fds()).collect();
         let set = ours.into_iter().try_for_each(|(cpu, event)| set_slot(&relay.taken.map, cpu, event));
         // Programs that have found the tool's events before have written behind this.
@@ -165,7 +172,15 @@ impl Relay {
     }
 
     fn each(&mut self, stop: &AtomicBool) -> Result<End, Failure> {
+        let mut looked = Instant::now();
         loop {
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                let rings = self.reader.rings();
+                if !are_all(&self.finder, rings.cpus().zip(rings.fds()))? {
+                    return Ok(End::Slots);
+                }
+            }
             let taken = &self.taken;
             let is_over = || {
                 if self.guard.as_ref().is_none_or(|guard| !guard.is_alive()) {
@@ -211,6 +226,10 @@ impl Relay {
             // First what is there, so that little is left when newer events go by.
             stuck = self.drain(until, stuck)?;
         }
+        // What the tool has put into slots meanwhile stays.
+        if end == End::Slots {
+            self.is_ours = false;
+        }
         self.restore();
         let before = self.sink.done.relayed;
         self.drain(until, stuck)?;
@@ -227,9 +246,7 @@ impl Relay {
         let is_over = || taken.has_ended(0).then_some(End::Tool);
         let mut wait = Wait { taken, patience: PATIENCE, until: Some(until), is_over: &is_over };
         let event = taken.rings[0].event.as_fd();
-        if stuck {
-            self.sink.lose_batch(event);
-        }
+        self.sink.lose_batch(event);
         loop {
             let batch = match self.reader.batch(TICK) {
                 Err(error) if crate::session::goes_on(&error) => continue,
@@ -416,6 +433,9 @@ impl Sink {
 
     /// Has the tool told of a loss, by the kernel, with the next record in its ring.
     fn lose(&mut self, count: u64, event: BorrowedFd<'_>) {
+        if count == 0 {
+            return;
+        }
         let told = count.min(MOST_LOSSES);
         let paused = pause(event, true);
         let lost = paused.and_then(|()| self.writer.lose(told));

@@ -111,6 +111,9 @@ impl Said {
                      over again when the tool has read all"
                 ));
             }
+            End::Slots => say(format_args!(
+                "perfweave: the tool has changed the slots of map {id}: it is looked at anew. Events meanwhile are in no order"
+            )),
             End::Guard => {
                 self.is_broken = true;
                 say(format_args!("perfweave: map {id} is given back: its guard was killed"));
@@ -135,8 +138,10 @@ impl Said {
         }
         let Done { relayed, lost, untold, unproven, repeated, behind, untraced, .. } = self.done;
         let mut text = format!("{relayed} events");
-        text += &if unproven == 0 { " in proven order".into() } else { format!(": the order of {unproven} is not proven") };
-        text += &if lost == 0 { "; nothing is missing".into() } else { format!("; {lost} lost, which the tool was told") };
+        text +=
+            &if unproven == 0 { " in proven order".into() } else { format!(": the order of {unproven} is not proven") };
+        text +=
+            &if lost == 0 { "; nothing is missing".into() } else { format!("; {lost} lost, which the tool was told") };
         for (count, what) in [
             (untold, "lost or damaged, which the tool was not told"),
             (repeated, "told to the tool as lost, and written all the same"),

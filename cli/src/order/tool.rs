@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A BPF map that a process has open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,6 +150,24 @@ impl Open {
     }
 }
 
+/// Whether these events are in the slots of their CPUs, and no others in the map.
+pub fn are_all<'a>(finder: &Finder, ours: impl Iterator<Item = (u32, BorrowedFd<'a>)>) -> io::Result<bool> {
+    let mut others = online()?;
+    let mut last = None;
+    for (cpu, event) in ours {
+        finder.look_at(event)?;
+        if finder.is_in(cpu, cpu)? != Found::Same {
+            return Ok(false);
+        }
+        others.retain(|other| *other != cpu);
+        last = Some(cpu);
+    }
+    // The last one is of none of these.
+    let is_empty = |cpu: &u32| Ok(finder.is_in(*cpu, *cpu)? == Found::Empty);
+    let empty: io::Result<Vec<bool>> = others.iter().map(is_empty).collect();
+    Ok(last.is_some() && empty?.into_iter().all(|is_empty| is_empty))
+}
+
 /// Which event is in the slot of which CPU.
 fn events_of(finder: &Finder, cpus: &[u32], events: &[OwnedFd], entries: u32) -> Result<Vec<(u32, usize)>, Refused> {
     for _ in 0..TRIES {
@@ -161,8 +179,11 @@ fn events_of(finder: &Finder, cpus: &[u32], events: &[OwnedFd], entries: u32) ->
             }
             for &cpu in cpus.iter().filter(|cpu| **cpu < entries) {
                 match finder.is_in(cpu, cpu)? {
-                    Found::NotHere => continue,
-                    Found::Empty => {}
+                    Found::Empty => continue,
+                    Found::NotHere => {
+                        is_empty = false;
+                        continue;
+                    }
                     // Twice: an interrupt between the calls may make another one look the same.
                     Found::Same if finder.is_in(cpu, cpu)? == Found::Same => {
                         is_empty = false;

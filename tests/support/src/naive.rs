@@ -91,6 +91,7 @@ struct Shared {
 /// | `hand MAP N` | a thread on each CPU: they hand a number to and fro, and write it, N times |
 /// | `flood MAP N` | a thread on each CPU writes N numbers, as fast as it can |
 /// | `size MAP BYTES` | writes one record of so many bytes on the second CPU |
+/// | `again MAP` | puts its events into the slots again |
 /// | `stop`, `go` | does not read any more; reads again |
 ///
 /// It says `done` after each. For a record it prints `MAP CPU BYTES NUMBER SUM`: its bytes as the kernel says, the number
@@ -105,7 +106,7 @@ pub fn run(by: By, cpus: [u32; 2], bytes: usize) -> io::Result<()> {
     let shared = Arc::new(Shared::default());
     let reader = {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || read(&shared))
+        thread::Builder::new().name("reader".into()).spawn(move || read(&shared))?
     };
     let result = io::stdin().lock().lines().try_for_each(|line| {
         command(&shared, by, cpus, bytes, &line?)?;
@@ -141,6 +142,13 @@ fn command(shared: &Shared, by: By, cpus: [u32; 2], bytes: usize, line: &str) ->
             };
             program.run_on(cpus[1])?;
         }
+        Some("again") => {
+            let outputs = shared.outputs.lock().expect("no panic");
+            let Output { map, rings, .. } = &outputs[number(1) as usize];
+            for (event, cpu) in rings.events().iter().zip(cpus) {
+                set_slot(map, cpu, event)?;
+            }
+        }
         Some("stop") => shared.is_stopped.store(true, Ordering::Release),
         Some("go") => shared.is_stopped.store(false, Ordering::Release),
         _ => return Err(io::Error::other(format!("{line}: not known"))),
@@ -172,7 +180,7 @@ fn open(by: By, cpus: [u32; 2], bytes: usize) -> io::Result<Output> {
 /// A program that writes one record of so many bytes: 0, 1, 2 and so on.
 fn sized(map: &Map, size: u32) -> io::Result<Program> {
     let array = Map::array(1 << 16, 1)?;
-    let pattern: Vec<u8> = (0..1 << 16).map(|at| pattern(at)).collect();
+    let pattern: Vec<u8> = (0..1 << 16).map(pattern).collect();
     array.update(0, &pattern)?;
     let mut asm = Asm::new();
     asm.mov(Reg::R6, Reg::R1).output_value(Reg::R6, map, &array, size).mov_i(Reg::R0, 0).exit();
@@ -188,11 +196,12 @@ fn matching(payload: &[u8]) -> usize {
     payload.iter().enumerate().take_while(|(at, byte)| **byte == pattern(*at)).count()
 }
 
-fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
+/// A thread on each CPU: they take turns.
+fn turns(cpus: [u32; 2], steps: u64, step: impl Fn(u32, u64) + Sync) {
     let turn = AtomicU64::new(0);
     thread::scope(|scope| {
         for (me, cpu) in cpus.into_iter().enumerate() {
-            let turn = &turn;
+            let (turn, step) = (&turn, &step);
             scope.spawn(move || {
                 pin(cpu);
                 loop {
@@ -201,7 +210,7 @@ fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
                         break;
                     }
                     if now % 2 == me as u64 {
-                        program.run_with(cpu, &[now]).expect("it runs");
+                        step(cpu, now);
                         turn.store(now + 1, Ordering::Release);
                     } else {
                         thread::yield_now();
@@ -209,6 +218,20 @@ fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
                 }
             });
         }
+    });
+}
+
+/// Two threads hand a number to and fro, and each opens the file `/order/NUMBER`, which does not exist.
+///
+/// # Panics
+/// If a CPU cannot be had.
+pub fn opens(cpus: [u32; 2], steps: u64) {
+    turns(cpus, steps, |_, now| drop(std::fs::File::open(format!("/order/{now}"))));
+}
+
+fn hand(program: &Program, cpus: [u32; 2], steps: u64) {
+    turns(cpus, steps, |cpu, now| {
+        program.run_with(cpu, &[now]).expect("it runs");
     });
 }
 
