@@ -194,7 +194,7 @@ impl Group {
             match guarded(|| enlarge(&mut member.slot, settler, larger, tag)).and_then(|grown| grown) {
                 Ok(()) => {
                     grew = true;
-                    say!("rings of this program grow from {} KiB: a proof took longer than they had room", size >> 10);
+                    say!("rings grow by themselves: one filled up while a proof was waited for");
                 }
                 Err(errno) => {
                     self.is_largest = true;

@@ -144,7 +144,8 @@ pub(crate) fn options<T: Copy>(opts: *const T, mut known: T, last: usize) -> Opt
     }
     let bytes = opts.cast::<u8>();
     // SAFETY: the tool's struct has that many bytes.
-    let beyond = (last..size).any(|at| unsafe { *bytes.add(at) } != 0);
+    let bytes_of_tool = unsafe { std::slice::from_raw_parts(bytes, size) };
+    let beyond = bytes_of_tool.iter().skip(last).any(|byte| *byte != 0);
     if beyond {
         return None;
     }
@@ -202,7 +203,7 @@ fn copied(attr: *const perf::perf_event_attr) -> perf::perf_event_attr {
     const FIRST: usize = 64;
     let mut own = perf::perf_event_attr::default();
     // SAFETY: the second word of every version.
-    let size = unsafe { (&raw const (*attr).size).read() } as usize;
+    let size = unsafe { (*attr).size } as usize;
     let size = if size == 0 { FIRST } else { size.min(size_of_val(&own)) };
     // SAFETY: the tool's has that many bytes, and ours too.
     unsafe { std::ptr::copy_nonoverlapping(attr.cast::<u8>(), (&raw mut own).cast(), size) };

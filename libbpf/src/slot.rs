@@ -15,6 +15,13 @@ use std::sync::atomic::Ordering;
 pub(crate) const HEAD: usize = 1024;
 pub(crate) const TAIL: usize = 1032;
 
+/// Rings are as large at first, if the machine lets them. A tool that is woken for each event slows down whoever writes;
+/// one that waits for proofs does not, and needs room for what is written meanwhile.
+const EAGER: usize = 1 << 20;
+const LAZY: usize = 4 << 20;
+/// But no more than this for all CPUs.
+const ALL: usize = 256 << 20;
+
 const TIME: u64 = perf::PERF_SAMPLE_TIME as u64;
 
 /// What a tool asks for, and what order needs beside it.
@@ -91,6 +98,14 @@ impl Asked {
         attr
     }
 
+    /// The size of a first ring.
+    fn first(&self) -> usize {
+        // SAFETY: asks only.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
+        let most = 1 << (ALL / cpus).max(1).ilog2();
+        self.size.max(most.min(if self.lazy { LAZY } else { EAGER }))
+    }
+
     fn watermark(&self, size: usize) -> u32 {
         (size / 4) as u32
     }
@@ -162,7 +177,8 @@ pub(crate) struct Slot {
 impl Slot {
     /// Opens and maps. The event runs once it is enabled.
     pub(crate) fn open(asked: Asked, cpu: u32) -> Result<Self, Failed> {
-        let (owner, room) = asked.ring(cpu as c_int, asked.size)?;
+        let first = asked.ring(cpu as c_int, asked.first());
+        let (owner, room) = first.or_else(|_| asked.ring(cpu as c_int, asked.size))?;
         let mut attr = asked.ordered();
         // Otherwise what the tool reads from the event would have another layout.
         let free = attr.read_format == 0 && attr.size as usize >= size_of::<perf::perf_event_attr>();
