@@ -5,7 +5,7 @@
 
 use crate::border::{Failed, failed, guarded};
 use crate::say::say;
-use crate::signals::quietly;
+use crate::signals::{Quiet, quietly};
 use perfweave::{Event, Handle, Item, Order, Reader, Rings};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -55,9 +55,10 @@ impl Settler {
     /// Gives what comes before the end of the flush.
     fn rest<B>(&mut self, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
         let begin = Instant::now();
+        let mut quiet = Quiet::new();
         while begin.elapsed() < PATIENCE {
             let reader = &mut self.reader;
-            let batch = match guarded(|| quietly(|| reader.batch(Duration::from_secs(1))))? {
+            let batch = match guarded(|| quiet.wait(|| reader.batch(Duration::from_secs(1))))? {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return Ok(None),
                 // The reader goes on, but not in a child of fork(2).

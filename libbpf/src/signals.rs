@@ -56,31 +56,71 @@ fn is_handled(signal: c_int) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-/// Lets signals come again.
-struct Blocked(libc::sigset_t);
+/// Waits without signals. Those that came meanwhile and have handlers come at the end, after what the tool is called
+/// with: some tools drop what they are called with once their handler has run. Others come in between, so that a callback
+/// that blocks can be ended.
+pub(crate) struct Quiet {
+    before: libc::sigset_t,
+    /// Those that came.
+    held: bool,
+}
 
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        let mut pending = empty();
+fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: a set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        let mut before = empty();
+        // SAFETY: asks only; room for one set.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut before) };
+        Self { before, held: false }
+    }
+
+    pub(crate) fn wait<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        // Also after a panic.
+        struct Blocked<'a>(&'a mut Quiet);
+        impl Drop for Blocked<'_> {
+            fn drop(&mut self) {
+                self.0.unblock();
+            }
+        }
+        let all = all();
+        // SAFETY: a set.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut()) };
+        let _blocked = Blocked(self);
+        wait()
+    }
+
+    fn unblock(&mut self) {
+        let (mut pending, mut mask) = (empty(), self.before);
         // SAFETY: room for one set.
         unsafe { libc::sigpending(&raw mut pending) };
-        let came = |signal: &c_int| has(&pending, *signal) && !has(&self.0, *signal) && is_handled(*signal);
-        if (1..=libc::SIGRTMAX()).any(|signal| came(&signal)) {
+        for signal in 1..=libc::SIGRTMAX() {
+            if has(&pending, signal) && !has(&self.before, signal) && is_handled(signal) {
+                // SAFETY: a set, and the number of a signal.
+                unsafe { libc::sigaddset(&raw mut mask, signal) };
+                self.held = true;
+            }
+        }
+        set_mask(&mask);
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if self.held {
             // A thread that ends has none any more.
             let _ = CAME.try_with(|flag| flag.set(true));
+            set_mask(&self.before);
         }
-        // SAFETY: the set of before.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }
 
 /// Runs what may wait without signals. A thread that is made meanwhile takes none of the tool's either.
 pub(crate) fn quietly<T>(wait: impl FnOnce() -> T) -> T {
-    let (all, mut before) = (all(), empty());
-    // SAFETY: two sets.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before) };
-    let _blocked = Blocked(before);
-    wait()
+    Quiet::new().wait(wait)
 }
 
 /// Whether the next wait has to fail with EINTR. It does so once.
