@@ -1,7 +1,8 @@
-//! What else of the C library tools call: dlsym(3), by which Python finds libbcc's functions, and waits, which fail with
-//! EINTR for a signal that came during a call of ours ([`crate::signals`]).
+//! What else of the C library tools call: dlsym(3), by which Python finds libbcc's functions, and waits, which fail
+//! with EINTR for a signal that came during a call of ours ([`crate::signals`]).
 
 use crate::border::{errno, set_errno};
+use crate::real::Real;
 use crate::settings::is_lazy;
 use crate::signals::take_interrupt;
 use crate::watch::{self, Shared};
@@ -119,21 +120,31 @@ unsafe extern "C-unwind" fn by_the_kernel(
     said as c_int
 }
 
+static EPOLL_WAIT: Real = Real::new(b"epoll_wait\0");
+
 /// epoll_wait(2) of the C library, at which threads can be cancelled.
 pub(crate) fn next_epoll_wait() -> Waits {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    let mut next = NEXT.load(Ordering::Relaxed);
-    if next.is_null() {
-        // SAFETY: a name that ends with a zero.
-        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"epoll_wait".as_ptr()) };
-        NEXT.store(next, Ordering::Relaxed);
-    }
+    let next = EPOLL_WAIT.find();
     if next.is_null() {
         return by_the_kernel;
     }
     // SAFETY: the C library's function of that name.
     unsafe { std::mem::transmute::<*mut c_void, Waits>(next) }
 }
+
+/// Finds the functions behind ours before the program runs: a handler of a signal and a child of fork(2) may wait, and
+/// may not look for names.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE: extern "C" fn() = {
+    extern "C" fn find() {
+        know_dlsym();
+        for real in [&EPOLL_WAIT, &POLL, &PPOLL, &EPOLL_PWAIT] {
+            real.find();
+        }
+    }
+    find
+};
 
 /// Fails with EINTR if a signal came during a call of ours.
 fn interrupted() -> bool {
@@ -258,14 +269,30 @@ fn others(events: *mut libc::epoll_event, said: c_int) -> c_int {
 }
 
 macro_rules! waits {
-    ($name:ident($($word:ident: $type:ty),*)) => {
+    ($real:ident: $name:ident($($word:ident: $type:ty),*)) => {
+        static $real: Real = Real::new(concat!(stringify!($name), "\0").as_bytes());
+
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name($($word: $type),*) -> c_int {
-            if interrupted() { -1 } else { crate::real::real!($name($($word: $type),*) -> c_int) }
+            let next = $real.find();
+            if interrupted() {
+                return -1;
+            }
+            if next.is_null() {
+                return crate::real::absent(stringify!($name));
+            }
+            // SAFETY: the C library's function of that name.
+            let next: unsafe extern "C-unwind" fn($($type),*) -> c_int = unsafe { std::mem::transmute(next) };
+            // SAFETY: the words are the tool's.
+            unsafe { next($($word),*) }
         }
     };
 }
 
-waits!(poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int));
-waits!(ppoll(fds: *mut libc::pollfd, count: libc::nfds_t, time: *const libc::timespec, mask: *const libc::sigset_t));
-waits!(epoll_pwait(epfd: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int, mask: *const libc::sigset_t));
+waits!(POLL: poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int));
+waits!(PPOLL: ppoll(
+    fds: *mut libc::pollfd, count: libc::nfds_t, time: *const libc::timespec, mask: *const libc::sigset_t
+));
+waits!(EPOLL_PWAIT: epoll_pwait(
+    epfd: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int, mask: *const libc::sigset_t
+));

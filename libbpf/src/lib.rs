@@ -5,8 +5,8 @@
 //! fence, 10 to 20 ms. What the tool waits for stays as it was: its perf events become readable with each record.
 //! `PERFWEAVE_ORDER=lazy` lets the reader wait instead; `off` passes everything through ([`settings`]).
 //!
-//! A pointer that is not ours is libbpf's or libbcc's, and goes there ([`real`]). What cannot be ordered goes there too,
-//! and [`say`] says so once on standard error.
+//! A pointer that is not ours is libbpf's or libbcc's, and goes there ([`real`]). What cannot be ordered goes there
+//! too, and [`say`] says so once on standard error.
 //!
 //! No panic leaves the library ([`border`]). Exceptions of a callback pass: no call of a callback is inside of a
 //! `catch_unwind`, which would end the process.

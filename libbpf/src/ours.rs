@@ -1,4 +1,4 @@
-//! The pointers that tools have of us. All others are libbpf's or libbcc's: also programs that are ours in part call both.
+//! The pointers that tools have of us. All others are libbpf's or libbcc's: a program may use both.
 
 use std::collections::HashSet;
 use std::ffi::c_void;

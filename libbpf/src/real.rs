@@ -3,18 +3,43 @@
 use crate::border::set_errno;
 use crate::say::say;
 use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Where tools' libraries are that a program has loaded by itself, as Python does, and that are not behind us in the
 /// order of names.
 const LIBRARIES: [&CStr; 5] = [c"libbpf.so.1", c"libbpf.so.0", c"libbcc.so.0", c"libbcc_bpf.so.0", c"libbpf.so"];
 
-/// The next function of a name. NULL if there is none.
-pub(crate) fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with a zero.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if !next.is_null() {
-        return next;
+/// A function of a name behind ours, once it is found.
+pub(crate) struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static [u8]) -> Self {
+        // A name without its zero is a fault of this library, and found when it is compiled.
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { panic!("a name that ends with a zero") };
+        Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
+
+    /// The next function of the name. NULL if there is none.
+    pub(crate) fn find(&self) -> *mut c_void {
+        let known = self.found.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: a name that ends with a zero.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if next.is_null() {
+            return by_library(self.name);
+        }
+        // The libraries that a program starts with stay.
+        self.found.store(next, Ordering::Relaxed);
+        next
+    }
+}
+
+fn by_library(name: &CStr) -> *mut c_void {
     for library in LIBRARIES {
         // SAFETY: loads nothing, and so runs nothing.
         let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
@@ -22,6 +47,8 @@ pub(crate) fn find(name: &CStr) -> *mut c_void {
             continue;
         }
         let found = crate::interpose::real_dlsym(handle, name);
+        // SAFETY: a handle of `dlopen`, whose count this takes back. The tool, which calls its functions, has another.
+        unsafe { libc::dlclose(handle) };
         if !found.is_null() {
             return found;
         }
@@ -66,9 +93,8 @@ pub(crate) fn absent<T: Absent>(name: &str) -> T {
 /// Calls the function behind ours: `real!(perf_buffer__poll(buffer: *mut c_void, timeout: c_int) -> c_int)`.
 macro_rules! real {
     ($name:ident($($word:ident: $type:ty),*) -> $value:ty) => {{
-        let found = $crate::real::find(
-            const { match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) { Ok(name) => name, Err(_) => c"" } },
-        );
+        static REAL: $crate::real::Real = $crate::real::Real::new(concat!(stringify!($name), "\0").as_bytes());
+        let found = REAL.find();
         if found.is_null() {
             $crate::real::absent::<$value>(stringify!($name))
         } else {

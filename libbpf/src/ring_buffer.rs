@@ -1,5 +1,5 @@
-//! libbpf's ring_buffer, where `PERFWEAVE_KEY` says what to order by. The kernel puts no time into these records. Without
-//! a key all of it is libbpf's.
+//! libbpf's ring_buffer, where `PERFWEAVE_KEY` says what to order by. The kernel puts no time into these records.
+//! Without a key all of it is libbpf's.
 
 use crate::border::{Failed, failed, number, set_errno};
 use crate::calls::Context;
@@ -77,8 +77,8 @@ impl Maps {
         self.settler.as_mut().ok_or(libc::EINVAL)
     }
 
-    /// Gives what is there, in order, but no more than `most` records of one map, or of all. Returns how many, or what a
-    /// callback says.
+    /// Gives what is there, in order, but no more than `most` records of one map, or of all. Returns how many, or what
+    /// a callback says.
     fn settle(
         &mut self,
         key: usize,
@@ -145,11 +145,17 @@ fn tell(maps: &[(OwnedFd, SampleFn, Context)], scratch: &mut Vec<u8>, event: &Ev
 }
 
 impl ring_buffer {
+    /// A child of fork(2) goes on reading, as with libbpf: the maps are the same for both. The reader is the parent's.
+    fn come_here(&self) {
+        self.gate.take_over(|inside| std::mem::forget(inside.settler.take()));
+    }
+
     fn add(&self, map: c_int, call: SampleFn, context: *mut c_void) -> Result<(), Failed> {
         let info = sys::map_info(map)?;
         if info.kind != sys::RINGBUF {
             return Err(libc::EINVAL);
         }
+        self.come_here();
         let mut inside = self.gate.enter()?;
         let page = sys::page_size();
         let (consumer, producer) = (Mapping::new(map, page, false, 0)?, Mapping::new(map, page, false, page)?);
@@ -179,6 +185,7 @@ impl ring_buffer {
         if most == 0 {
             return Ok(0);
         }
+        self.come_here();
         match self.gate.enter() {
             // In a callback there is nothing more than what is being given.
             Err(libc::EBUSY) => Ok(0),
@@ -193,6 +200,7 @@ impl ring_buffer {
         if take_interrupt() {
             return Err(libc::EINTR);
         }
+        self.come_here();
         let mut ready = {
             let inside = self.gate.enter()?;
             let unfinished = inside.settler.as_ref().is_some_and(Settler::is_unfinished);
@@ -239,9 +247,7 @@ pub extern "C-unwind" fn ring_buffer__new(
         return real();
     }
     let Some(key) = settings().key else {
-        say!(
-            "BPF ring buffers are libbpf's, each in its own order: PERFWEAVE_KEY=OFFSET orders several by a u64 in their records"
-        );
+        say!("BPF ring buffers are libbpf's, each in its own order: PERFWEAVE_KEY=OFFSET names a u64 to order by");
         return real();
     };
     let Ok(epoll) = sys::epoll() else { return real() };

@@ -1,8 +1,8 @@
 //! Signals while a call waits for a proof.
 //!
-//! Tools see what their handlers set when epoll_wait(2) fails with EINTR. A handler that ran while the tool was in a call
-//! of ours would go unseen, and the tool would wait on: for good, if no event comes. So signals are blocked meanwhile,
-//! and the thread's next wait fails with EINTR.
+//! Tools see what their handlers set when epoll_wait(2) fails with EINTR. A handler that ran while the tool was in a
+//! call of ours would go unseen, and the tool would wait on: for good, if no event comes. So signals are blocked
+//! meanwhile, and the thread's next wait fails with EINTR.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -56,9 +56,9 @@ fn is_handled(signal: c_int) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-/// Waits without signals. Those that came meanwhile and have handlers come at the end, after what the tool is called
-/// with: some tools drop what they are called with once their handler has run. Others come in between, so that a callback
-/// that blocks can be ended.
+/// Waits without signals. Those that came meanwhile and have handlers come at the end, after the callbacks: some tools
+/// drop what they are called with once their handler has run. Others come in between, so that a callback that blocks
+/// can be ended.
 pub(crate) struct Quiet {
     before: libc::sigset_t,
     /// Those that came.

@@ -1,7 +1,7 @@
 //! The perf event of a CPU, which a slot of a map names, and its rings.
 //!
-//! The event writes into the ring of another event, a dummy, which has no descriptor once it is mapped. So the event that
-//! the tool knows stays the same if a larger ring takes the place of one that is too small.
+//! The event writes into the ring of another event, a dummy, which has no descriptor once it is mapped. So the event
+//! that the tool knows stays the same if a larger ring takes the place of one that is too small.
 
 use crate::border::Failed;
 use crate::sys::{self, Mapping};
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(crate) const HEAD: usize = 1024;
 pub(crate) const TAIL: usize = 1032;
 
-/// Rings are as large at first, if the machine lets them. A tool that is woken for each event slows down whoever writes;
+/// Rings are as large at first, if the machine lets them. A tool that is woken for each event slows down who writes;
 /// one that waits for proofs does not, and needs room for what is written meanwhile.
 const EAGER: usize = 1 << 20;
 const LAZY: usize = 4 << 20;
@@ -204,8 +204,8 @@ impl Slot {
         self.event.as_raw_fd()
     }
 
-    /// The ring for a reader, tagged. A lazy reader waits for the event; otherwise only the tool does, because the kernel
-    /// gives the readiness of an event to the first who asks.
+    /// The ring for a reader, tagged. A lazy reader waits for the event; otherwise only the tool does, because the
+    /// kernel gives the readiness of an event to the first who asks.
     pub(crate) fn adopt(&self, room: &Room, tag: u32) -> Result<(Ring, Layout), Error> {
         let event = self.asked.lazy.then(|| self.event.as_fd());
         // SAFETY: a writable mapping of that size which nobody else reads, of an event that is not written backwards
@@ -257,14 +257,14 @@ impl Slot {
         self.left = if self.counts { sys::lost(&self.event).unwrap_or(0) } else { 0 };
     }
 
-    /// How many of the records that were lost before the tool does not know of. Once everything of the small ring is given.
+    /// How many records were lost before and not told. To ask once everything of the small ring is given.
     pub(crate) fn take_left(&mut self) -> u64 {
         let left = std::mem::take(&mut self.left).saturating_sub(self.reported);
         self.report(left)
     }
 
-    /// How many lost records no LOST record has told: the kernel writes one with the next record only. Asking interrupts
-    /// the CPU, so it is asked only if something was written since.
+    /// How many lost records no LOST record has told: the kernel writes one with the next record only. Asking
+    /// interrupts the CPU, so it is asked only if something was written since.
     pub(crate) fn untold(&mut self) -> u64 {
         let head = self.rooms.last().map_or(0, Room::head);
         if self.counts && (head != self.asked_at || self.asks) {

@@ -1,5 +1,6 @@
 //! A ring of which the tool has asked for the memory (perf_buffer__buffer). It may read it by itself, or by libbpf's
-//! functions, or both: so nothing is remembered here, and records are as the tool has asked for them. They have no order.
+//! functions, or both: so nothing is remembered here, and records are as the tool has asked for them. They have no
+//! order.
 
 use crate::border::Failed;
 use crate::calls::{Calls, GO_ON};

@@ -30,6 +30,8 @@
 	} while (0)
 
 static struct bpf_object *object;
+/* Kept where valgrind finds it. */
+static struct bpf_link *volatile attached;
 
 static inline int map(const char *name)
 {
@@ -59,13 +61,11 @@ static inline unsigned long long dropped(void)
 
 static inline void load(const char *path)
 {
-	static struct bpf_link *link;
-
 	CHECK(dup2(memfd_create("steps", 0), FD) == FD);
 	object = bpf_object__open_file(path, NULL);
 	CHECK(object && !bpf_object__load(object));
-	link = bpf_program__attach(bpf_object__find_program_by_name(object, "on_enter"));
-	CHECK(link);
+	attached = bpf_program__attach(bpf_object__find_program_by_name(object, "on_enter"));
+	CHECK(attached);
 }
 
 static inline int cpus(void)

@@ -207,6 +207,39 @@ static void forked(void)
 	CHECK(perf_buffer__consume(buffer) == 0 && events == 2);
 }
 
+static int on_ring(void *context, void *data, size_t size)
+{
+	(void)context, (void)size;
+	events++;
+	last = (long)((struct step *)data)->number;
+	return 0;
+}
+
+/* A daemon reads its ring buffers on, as with libbpf. */
+static void daemon_reads_rings(void)
+{
+	struct ring_buffer *rings;
+	int status;
+	pid_t child;
+
+	begin(RING, 0, 0);
+	rings = ring_buffer__new(map("ring1"), on_ring, NULL, NULL);
+	CHECK(rings && !ring_buffer__add(rings, map("ring2"), on_ring, NULL));
+	for (int i = 0; i < 10; i++)
+		step_on(i % cpus(), i);
+	CHECK(ring_buffer__poll(rings, LONG) == 10 && events == 10);
+	for (int i = 10; i < 20; i++)
+		step_on(i % cpus(), i);
+	child = fork();
+	if (!child) {
+		CHECK(ring_buffer__poll(rings, LONG) == 10 && events == 20 && last == 19 && ring_buffer__consume(rings) == 0);
+		ring_buffer__free(rings);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	ring_buffer__free(rings);
+}
+
 static void burst(long count)
 {
 	move(0);
@@ -399,7 +432,7 @@ int main(int words, char **word)
 {
 	static const struct { const char *name; void (*run)(void); } all[] = {
 		{ "readiness", readiness }, { "signal", signal_in_proof }, { "free_in_callback", free_in_callback }, { "call_in_callback", call_in_callback },
-		{ "no_callback_in_free", no_callback_in_free }, { "fork", forked }, { "last_loss", last_loss }, { "growth", growth }, { "memory", memory },
+		{ "no_callback_in_free", no_callback_in_free }, { "fork", forked }, { "daemon", daemon_reads_rings }, { "last_loss", last_loss }, { "growth", growth }, { "memory", memory },
 		{ "not_ours", not_ours }, { "dlsym", asked_by_handle }, { "threads", threads }, { "silence", silence }, { "panics", panics },
 	};
 
