@@ -34,6 +34,8 @@ pub(crate) struct Group {
     scratch: Vec<u8>,
     /// Lazy: the next call that reads waits for a proof, since the tool takes silence for the end.
     pub(crate) settles_next: bool,
+    /// A call has failed that was to give what is there.
+    is_owing: bool,
     /// No more memory was to be had.
     is_largest: bool,
 }
@@ -96,9 +98,9 @@ impl Group {
         self.is_unfinished() || self.members.iter().any(|member| !member.is_freed && member.slot.has_new())
     }
 
-    /// Whether a callback has ended the last call before its end.
+    /// Whether the last call has ended before its end: by a callback, or an error.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.settler.as_ref().is_some_and(Settler::is_unfinished)
+        self.is_owing || self.settler.as_ref().is_some_and(Settler::is_unfinished)
     }
 
     /// Gives everything that is there, in proven order. `is_over`: whether to stop after an event. Returns what a
@@ -110,10 +112,13 @@ impl Group {
             if !self.has_new() {
                 return Ok(self.tell_left(is_over));
             }
+            self.is_owing = true;
             self.members.iter_mut().for_each(|member| member.slot.look());
             self.settler()?;
             let Self { settler: Some(settler), members, scratch, .. } = self else { return Err(libc::EINVAL) };
-            if let Some(said) = settler.settle(|event| tell(members, scratch, &event, is_over))? {
+            let said = settler.settle(|event| tell(members, scratch, &event, is_over))?;
+            self.is_owing = false;
+            if let Some(said) = said {
                 return Ok(said);
             }
             if !self.grow() {

@@ -44,6 +44,7 @@ pub(crate) fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
 const FAMILIES: [&[u8]; 5] = [b"perf_buffer__", b"ring_buffer__", b"ring__", b"perf_reader_", b"bpf_open_perf_buffer"];
 
 /// Our function for a name that the tool asks a library for, if that has it. NULL: ask the C library.
+#[cfg_attr(perfweave_panics, allow(dead_code, reason = "see below"))]
 extern "C" fn ours_for(handle: *mut c_void, name: *const i8) -> *mut c_void {
     know_dlsym();
     if handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT || name.is_null() {
@@ -61,8 +62,9 @@ extern "C" fn ours_for(handle: *mut c_void, name: *const i8) -> *mut c_void {
     real_dlsym(ours::handle(), name)
 }
 
+// Not in the build of libbpf/check that has AddressSanitizer, which asks for names before it has its own memory.
 // A jump and no call, so that the C library sees who has called: RTLD_NEXT means "after the caller".
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu", not(perfweave_panics)))]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dlsym(handle: *mut c_void, name: *const i8) -> *mut c_void {
@@ -83,7 +85,7 @@ pub extern "C" fn dlsym(handle: *mut c_void, name: *const i8) -> *mut c_void {
     )
 }
 
-#[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
+#[cfg(all(target_arch = "aarch64", target_env = "gnu", not(perfweave_panics)))]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dlsym(handle: *mut c_void, name: *const i8) -> *mut c_void {

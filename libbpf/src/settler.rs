@@ -19,6 +19,8 @@ pub(crate) struct Settler {
     handle: Handle,
     /// The end of a flush is to come that a call has not waited for.
     is_flushing: bool,
+    /// A step has panicked: nobody knows what it left half done.
+    is_broken: bool,
 }
 
 impl Settler {
@@ -27,7 +29,7 @@ impl Settler {
         let reader =
             guarded(|| quietly(|| Reader::new(rings, order)))?.map_err(|error| told("make a reader", &error))?;
         let handle = reader.handle();
-        Ok(Self { reader, handle, is_flushing: false })
+        Ok(Self { reader, handle, is_flushing: false, is_broken: false })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -39,8 +41,19 @@ impl Settler {
         self.is_flushing
     }
 
+    /// Runs a call, unless an earlier one has ended in a fault of this library.
+    fn unbroken<T>(&mut self, call: impl FnOnce(&mut Self) -> Result<T, Failed>) -> Result<T, Failed> {
+        let said = if self.is_broken { Err(libc::ENOTRECOVERABLE) } else { call(self) };
+        self.is_broken = matches!(said, Err(libc::ENOTRECOVERABLE));
+        said
+    }
+
     /// Gives everything that is in the rings now, in proven order, until the function breaks.
-    pub(crate) fn settle<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
+    pub(crate) fn settle<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
+        self.unbroken(|settler| settler.all(each))
+    }
+
+    fn all<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
         // What a call has left comes first, and ends with its own end.
         if self.is_flushing
             && let Some(broke) = self.rest(&mut each)?
@@ -83,7 +96,11 @@ impl Settler {
     }
 
     /// Gives what is proven, without waiting, until the function breaks.
-    pub(crate) fn take<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
+    pub(crate) fn take<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
+        self.unbroken(|settler| settler.proven(each))
+    }
+
+    fn proven<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> Result<Option<B>, Failed> {
         let reader = &mut self.reader;
         let batch = guarded(|| quietly(|| reader.batch(Duration::ZERO)))?;
         let Some(mut batch) = batch.map_err(|error| told("read", &error))? else { return Ok(None) };
@@ -99,10 +116,11 @@ impl Settler {
 
     /// Waits until an event is proven. False when the time is over. `EINTR` for a signal.
     pub(crate) fn wait(&mut self, time: Duration) -> Result<bool, Failed> {
-        let reader = &mut self.reader;
-        guarded(|| reader.wait(time))?.map_err(|error| match error.raw_os_error() {
-            Some(libc::EINTR) => libc::EINTR,
-            _ => told("wait", &error),
+        self.unbroken(|settler| {
+            guarded(|| settler.reader.wait(time))?.map_err(|error| match error.raw_os_error() {
+                Some(libc::EINTR) => libc::EINTR,
+                _ => told("wait", &error),
+            })
         })
     }
 
