@@ -11,6 +11,7 @@ use nix::sys::mman::{MapFlags, ProtFlags};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use nix::sys::wait::WaitPidFlag;
+use nix::unistd::AccessFlags;
 use perfweave_events::{Field, Format};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -41,6 +42,11 @@ enum How {
     /// A directory: `AT_FDCWD` or a descriptor.
     Directory,
     Named(fn(u64) -> String),
+    /// The same of a number of 32 bits, which JSON has as it is.
+    Known {
+        text: fn(u64) -> Option<String>,
+        is_signed: bool,
+    },
     /// An address. What lies there is printed, if it was copied.
     String,
     /// The same of a buffer, whose length is the next argument.
@@ -171,13 +177,15 @@ impl Call {
             Some((name, text)) if result < -511 => format!("? {name} ({text})"),
             Some((name, text)) => format!("-1 {name} ({text})"),
             None if matches!(self.name.as_str(), "mmap" | "brk" | "mremap" | "shmat") => format!("{result:#x}"),
+            // The mask that was there before.
+            None if self.name == "umask" => How::Octal.text(result as u64),
             None => result.to_string(),
         }
     }
 }
 
 /// The name and the meaning of a result that is an error.
-pub fn error(result: i64) -> Option<(String, &'static str)> {
+pub fn error(result: i64) -> Option<(String, String)> {
     // include/linux/errno.h: these never leave the kernel. The call goes on after a signal, or fails with EINTR.
     let restarts = match result {
         -512 => "ERESTARTSYS",
@@ -185,17 +193,25 @@ pub fn error(result: i64) -> Option<(String, &'static str)> {
         -514 => "ERESTARTNOHAND",
         -516 => "ERESTART_RESTARTBLOCK",
         -4095..0 => {
-            let error = Errno::from_raw((-result) as i32);
-            return Some((format!("{error:?}"), error.desc()));
+            let number = (-result) as i32;
+            // The C library's words, as strace has them: nix says of ENOTTY that it is no typewriter.
+            let text = std::io::Error::from_raw_os_error(number).to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            return Some((format!("{:?}", Errno::from_raw(number)), text.to_owned()));
         }
         _ => return None,
     };
-    Some((restarts.into(), "interrupted by a signal"))
+    Some((restarts.into(), "interrupted by a signal".into()))
 }
 
 impl How {
     fn of(call: &str, field: &Field) -> Self {
         let kind = field.type_name();
+        if let (Some(text), number @ (Self::Signed(32) | Self::Unsigned(32))) =
+            (known(call, field.name()), Self::number(kind))
+        {
+            return Self::Known { text, is_signed: matches!(number, Self::Signed(_)) };
+        }
         match (call, field.name()) {
             ("write" | "pwrite64", "buf") | ("sendto", "buff") | ("mq_timedsend", "u_msg_ptr") => Self::Buffer,
             (_, name) if kind == "const char *" && name != "buf" => Self::String,
@@ -251,6 +267,8 @@ impl How {
     fn value(self, register: u64) -> i128 {
         let cut = |bits: u32| register << (64 - bits) >> (64 - bits);
         match self {
+            Self::Known { is_signed: true, .. } => Self::Signed(32).value(register),
+            Self::Known { .. } => Self::Unsigned(32).value(register),
             Self::Signed(bits) => ((register as i64) << (64 - bits) >> (64 - bits)).into(),
             Self::Directory => (register as i32).into(),
             // -1 as calls have it that take no number, and sizes without bound.
@@ -275,6 +293,7 @@ impl How {
         let value = self.value(register);
         match self {
             Self::Named(text) => text(register),
+            Self::Known { text, .. } => text(register).unwrap_or_else(|| value.to_string()),
             Self::Directory if value == nix::libc::AT_FDCWD.into() => "AT_FDCWD".into(),
             Self::Hex(_) | Self::String | Self::Buffer if value != 0 => format!("{value:#x}"),
             Self::Octal if value != 0 => format!("0{value:o}"),
@@ -305,6 +324,67 @@ flags!(clone_flags, CloneFlags, "");
 flags!(at, AtFlags, "0");
 flags!(wait, WaitPidFlag, "0");
 flags!(socket_flags, SockFlag, "");
+
+/// The name of a number, as the crate libc has it from the kernel's headers.
+macro_rules! values {
+    ($name:ident, $($value:ident)+) => {
+        fn $name(number: u64) -> Option<String> {
+            let known = [$((nix::libc::$value as u32, stringify!($value))),+];
+            known.iter().find(|(value, _)| *value == number as u32).map(|(_, name)| (*name).to_owned())
+        }
+    };
+}
+
+values!(whence, SEEK_SET SEEK_CUR SEEK_END SEEK_DATA SEEK_HOLE);
+values!(advice, MADV_NORMAL MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE MADV_REMOVE MADV_DONTFORK
+    MADV_DOFORK MADV_MERGEABLE MADV_UNMERGEABLE MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTDUMP MADV_DODUMP
+    MADV_WIPEONFORK MADV_KEEPONFORK MADV_COLD MADV_PAGEOUT MADV_POPULATE_READ MADV_POPULATE_WRITE);
+values!(resource, RLIMIT_CPU RLIMIT_FSIZE RLIMIT_DATA RLIMIT_STACK RLIMIT_CORE RLIMIT_RSS RLIMIT_NPROC RLIMIT_NOFILE
+    RLIMIT_MEMLOCK RLIMIT_AS RLIMIT_LOCKS RLIMIT_SIGPENDING RLIMIT_MSGQUEUE RLIMIT_NICE RLIMIT_RTPRIO RLIMIT_RTTIME);
+values!(fcntl, F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW F_SETOWN F_GETOWN F_DUPFD_CLOEXEC
+    F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_OFD_GETLK F_OFD_SETLK F_OFD_SETLKW F_SETLEASE F_GETLEASE
+    F_NOTIFY);
+values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIOCSPGRP TIOCSCTTY TIOCNOTTY FIONREAD
+    FIONBIO FIOCLEX FIONCLEX);
+values!(flock_of, LOCK_SH LOCK_EX LOCK_UN);
+values!(futex_of, FUTEX_WAIT FUTEX_WAKE FUTEX_REQUEUE FUTEX_CMP_REQUEUE FUTEX_WAKE_OP FUTEX_LOCK_PI FUTEX_UNLOCK_PI
+    FUTEX_TRYLOCK_PI FUTEX_WAIT_BITSET FUTEX_WAKE_BITSET FUTEX_WAIT_REQUEUE_PI FUTEX_CMP_REQUEUE_PI);
+values!(how_masked, SIG_BLOCK SIG_UNBLOCK SIG_SETMASK);
+flags!(access_flags, AccessFlags, "F_OK");
+
+fn access(bits: u64) -> Option<String> {
+    Some(access_flags(bits))
+}
+
+fn flock(bits: u64) -> Option<String> {
+    const NOT_BLOCKING: u64 = nix::libc::LOCK_NB as u64;
+    let name = flock_of(bits & !NOT_BLOCKING)?;
+    Some(if bits & NOT_BLOCKING == 0 { name } else { name + "|LOCK_NB" })
+}
+
+fn futex(bits: u64) -> Option<String> {
+    const PRIVATE: u64 = nix::libc::FUTEX_PRIVATE_FLAG as u64;
+    const REALTIME: u64 = nix::libc::FUTEX_CLOCK_REALTIME as u64;
+    let name = futex_of(bits & !(PRIVATE | REALTIME))?;
+    let private = if bits & PRIVATE == 0 { "" } else { "_PRIVATE" };
+    Some(name + private + if bits & REALTIME == 0 { "" } else { "|FUTEX_CLOCK_REALTIME" })
+}
+
+/// How an argument is called whose numbers have names.
+fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
+    Some(match (call, argument) {
+        ("lseek", "whence") => whence,
+        ("access" | "faccessat" | "faccessat2", "mode") => access,
+        ("madvise" | "process_madvise", "behavior") => advice,
+        ("prlimit64" | "getrlimit" | "setrlimit", "resource") => resource,
+        ("fcntl", "cmd") => fcntl,
+        ("ioctl", "cmd") => ioctl,
+        ("flock", "cmd") => flock,
+        ("futex", "op") => futex,
+        ("rt_sigprocmask", "how") => how_masked,
+        _ => return None,
+    })
+}
 
 /// Two texts with `|` in between, unless one is empty.
 fn both(one: String, other: String) -> String {
@@ -366,7 +446,7 @@ pub fn name_of(number: i64) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::How;
+    use super::{Call, How, error};
     use perfweave_events::Format;
     use serde_json::{Value, json};
 
@@ -375,6 +455,32 @@ mod tests {
         let format = format!("name: x\nID: 1\nformat:\n\tfield:{kind} {name};\toffset:16;\tsize:8;\tsigned:0;\n");
         let how = How::of("call", &format.parse::<Format>().unwrap().fields()[0]);
         (how.text(register), how.json(register))
+    }
+
+    /// Numbers have the names of the kernel's headers as text, and are numbers in JSON.
+    #[test]
+    fn numbers_have_the_names_of_the_headers() {
+        for (call, kind, name, register, text) in [
+            ("lseek", "unsigned int", "whence", 2, "SEEK_END"),
+            ("lseek", "unsigned int", "whence", 77, "77"),
+            ("access", "int", "mode", 5, "R_OK|X_OK"),
+            ("access", "int", "mode", 0, "F_OK"),
+            ("madvise", "int", "behavior", 4, "MADV_DONTNEED"),
+            ("prlimit64", "unsigned int", "resource", 7, "RLIMIT_NOFILE"),
+            ("fcntl", "unsigned int", "cmd", 2, "F_SETFD"),
+            ("ioctl", "unsigned int", "cmd", 21531, "FIONREAD"),
+            ("flock", "unsigned int", "cmd", 6, "LOCK_EX|LOCK_NB"),
+            ("futex", "int", "op", 129, "FUTEX_WAKE_PRIVATE"),
+            ("futex", "int", "op", 0x189, "FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME"),
+            ("rt_sigprocmask", "int", "how", 2, "SIG_SETMASK"),
+        ] {
+            let format = format!("name: x\nID: 1\nformat:\n\tfield:{kind} {name};\toffset:16;\tsize:8;\tsigned:0;\n");
+            let how = How::of(call, &format.parse::<Format>().unwrap().fields()[0]);
+            assert_eq!((how.text(register), how.json(register)), (text.to_owned(), json!(register)), "{call}");
+        }
+        assert_eq!(error(-25).unwrap(), ("ENOTTY".to_owned(), "Inappropriate ioctl for device".to_owned()));
+        let umask = Call { name: "umask".into(), args: None };
+        assert_eq!([0o22, 0].map(|mask| umask.result(mask)), ["022", "0"]);
     }
 
     /// The type says how many bits of a register are the argument, and whether it can be negative.
