@@ -190,10 +190,12 @@ impl Orders {
                 self.take_end(ended);
             }
             if Instant::now() >= next {
-                let look = Instant::now();
+                let (look, running) = (Instant::now(), self.running.len());
                 self.look();
                 let least = if began.elapsed() < SOON { LOOK } else { SELDOM };
-                next = Instant::now() + least.max(look.elapsed() * 100);
+                // What it takes to take a map over is no look.
+                let is_mere = running == self.running.len();
+                next = Instant::now() + if is_mere { least.max(look.elapsed() * 100).min(WITHOUT / 4) } else { least };
             }
             let is_without = self.running.is_empty() && self.idle.elapsed() > WITHOUT;
             if child.is_none() && is_without && !self.said.has_hope() {

@@ -93,7 +93,9 @@ impl Running {
     /// Waits until it and all that have its standard error have ended.
     #[track_caller]
     fn until_ended(&mut self) -> ExitStatus {
-        until("all have ended", || self.readers.iter().all(JoinHandle::is_finished));
+        until(&format!("process {} has ended: {}", self.child.id(), self.has_said()), || {
+            self.readers.iter().all(JoinHandle::is_finished)
+        });
         self.child.wait().unwrap()
     }
 

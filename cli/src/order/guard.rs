@@ -47,6 +47,8 @@ impl Guard {
         // A group of its own: no Ctrl-C reaches it.
         command.args([GUARD, &tool.to_string()]).stdin(Stdio::from(its)).stdout(Stdio::null()).process_group(0);
         let process = command.spawn()?;
+        // It keeps the guard's end of the socket: the end of a guard that is killed now would not be seen.
+        drop(command);
         let guard = Self { process, socket: Some(ours) };
         guard.tell(MAP, 0, Some(map))?;
         for (slot, event) in slots {

@@ -107,7 +107,7 @@ impl Relay {
         let ours: Vec<_> = relay.reader.rings().cpus().zip(relay.reader.rings().fds()).collect();
         let set = ours.into_iter().try_for_each(|(cpu, event)| set_slot(&relay.taken.map, cpu, event));
         // Programs that have found the tool's events before have written behind this.
-        let waited = set.and_then(|()| Ok(Fence::Auto.open().map_err(io::Error::other)?.wait()?));
+        let waited = set.and_then(|()| Fence::Auto.open().map_err(io::Error::other)?.wait());
         if let Err(error) = waited {
             relay.restore();
             return Err(error.into());
