@@ -4,6 +4,7 @@ use crate::slot::Asked;
 use perf_event_open_sys::bindings as perf;
 use perfweave::{Bytes, Layout, Record};
 use std::ffi::{c_int, c_void};
+use std::io::Write;
 
 pub(crate) type SampleFn = Option<unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut c_void, u32)>;
 pub(crate) type LostFn = Option<unsafe extern "C-unwind" fn(*mut c_void, c_int, u64)>;
@@ -75,8 +76,10 @@ impl Calls {
             Self::Sample { lost: Some(lost), context, .. } => unsafe { lost(context.0, cpu, count) },
             // SAFETY: the tool's callback.
             Self::Bcc { lost: Some(lost), context, .. } => unsafe { lost(context.0, count) },
-            // As libbcc prints it.
-            Self::Bcc { lost: None, .. } => eprintln!("Possibly lost {count} samples"),
+            // As libbcc prints it. A tool whose standard error is closed goes on.
+            Self::Bcc { lost: None, .. } => {
+                let _ = writeln!(std::io::stderr(), "Possibly lost {count} samples");
+            }
             _ => {}
         }
         GO_ON

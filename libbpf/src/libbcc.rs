@@ -1,6 +1,6 @@
 //! libbcc's: perf_reader.h and libbpf.h of bcc. All readers of the process are one group, so they have one order.
 
-use crate::border::Failed;
+use crate::border::{Failed, end_if_cancelled};
 use crate::calls::{Calls, Context, CountFn, GO_ON, RawFn};
 use crate::gate::Gate;
 use crate::group::{self, Group};
@@ -142,6 +142,7 @@ impl perf_reader {
         const SLICE: Duration = Duration::from_millis(100);
         let until = u64::try_from(timeout).ok().map(|timeout| Instant::now() + Duration::from_millis(timeout));
         loop {
+            end_if_cancelled();
             let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
             let waited = self.group.enter().and_then(|mut group| group.wait(left.min(SLICE)));
             match waited {

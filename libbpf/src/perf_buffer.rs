@@ -1,6 +1,6 @@
 //! libbpf's perf_buffer.
 
-use crate::border::{Failed, number};
+use crate::border::{Failed, end_if_cancelled, number};
 use crate::calls::{Calls, Context, EventFn, GO_ON, LostFn, SampleFn};
 use crate::gate::Gate;
 use crate::group::{self, Group};
@@ -289,6 +289,7 @@ impl perf_buffer {
         const SLICE: Duration = Duration::from_millis(100);
         let until = u64::try_from(timeout).ok().map(|timeout| Instant::now() + Duration::from_millis(timeout));
         loop {
+            end_if_cancelled();
             let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
             let mut group = self.group.enter()?;
             match group.wait(left.min(SLICE)) {

@@ -207,6 +207,34 @@ static void forked(void)
 	CHECK(perf_buffer__consume(buffer) == 0 && events == 2);
 }
 
+static void *polls(void *unused)
+{
+	for (;;)
+		CHECK(perf_buffer__poll(buffer, -1) >= 0 && perf_buffer__consume(buffer) == 0);
+	return unused;
+}
+
+/* A thread that is cancelled in a call ends there, and others go on. */
+static void cancelled(void)
+{
+	pthread_t thread;
+	void *said;
+
+	make(64);
+	for (int i = 0; i < 20; i++) {
+		long before = __atomic_load_n(&events, __ATOMIC_RELAXED);
+
+		CHECK(!pthread_create(&thread, NULL, polls, NULL));
+		step(i);
+		/* In a wait for an event, or for a proof. */
+		while (i % 2 && __atomic_load_n(&events, __ATOMIC_RELAXED) == before)
+			sched_yield();
+		CHECK(!pthread_cancel(thread) && !pthread_join(thread, &said) && said == PTHREAD_CANCELED);
+	}
+	step(77);
+	CHECK(perf_buffer__consume(buffer) == 0 && last == 77 && events == 21);
+}
+
 static int on_ring(void *context, void *data, size_t size)
 {
 	(void)context, (void)size;
@@ -433,7 +461,7 @@ int main(int words, char **word)
 	static const struct { const char *name; void (*run)(void); } all[] = {
 		{ "readiness", readiness }, { "signal", signal_in_proof }, { "free_in_callback", free_in_callback }, { "call_in_callback", call_in_callback },
 		{ "no_callback_in_free", no_callback_in_free }, { "fork", forked }, { "daemon", daemon_reads_rings }, { "last_loss", last_loss }, { "growth", growth }, { "memory", memory },
-		{ "not_ours", not_ours }, { "dlsym", asked_by_handle }, { "threads", threads }, { "silence", silence }, { "panics", panics },
+		{ "not_ours", not_ours }, { "dlsym", asked_by_handle }, { "threads", threads }, { "cancel", cancelled }, { "silence", silence }, { "panics", panics },
 	};
 
 	CHECK(words == 3);
