@@ -54,7 +54,8 @@ fn clock(attr: &perf_event_attr) -> Result<Clock> {
 ///
 /// Unless opts.key says otherwise, attr needs PERF_SAMPLE_TIME. With PERF_FORMAT_LOST in attr->read_format, without
 /// PERF_FORMAT_GROUP, losses after the last record are told too; then no other event may write into these rings. A CPU
-/// that comes back is the program's to open. opts.sample_type, map_keys and wakeup_events say nothing here and must be 0,
+/// that comes back is the program's to open. attr may have neither write_backward nor inherit_stat, and precise_ip only
+/// with use_clockid. opts.sample_type, map_keys and wakeup_events say nothing here and must be 0,
 /// as PW_HOLD_UNORDERED.
 ///
 /// Returns NULL with errno set: EBADF; EINVAL for a wrong option, or another size; EPERM, ENOMEM for limits. Blocks for
@@ -90,6 +91,11 @@ fn adopt(
         ));
     }
     let attr = attribute(attr)?;
+    if attr.write_backward() != 0 || attr.inherit_stat() != 0 || attr.precise_ip() != 0 && attr.use_clockid() == 0 {
+        return Err(Failure::invalid(
+            "attr has write_backward, inherit_stat, or precise_ip with the perf clock: no order is proven of such events",
+        ));
+    }
     checked(events, "event_fds")?;
     let cpus: Vec<u32> = opts.chosen()?.into_iter().map(|(cpu, _)| cpu).collect();
     let layout = Layout::new(attr.sample_type, attr.sample_id_all() != 0, attr.read_format);

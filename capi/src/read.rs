@@ -193,7 +193,8 @@ pub extern "C" fn pw_buffer__poll(buffer: *mut pw_buffer, timeout_ms: c_int) -> 
 }
 
 /// Calls back with everything that is in the rings now, in proven order, and leaves nothing. As perf_buffer__consume of
-/// libbpf, for a program that reads now and then, and before it ends. PW_FLUSHED is not told of it.
+/// libbpf, for a program that reads now and then, and before it ends. PW_FLUSHED is told only of a call that has ended
+/// early.
 ///
 /// Returns as pw_buffer__poll, but each error, also if reading goes on: call it again. -EINPROGRESS if a program has not
 /// committed what it reserved in a ring buffer. Blocks for a proof, 10 to 20 ms unless opts.hold says otherwise, and as

@@ -98,6 +98,8 @@ static void refused(void)
 	CHECK(!pw_buffer__adopt(events, 4096, &wrong, on_sample, NULL, &seen, &opts) && errno == EINVAL && strstr(pw_last_error(), "time"));
 	wrong = attr, wrong.clockid = 99;
 	CHECK(!pw_buffer__adopt(events, 4096, &wrong, on_sample, NULL, &seen, &opts) && errno == EINVAL && strstr(pw_last_error(), "99"));
+	wrong = attr, wrong.write_backward = 1;
+	CHECK(!pw_buffer__adopt(events, 4096, &wrong, on_sample, NULL, &seen, &opts) && errno == EINVAL && strstr(pw_last_error(), "write_backward"));
 	CHECK(!pw_buffer__adopt(events, 4097, &attr, on_sample, NULL, &seen, &opts) && errno == EINVAL);
 	CHECK(!pw_buffer__adopt(events, 4096, &attr, on_sample, NULL, &seen, &none) && errno == EINVAL);
 	CHECK(!pw_buffer__adopt(NULL, 4096, &attr, on_sample, NULL, &seen, &opts) && errno == EINVAL);

@@ -2,8 +2,8 @@
 //!
 //! A thread that hangs writes no event. So `/proc` is asked, at the begin of a trace and at its end, as `strace -p`,
 //! `lslocks` and `lsof` ask it. A thread that has not run in between has waited at least as long: its switches are
-//! counted. Each answer is of its own moment, so a chain can be wrong if threads run meanwhile; those of a deadlock do
-//! not. `threads.rs` reads threads, `causes.rs` says what a thread waits for, and who could end it; `ends.rs` finds the other
+//! counted. Each answer is of its own moment. So who has run while it was asked is left out, and a deadlock counts only if
+//! all its threads are asked again and none has run meanwhile. `threads.rs` reads threads, `causes.rs` says what a thread waits for, and who could end it; `ends.rs` finds the other
 //! ends of pipes and sockets, `graph.rs` cycles, and `print.rs` says all that.
 
 mod causes;
@@ -63,10 +63,13 @@ impl Begin {
             let is_same = self.threads.get(&thread.tid).is_some_and(|before| before.has_not_run_until(&thread));
             let since = if is_same { Some(lasted) } else { known(thread.tid) };
             hang.meant.push(thread.tid);
-            hang.waits.insert(thread.tid, Wait::of(thread, since, is_same, &mut asked));
+            let wait = Wait::of(thread, since, is_same, &mut asked);
+            hang.waits.insert(wait.thread.tid, wait);
         }
+        hang.waits.retain(|_, wait| wait.thread.stays());
+        hang.meant.retain(|tid| hang.waits.contains_key(tid));
         hang.follow(&mut asked);
-        hang.cycles = graph::cycles(&hang.waits);
+        hang.cycles = graph::cycles(&hang.waits).into_iter().filter(|cycle| hang.is_still(cycle)).collect();
         let in_cycle: BTreeSet<u32> = hang.cycles.iter().flatten().copied().collect();
         let waits = &hang.waits;
         // First who is in a deadlock, then who waits for somebody, then the longest.
@@ -102,6 +105,20 @@ impl Hang {
     /// Whether anybody waits.
     pub fn has_any(&self) -> bool {
         !self.meant.is_empty()
+    }
+
+    /// Whether all threads of a cycle wait for the same when they are asked again, while none of them runs.
+    fn is_still(&self, cycle: &[u32]) -> bool {
+        let read = |tid: &u32| self.waits.get(tid).and_then(|wait| Thread::read(wait.thread.pid, *tid));
+        let threads: Vec<_> = cycle.iter().filter_map(read).collect();
+        let mut asked = Asked::default();
+        let again = threads.iter().map(|thread| Wait::of(thread.clone(), None, false, &mut asked));
+        let again: BTreeMap<u32, Wait> = again.map(|wait| (wait.thread.tid, wait)).collect();
+        let stays = |tid: &u32| {
+            let (Some(before), Some(now)) = (self.waits.get(tid), again.get(tid)) else { return false };
+            before.thread.has_not_run_until(&now.thread) && now.thread.stays()
+        };
+        cycle.iter().all(stays) && graph::cycles(&again) == [cycle]
     }
 
     /// Reads the threads for which others wait, and so on.

@@ -25,6 +25,7 @@ use crate::stamp::{self, By, Stamp};
 use crate::trace::calls::{self, Calls};
 use crate::trace::events::event;
 use descriptors::Descriptors;
+pub use descriptors::is_of_64_bits;
 use found::Found;
 use perf_event_open_sys::bindings;
 use perfweave::{Account, Clock, ClockOffset, Order, Reader, Rings, Status};

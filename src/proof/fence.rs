@@ -116,8 +116,8 @@ impl Fence {
 
     /// The proof that it asks for, before it is opened.
     pub(crate) fn prover(&self, done: &Done) -> Prover {
-        let (proof, is_hurried) = self.make();
-        Prover::new(proof, is_hurried, done)
+        let (proof, is_grace_period) = self.make();
+        Prover::new(proof, is_grace_period, done)
     }
 
     /// The proof, and whether it is a grace period of the kernel.

@@ -26,16 +26,24 @@ pub(crate) struct Prover {
     is_under_way: bool,
     /// When the last one began.
     begun: Option<Instant>,
-    /// Whether visits to CPUs speed it up.
-    is_hurried: bool,
+    /// Whether it is a grace period of the kernel. Visits to CPUs speed it up, and it holds for any rings.
+    pub(crate) is_grace_period: bool,
     /// Started with the first proof for which many events wait, if the thread could be started.
     visits: Option<Option<CpuVisits>>,
 }
 
 impl Prover {
-    /// `is_hurried`: it is a grace period of the kernel, which waits for CPUs to switch.
-    pub(crate) fn new(proof: Box<dyn Proof>, is_hurried: bool, done: &Done) -> Self {
-        Self { proof, done: done.clone(), is_asked: false, is_under_way: false, begun: None, is_hurried, visits: None }
+    /// `is_grace_period`: of the kernel, which waits for CPUs to switch.
+    pub(crate) fn new(proof: Box<dyn Proof>, is_grace_period: bool, done: &Done) -> Self {
+        Self {
+            proof,
+            done: done.clone(),
+            is_asked: false,
+            is_under_way: false,
+            begun: None,
+            is_grace_period,
+            visits: None,
+        }
     }
 
     /// Opens the proof, for rings if there are any. Before everything else.
@@ -97,12 +105,12 @@ impl Prover {
     /// The reader's shortest tick, unless it is longer than `most`.
     pub(crate) fn tick(&self, most: Duration) -> Duration {
         // A grace period takes some scheduler ticks, so its start says nothing of how often one can end.
-        if self.is_asked || self.is_hurried { most } else { self.proof.every().min(most) }
+        if self.is_asked || self.is_grace_period { most } else { self.proof.every().min(most) }
     }
 
     /// Speeds up the proof under way, if that is possible: makes CPUs switch, `most` times in all.
     pub(crate) fn visit_cpus(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
-        if most == 0 || !self.is_hurried {
+        if most == 0 || !self.is_grace_period {
             return;
         }
         // If the thread could not be started once, it is not tried again.

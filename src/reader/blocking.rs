@@ -1,6 +1,6 @@
 //! The blocking reader: a merge with fences, which sleeps until rings are written to.
 
-use crate::error::{Error, Repeats};
+use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::event::Event;
 use crate::order::event::Item;
 use crate::order::event_guard::{Batch, EventGuard};
@@ -15,7 +15,6 @@ use crate::sys::blocked::Blocked;
 use crate::sys::epoll::Wait;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::signal::SigSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -278,17 +277,20 @@ impl Reader {
     /// and so says whether there is one.
     ///
     /// Unlike all other calls, **a signal ends it**, whenever it comes during the call: the thread's signals are blocked
-    /// but while it sleeps. A program whose handler sets a flag so sees the flag at once.
+    /// but while it sleeps. One that comes before the call is handled before it, so a program that looks at a flag of its
+    /// handler needs a time-out, or a [`Handle`](crate::Handle) that closes or flushes. A reader that spins
+    /// ([`Order::spin`](crate::Order::spin)) takes signals between two looks.
     ///
     /// # Errors
-    /// As [`Reader::next`]. For a signal whose handler has run, [`ErrorKind::System`](crate::ErrorKind::System) with
-    /// `EINTR` ([`Error::raw_os_error`]), after which the reader goes on.
+    /// As [`Reader::next`]. For a signal, [`ErrorKind::System`](crate::ErrorKind::System) with `EINTR`
+    /// ([`Error::raw_os_error`]), after which the reader goes on; also for a stop and `SIGCONT`.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
-        if self.engine.is_at_hand() || self.engine.is_ready()? {
+        if self.engine.is_at_hand() {
             return Ok(true);
         }
+        // Before anything is refreshed.
         let blocked = Blocked::all().map_err(Error::cannot("block signals"))?;
-        self.advance(end(timeout), Some(blocked.before()))
+        self.advance(end(timeout), Some(&blocked))
     }
 
     /// Adds an adopted ring to a reader that runs, as [`Rings::add`] does before. Its records join the stream from the
@@ -297,12 +299,18 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): the key is the kernel's time and the ring does not
     /// record it; the reader reads a recording; there are 16,384 rings. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
-    /// for a BPF ring buffer, and if the hold rule is [`Hold::Dense`](crate::Hold::Dense): make a reader of all rings.
+    /// for a BPF ring buffer; if the hold rule is [`Hold::Dense`](crate::Hold::Dense); and under a
+    /// [`Fence::Proof`](crate::Fence::Proof), which has looked at the rings when it was opened. Make a reader of all rings
+    /// then.
     /// [`ErrorKind::System`](crate::ErrorKind::System), [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     ///
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) -> Result<(), Error> {
+        if self.engine.proof.as_ref().is_some_and(|proof| !proof.is_grace_period) {
+            let message = "no ring can join under a proof that has looked at the rings: make a reader of all";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         self.engine.merge.add(cpu, ring, layout)?;
         self.wait_for_all()
     }
@@ -338,8 +346,9 @@ impl Reader {
     }
 
     /// Refreshes and sleeps until there is an event to lend (true), or the time is over or the stream has ended
-    /// (false). `mask`: the signals that are blocked while it sleeps, of which another ends the call.
-    fn advance(&mut self, until: Option<Instant>, mask: Option<&SigSet>) -> Result<bool, Error> {
+    /// (false). `blocked`: signals that end the call while it
+    /// sleeps.
+    fn advance(&mut self, until: Option<Instant>, blocked: Option<&Blocked>) -> Result<bool, Error> {
         if self.engine.is_ready()? {
             return Ok(true);
         }
@@ -353,7 +362,7 @@ impl Reader {
         } else {
             let rest = self.engine.time_to_gather();
             if !rest.is_zero() {
-                self.sleep(left.map_or(rest, |left| left.min(rest)), mask)?;
+                self.sleep(left.map_or(rest, |left| left.min(rest)), blocked)?;
             }
         }
         let mut last_refresh = false;
@@ -376,15 +385,18 @@ impl Reader {
             // Another refresh may be enough. When the time is over, there is one more and no further one.
             last_refresh = over;
             if !pause.is_zero() && !self.engine.rest.spins() {
-                self.sleep(left.map_or(pause, |left| left.min(pause)), mask)?;
+                self.sleep(left.map_or(pause, |left| left.min(pause)), blocked)?;
+            } else if blocked.is_some_and(Blocked::has_come) {
+                // It may spin for ever, and a signal waits for a sleep. With a time of zero the kernel looks for none.
+                self.sleep(LATENCY, blocked)?;
             }
         }
     }
 
     /// Sleeps until something is ready, or the time is over.
-    fn sleep(&mut self, time: Duration, mask: Option<&SigSet>) -> Result<(), Error> {
+    fn sleep(&mut self, time: Duration, blocked: Option<&Blocked>) -> Result<(), Error> {
         self.engine.rest.slept(time);
-        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time, mask) {
+        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, time, blocked.map(Blocked::before)) {
             // Whichever: the reader refreshes all.
             Ok(ready) => {
                 self.failures.succeeded();
@@ -393,7 +405,7 @@ impl Reader {
                 Ok(())
             }
             // A signal: as if the time were over, unless it is waited for. The next turn refreshes.
-            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => match mask {
+            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => match blocked {
                 None => Ok(()),
                 Some(_) => Err(Error::system("wait for events", errno)),
             },

@@ -305,14 +305,14 @@ impl Layout {
     }
 
     /// Whether samples carry the kernel's time.
+    pub(crate) fn has_time(&self) -> bool {
+        self.time.is_some()
+    }
+
     /// Whether reading the event itself gives its own count of losses, as the last word.
     pub(crate) fn counts_losses(&self) -> bool {
         let both = u64::from(sys::PERF_FORMAT_LOST | sys::PERF_FORMAT_GROUP);
         self.read_format & both == u64::from(sys::PERF_FORMAT_LOST)
-    }
-
-    pub(crate) fn has_time(&self) -> bool {
-        self.time.is_some()
     }
 
     /// Length in bytes of the `struct sample_id` that `sample_id_all` appends to other records.

@@ -23,6 +23,14 @@ impl Blocked {
     pub(crate) fn before(&self) -> &SigSet {
         &self.before
     }
+
+    /// Whether a signal has come that was not blocked before.
+    pub(crate) fn has_come(&self) -> bool {
+        let mut pending = SigSet::empty();
+        // SAFETY: a set of signals to write to, which lives until the call returns.
+        let answer = unsafe { libc::sigpending(std::ptr::from_mut(&mut pending).cast()) };
+        answer == 0 && pending.iter().any(|signal| !self.before.contains(signal))
+    }
 }
 
 impl Drop for Blocked {

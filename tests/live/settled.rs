@@ -3,7 +3,7 @@
 use crate::reading::{LONG, number};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Clock, Hold, Item, Key, Layout, Lost, Order, Reader, Ring, Rings};
+use perfweave::{Certainty, Clock, Fence, Hold, Item, Key, Layout, Lost, Order, Reader, Ring, Rings};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::foreign::{self, ForeignRing};
 use perfweave_support::{assert_error, echo, kernel, load, ring_buffer};
@@ -85,28 +85,31 @@ extern "C" fn handle(_: libc::c_int) {
     HANDLED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// A signal ends a wait also if it comes while the reader refreshes, right before it sleeps.
+/// A signal ends a wait also if it comes while the reader refreshes, right before it sleeps, or if it spins for ever.
 #[test]
 fn a_signal_ends_a_wait_whenever_it_comes() {
     let action = SigAction::new(SigHandler::Handler(handle), SaFlags::empty(), SigSet::empty());
     // SAFETY: the handler only adds to a counter.
     unsafe { sigaction(Signal::SIGUSR2, &action) }.unwrap();
-    let Some((map, program)) = echo() else { return };
-    let rings = Rings::options().bpf_output(&map).open().unwrap();
-    // Read by the reader's refresh: it makes the signal come where no call waits.
-    let key = Key::Fn(Box::new(|record| {
-        raise(Signal::SIGUSR2).unwrap();
-        record.time()
-    }));
-    let mut reader = Reader::new(rings, Order::new().key(key)).unwrap();
-    for round in 1..=20 {
-        assert_eq!(program.run_with(0, &[round]).unwrap(), 0);
-        let error = reader.wait(LONG).expect_err("the signal ends it");
-        assert_error!(error, System, "Interrupted");
-        assert_eq!((error.raw_os_error(), HANDLED.load(Ordering::SeqCst)), (Some(libc::EINTR), round as usize));
-        // It goes on.
-        assert!(reader.wait(LONG).unwrap());
-        assert_eq!(number(&reader.next().unwrap().unwrap().event()), round);
+    for spin in [Duration::ZERO, Duration::MAX] {
+        let Some((map, program)) = echo() else { return };
+        let rings = Rings::options().bpf_output(&map).open().unwrap();
+        // Read by the reader's refresh: it makes the signal come where no call waits.
+        let key = Key::Fn(Box::new(|record| {
+            raise(Signal::SIGUSR2).unwrap();
+            record.time()
+        }));
+        let mut reader = Reader::new(rings, Order::new().key(key).spin(spin)).unwrap();
+        HANDLED.store(0, Ordering::SeqCst);
+        for round in 1..=20 {
+            assert_eq!(program.run_with(0, &[round]).unwrap(), 0);
+            let error = reader.wait(LONG).expect_err("the signal ends it");
+            assert_error!(error, System, "Interrupted");
+            assert_eq!((error.raw_os_error(), HANDLED.load(Ordering::SeqCst)), (Some(libc::EINTR), round as usize));
+            // It goes on.
+            assert!(reader.wait(LONG).unwrap());
+            assert_eq!(number(&reader.next().unwrap().unwrap().event()), round);
+        }
     }
     // The thread's own mask is as it was.
     assert!(!SigSet::thread_get_mask().unwrap().contains(Signal::SIGUSR2));
@@ -171,8 +174,15 @@ fn what_cannot_join_is_refused() {
     let Some((_third, ring)) = own(&map, 0) else { return };
     let mut rings = Rings::empty(Clock::Monotonic);
     rings.add(0, ring, layout(0));
-    let dense = Hold::Dense { first: Some(0), fence: perfweave::Fence::Auto };
+    let dense = Hold::Dense { first: Some(0), fence: Fence::Auto };
     let mut counting = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(dense)).unwrap();
+    let Some((_fifth, ring)) = own(&map, 0) else { return };
+    let mut rings = Rings::empty(Clock::Monotonic);
+    rings.add(0, ring, layout(0));
+    let proof = Fence::custom("nothing", Duration::from_secs(1), || Ok(|| Ok(())));
+    let mut proven = Reader::new(rings, Order::new().hold(Hold::Fence(proof))).unwrap();
+    let Some((_sixth, ring)) = own(&map, 0) else { return };
+    assert_error!(proven.add(0, ring, layout(0)).unwrap_err(), Unsupported, "a proof that has looked at the rings");
     let Some((_fourth, ring)) = own(&map, 0) else { return };
     assert_error!(counting.add(0, ring, layout(0)).unwrap_err(), Unsupported, "nor any ring one that counts");
     let _: Option<Program> = kernel("load a BPF program", ring_buffer::echo(&buffer, 8, 0));

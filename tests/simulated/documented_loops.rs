@@ -2,7 +2,7 @@
 //! record, a gap, a record, damage and a record. Each must read all of them.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Certainty, Ended, Error, ErrorKind, Event, Hold, Item, Key, Layout, Merge, Order, Reader, sim};
+use perfweave::{Certainty, Ended, Error, Event, Hold, Item, Key, Layout, Merge, Order, Reader, sim};
 use perfweave_events::Format;
 use std::cell::RefCell;
 use std::error::Error as StdError;
@@ -287,17 +287,6 @@ fn the_guide_to_ordering() {
         }
         if event.certainty() == Certainty::Late {
             println!("late by {} ns", event.late_by());
-        }
-    });
-    assert_all(&reader);
-
-    let mut reader = self::reader();
-    documented!("docs/guide/ordering.md": loop {
-        match reader.next() {
-            Ok(Some(event)) => println!("{:?}", event.item()),
-            Ok(None) => break,
-            Err(error) if error.kind() == ErrorKind::Degraded => eprintln!("{error}"),
-            Err(error) => return Err(error.into()),
         }
     });
     assert_all(&reader);

@@ -3,6 +3,7 @@
 use super::ends::{self, Ends};
 use super::threads::{self, Place, Thread};
 use crate::trace::calls;
+use crate::why::is_of_64_bits;
 use nix::libc;
 use std::cell::OnceCell;
 use std::fs;
@@ -20,6 +21,8 @@ pub struct Wait {
     pub what: What,
     /// Who could end it: one of them is enough.
     pub for_whom: Vec<Ender>,
+    /// Whether a time ends it, too, as far as that can be seen.
+    pub is_timed: bool,
 }
 
 /// What it waits for.
@@ -41,13 +44,15 @@ pub enum What {
     FileLock {
         file: String,
     },
-    /// Something to read from a descriptor.
+    /// Something to read from a descriptor. `is_own`: only other threads of its process have the other end.
     Read {
         file: String,
+        is_own: bool,
     },
     /// Room to write into one.
     Write {
         file: String,
+        is_own: bool,
     },
     /// The end of a child.
     Child,
@@ -108,7 +113,11 @@ impl Wait {
     pub fn of(thread: Thread, since: Option<Duration>, at_least: bool, asked: &mut Asked) -> Self {
         let (what, for_whom) = cause(&thread, asked);
         let for_whom = for_whom.into_iter().filter_map(|(pid, tid)| Ender::new(pid, tid)).collect();
-        Self { thread, since, at_least, what, for_whom }
+        let is_timed = match thread.place {
+            Some(Place::Call(number, args)) => calls::name_of(number) == Some("futex") && args[3] != 0,
+            _ => false,
+        };
+        Self { thread, since, at_least, what, for_whom, is_timed }
     }
 
     /// The processes, or threads, that could end it.
@@ -116,11 +125,24 @@ impl Wait {
         self.for_whom.iter().map(|ender| (ender.pid, ender.tid)).collect::<Vec<_>>().into_iter()
     }
 
+    /// Whether nothing else than who it waits for can end it. Nobody sees the time-out of a socket.
+    pub fn is_for_ever(&self) -> bool {
+        let is_socket =
+            matches!(&self.what, What::Read { file, .. } | What::Write { file, .. } if file.starts_with("socket:["));
+        !self.is_timed && !is_socket
+    }
+
+    /// Whether it is a wait that threads with nothing to do are in.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.what, What::Time | What::Any | What::Signal)
+    }
+
     /// Whether it is known what would end it, and that is neither a time nor one of many things.
     pub fn has_cause(&self) -> bool {
         !self.for_whom.is_empty()
             || matches!(self.what, What::Lock { .. } | What::Stopped | What::Traced | What::Served | What::Device)
-            || matches!(&self.what, What::Read { file } | What::Write { file } if file.starts_with("pipe:["))
+            || matches!(&self.what, What::Read { file, is_own: false } | What::Write { file, is_own: false }
+                if file.starts_with("pipe:["))
     }
 }
 
@@ -149,6 +171,10 @@ fn cause(thread: &Thread, asked: &mut Asked) -> (What, Whom) {
         return (What::Served, processes(asked.ends().who("/dev/fuse", |_| true)));
     }
     let Some(Place::Call(number, args)) = thread.place else { return device_or_unknown(thread) };
+    // Calls of 32 bits have other numbers.
+    if !is_of_64_bits(thread.pid) {
+        return device_or_unknown(thread);
+    }
     let of_descriptor = || fs::read_link(format!("/proc/{}/task/{}/fd/{}", thread.pid, thread.tid, args[0] as i32));
     let file = || of_descriptor().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     match calls::name_of(number).unwrap_or_default() {
@@ -205,26 +231,43 @@ fn futex(thread: &Thread, args: &[u64; 6]) -> (What, Whom) {
     let owner = match operation & libc::FUTEX_CMD_MASK {
         // The kernel itself reads the owner's number there.
         libc::FUTEX_LOCK_PI | FUTEX_LOCK_PI2 | libc::FUTEX_WAIT_REQUEUE_PI => {
+            // A condition is left for the mutex at the second address.
+            let is_condition = operation & libc::FUTEX_CMD_MASK == libc::FUTEX_WAIT_REQUEUE_PI;
+            let address = if is_condition { args[4] } else { address };
             let Some([word]) = word(thread.pid, address) else { return unknown };
             Some((word & libc::FUTEX_TID_MASK, How::Seen))
         }
         libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => {
             // The C library clears the number of a thread as it ends, and wakes who waits for that.
             let is_shared = operation & libc::FUTEX_PRIVATE_FLAG == 0;
-            if is_shared && expected != 0 && threads::process_of(expected) == Some(thread.pid) {
-                return (What::Join, vec![(thread.pid, Some(expected))]);
+            let joined = here(thread, expected).filter(|_| is_shared && expected != 0);
+            if let Some(joined) = joined.filter(|joined| threads::process_of(*joined) == Some(thread.pid)) {
+                return (What::Join, vec![(thread.pid, Some(joined))]);
             }
-            owner(thread.pid, address, expected, is_shared).map(|owner| (owner, How::Likely))
+            owner(thread, address, expected, is_shared).map(|owner| (owner, How::Likely))
         }
         _ => None,
     };
     match owner {
-        Some((owner, how)) if owner != 0 => match threads::process_of(owner) {
-            Some(pid) => (What::Lock { address, ended: None, how }, vec![(pid, Some(owner))]),
-            None => (What::Lock { address, ended: Some(owner), how }, vec![]),
-        },
+        Some((owner, how)) if owner != 0 => {
+            match (here(thread, owner), here(thread, owner).and_then(threads::process_of)) {
+                (Some(owner), Some(pid)) => (What::Lock { address, ended: None, how }, vec![(pid, Some(owner))]),
+                (Some(owner), None) => (What::Lock { address, ended: Some(owner), how }, vec![]),
+                // In a namespace below, and of another process: nobody knows who that is.
+                (None, _) => unknown,
+            }
+        }
         _ => unknown,
     }
+}
+
+/// The number here of a thread that another names by the number in its own PID namespace: of its process, or, where both
+/// are the same, of any.
+fn here(thread: &Thread, number: u32) -> Option<u32> {
+    if !thread.is_below {
+        return Some(number);
+    }
+    threads::numbers(thread.pid).into_iter().find(|tid| threads::own_number(thread.pid, *tid) == Some(number))
 }
 
 /// The largest number of a thread: `PID_MAX_LIMIT`, include/linux/threads.h.
@@ -232,22 +275,33 @@ const LARGEST: u32 = 1 << 22;
 
 /// The owner of a mutex of glibc, as its memory looks (`struct __pthread_mutex_s`, sysdeps/nptl/bits/struct_mutex.h): the
 /// word, a count, the owner, how many use it, and its kind.
-fn owner(pid: u32, address: u64, expected: u32, is_shared: bool) -> Option<u32> {
+fn owner(thread: &Thread, address: u64, expected: u32, is_shared: bool) -> Option<u32> {
+    let pid = thread.pid;
+    let is_of_process = |owner: u32| here(thread, owner).is_some_and(|owner| threads::process_of(owner) == Some(pid));
     // A robust one has its owner's number in the word itself, and that others wait.
     if expected & libc::FUTEX_WAITERS != 0 {
         // Other locks have other words: -1 is a parked thread of Rust's.
-        return Some(expected & libc::FUTEX_TID_MASK).filter(|owner| *owner <= LARGEST);
+        let owner = expected & libc::FUTEX_TID_MASK;
+        let is_died = expected & libc::FUTEX_OWNER_DIED != 0;
+        return (!is_died && owner <= LARGEST && (is_shared || is_of_process(owner))).then_some(owner);
     }
     /// The word of a lock for which others wait.
     const CONTENDED: u32 = 2;
     /// All kinds and their flags.
     const KINDS: u32 = 0x3ff;
     /// So many threads use no lock at once.
-    const USERS: u32 = 1 << 20;
-    let [now, _, owner, users, kind] = word(pid, address)?;
-    let looks_so = (expected, now) == (CONTENDED, CONTENDED) && (1..USERS).contains(&users) && kind & !KINDS == 0;
+    const USERS: u32 = 1 << 16;
+    /// So often a thread locks a recursive one.
+    const COUNT: u32 = 1 << 16;
+    let [now, count, owner, users, kind] = word(pid, address)?;
+    let looks_so = (expected, now) == (CONTENDED, CONTENDED)
+        && (1..USERS).contains(&users)
+        && count < COUNT
+        && kind & !KINDS == 0
+        && address.is_multiple_of(8);
     // A number beside another kind of lock is chance: a thread of this process is none, as a rule.
-    let is_there = is_shared || threads::numbers(pid).contains(&owner) || threads::process_of(owner).is_none();
+    let has_ended = !thread.is_below && threads::process_of(owner).is_none();
+    let is_there = is_shared || is_of_process(owner) || has_ended;
     (looks_so && owner != 0 && owner <= LARGEST && is_there).then_some(owner)
 }
 
@@ -267,50 +321,63 @@ fn file_lock(thread: &Thread, file: String, args: &[u64; 6], asked: &mut Asked) 
 
 /// Who could write what a thread wants to read.
 fn reads(thread: &Thread, file: String, asked: &mut Asked) -> (What, Whom) {
-    let whom = if file.starts_with("pipe:[") {
+    let (whom, is_own) = if file.starts_with("pipe:[") {
         let writers = asked.ends().who(&file, |end| end.writes);
         but(writers, thread.pid)
     } else {
         at_the_other_end(thread, &file, asked)
     };
-    (What::Read { file }, processes(whom))
+    (What::Read { file, is_own }, processes(whom))
 }
 
 /// Who could read what a thread wants to write.
 fn writes(thread: &Thread, file: String, asked: &mut Asked) -> (What, Whom) {
-    let whom = if file.starts_with("pipe:[") {
+    let (whom, is_own) = if file.starts_with("pipe:[") {
         let readers = asked.ends().who(&file, |end| end.reads);
         but(readers, thread.pid)
     } else {
         at_the_other_end(thread, &file, asked)
     };
-    (What::Write { file }, processes(whom))
+    (What::Write { file, is_own }, processes(whom))
 }
 
-fn at_the_other_end(thread: &Thread, file: &str, asked: &mut Asked) -> Vec<u32> {
-    let Some(inode) = ends::inode(file) else { return vec![] };
-    let Some(peer) = ends::unix_peer(inode).or_else(|| ends::tcp_peer(thread.pid, inode)) else { return vec![] };
+fn at_the_other_end(thread: &Thread, file: &str, asked: &mut Asked) -> (Vec<u32>, bool) {
+    let none = (vec![], false);
+    let Some(inode) = ends::inode(file) else { return none };
+    let Some(peer) = ends::unix_peer(inode).or_else(|| ends::tcp_peer(thread.pid, inode)) else { return none };
     but(asked.ends().who(&format!("socket:[{peer}]"), |_| true), thread.pid)
 }
 
-/// The others; nobody if there are none. With them its own process, if that has other threads, which could do it too.
-fn but(mut pids: Vec<u32>, own: u32) -> Vec<u32> {
-    if pids == [own] || threads::numbers(own).len() == 1 {
+/// The others, with its own process if that has other threads, which could do it too; and whether there is nobody else.
+fn but(mut pids: Vec<u32>, own: u32) -> (Vec<u32>, bool) {
+    let has_others = threads::numbers(own).len() > 1;
+    let is_own = pids == [own] && has_others;
+    if is_own || !has_others {
         pids.retain(|pid| *pid != own);
     }
-    pids
+    (pids, is_own)
 }
 
 /// The children for which wait4(2) or waitid(2) waits.
 fn waited_for(thread: &Thread, number: i64, args: &[u64; 6]) -> Vec<u32> {
     let children = threads::children(thread.pid);
-    let one = match calls::name_of(number) {
-        Some("wait4") => Some(args[0] as i32).filter(|pid| *pid > 0),
-        _ => (args[0] == u64::from(libc::P_PID)).then_some(args[1] as i32),
+    let is_named = |pid: &u32, number: u64| match thread.is_below {
+        true => threads::own_number(*pid, *pid).map(u64::from) == Some(number),
+        false => u64::from(*pid) == number,
     };
-    match one {
-        Some(pid) => vec![pid as u32],
-        None => children,
+    let named = |number: u32| children.iter().copied().filter(|pid| is_named(pid, number.into())).collect();
+    match (calls::name_of(number), args[0]) {
+        (Some("wait4"), pid) if pid as i32 > 0 => named(pid as u32),
+        (Some("wait4"), pid) if pid as i32 == -1 => children,
+        (Some("waitid"), of) if of == u64::from(libc::P_ALL) => children,
+        (Some("waitid"), of) if of == u64::from(libc::P_PID) => named(args[1] as u32),
+        (Some("waitid"), of) if of == libc::P_PIDFD as u64 => {
+            let info =
+                fs::read_to_string(format!("/proc/{}/fdinfo/{}", thread.pid, args[1] as i32)).unwrap_or_default();
+            info.lines().filter_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).collect()
+        }
+        // Of a group.
+        _ => vec![],
     }
 }
 

@@ -33,7 +33,10 @@ impl Ends {
                 if !file.starts_with("pipe:[") && !file.starts_with("socket:[") && file != "/dev/fuse" {
                     continue;
                 }
-                let access = access(pid, &descriptor.file_name().to_string_lossy()).unwrap_or(nix::libc::O_RDWR);
+                // Of a socket both ends are the same.
+                let access = Some(&file).filter(|file| file.starts_with("pipe:["));
+                let access = access.and_then(|_| access_of(pid, &descriptor.file_name().to_string_lossy()));
+                let access = access.unwrap_or(nix::libc::O_RDWR);
                 let (reads, writes) = (access != nix::libc::O_WRONLY, access != nix::libc::O_RDONLY);
                 all.entry(file).or_default().push(End { pid, reads, writes });
             }
@@ -52,7 +55,7 @@ impl Ends {
 }
 
 /// How a descriptor is open: `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
-fn access(pid: u32, descriptor: &str) -> Option<i32> {
+fn access_of(pid: u32, descriptor: &str) -> Option<i32> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
     let flags = info.lines().find_map(|line| i32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok())?;
     Some(flags & nix::libc::O_ACCMODE)

@@ -5,9 +5,13 @@ use super::threads;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads of which each waits for the next alone, and the last for the first. A thread for which any of several could do
-/// it is in none.
+/// it is in none, nor one that a time may end.
 pub fn cycles(waits: &BTreeMap<u32, Wait>) -> Vec<Vec<u32>> {
-    let next: BTreeMap<u32, u32> = waits.values().filter_map(|wait| Some((wait.thread.tid, only(wait)?))).collect();
+    let next: BTreeMap<u32, u32> = waits
+        .values()
+        .filter(|wait| wait.is_for_ever())
+        .filter_map(|wait| Some((wait.thread.tid, only(wait)?)))
+        .collect();
     circles(&next)
 }
 

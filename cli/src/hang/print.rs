@@ -17,8 +17,12 @@ impl Hang {
     /// Prints at most so many waits, and who is in a deadlock in any case.
     pub fn print(&self, most: usize, json: bool, calls: &mut Calls, out: &mut Out) -> io::Result<()> {
         let in_cycle: BTreeSet<u32> = self.cycles.iter().flatten().copied().collect();
+        let (idle, busy): (Vec<u32>, Vec<u32>) =
+            self.meant.iter().partition(|tid| self.waits.get(tid).is_some_and(Wait::is_idle));
+        // Threads with nothing to do, unless there is nothing else.
+        let (hidden, meant) = if busy.is_empty() || json { (0, &self.meant) } else { (idle.len(), &busy) };
         let is_shown = |(at, tid): &(usize, &u32)| *at < most || in_cycle.contains(tid);
-        let shown: Vec<u32> = self.meant.iter().enumerate().filter(is_shown).map(|(_, tid)| *tid).collect();
+        let shown: Vec<u32> = meant.iter().enumerate().filter(is_shown).map(|(_, tid)| *tid).collect();
         if json {
             return self.objects(&shown, &in_cycle, calls, out);
         }
@@ -34,7 +38,12 @@ impl Hang {
         for tid in &shown {
             self.wait(*tid, 1, &mut told, calls, out)?;
         }
-        match self.meant.len() - shown.len() {
+        match hidden {
+            0 => {}
+            1 => writeln!(out, "  another waits for a time, descriptors or a signal")?,
+            more => writeln!(out, "  {more} others wait for a time, descriptors or a signal")?,
+        }
+        match meant.len() - shown.len() {
             0 => {}
             1 => writeln!(out, "  another thread waits (-n)")?,
             more => writeln!(out, "  {more} other threads wait (-n)")?,
@@ -140,6 +149,11 @@ fn kind(what: &What) -> &'static str {
 
 /// What would end it.
 fn words(wait: &Wait) -> String {
+    let words = of_whom(wait);
+    if wait.is_timed { words + ", or a time ends it" } else { words }
+}
+
+fn of_whom(wait: &Wait) -> String {
     let whom: Vec<String> = wait.for_whom.iter().map(Ender::label).collect();
     let any = match &whom[..] {
         [] => None,
@@ -161,16 +175,20 @@ fn words(wait: &Wait) -> String {
         (What::Join, Some(any)) => format!("for {any} to end"),
         (What::FileLock { file }, Some(any)) => format!("{any} has locked {file}"),
         (What::FileLock { file }, None) => format!("somebody has locked {file}"),
-        (What::Read { file }, Some(any)) => format!("for {any} to write into {file}"),
-        (What::Read { file }, None) if file.starts_with("pipe:[") => {
+        (What::Read { file, .. }, Some(any)) => format!("for {any} to write into {file}"),
+        (What::Read { file, is_own: true }, None) => format!("only its own process has {file} open to write into it"),
+        (What::Read { file, .. }, None) if file.starts_with("pipe:[") => {
             format!("no other process has {file} open to write into it")
         }
-        (What::Read { file }, None) => format!("for something to read from {file}"),
-        (What::Write { file }, Some(any)) => format!("for {any} to read from {file}, which is full"),
-        (What::Write { file }, None) if file.starts_with("pipe:[") => {
+        (What::Read { file, .. }, None) => format!("for something to read from {file}"),
+        (What::Write { file, is_own: true }, None) => {
+            format!("{file} is full, and only its own process has it open to read")
+        }
+        (What::Write { file, .. }, Some(any)) => format!("for {any} to read from {file}, which is full"),
+        (What::Write { file, .. }, None) if file.starts_with("pipe:[") => {
             format!("{file} is full, and no other process has it open to read from it")
         }
-        (What::Write { file }, None) => format!("for room in {file}"),
+        (What::Write { file, .. }, None) => format!("for room in {file}"),
         (What::Child, Some(any)) => format!("for its child {any} to end"),
         (What::Vfork, Some(any)) => format!("for {any}, its child of vfork, to end or to execute a program"),
         (What::Stopped, _) => format!("a signal has stopped it: kill -CONT {pid}"),

@@ -22,6 +22,8 @@ pub struct Thread {
     switches: u64,
     /// When it was started, in ticks: its number may be another's by now.
     started: u64,
+    /// Whether it is in a PID namespace below this one, where threads have other numbers.
+    pub is_below: bool,
 }
 
 /// Where a thread is blocked.
@@ -44,16 +46,19 @@ impl Thread {
         let name = before.split_once('(')?.1.to_owned();
         let mut fields = after.split_whitespace();
         let state = fields.next()?.chars().next()?;
-        // Field 22 of the file, of which the state is the third.
-        let started = fields.nth(18)?.parse().ok()?;
+        // Field 9 of the file, of which the state is the third, and field 22.
+        let flags: u64 = fields.nth(5)?.parse().ok()?;
+        let started = fields.nth(12)?.parse().ok()?;
         let status = text("status").ok()?;
         let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
         let switches = number("voluntary_ctxt_switches:")? + number("nonvoluntary_ctxt_switches:")?;
         let tracer = number("TracerPid:").unwrap_or(0) as u32;
-        let place = text("syscall").ok().and_then(|text| place(&text));
+        // One of the kernel is in no call.
+        let place = text("syscall").ok().filter(|_| flags & PF_KTHREAD == 0).and_then(|text| place(&text));
+        let is_below = numbers_of(&status).len() > 1;
         let wchan = text("wchan").unwrap_or_default();
         let wchan = if wchan == "0" { String::new() } else { wchan };
-        Some(Self { pid, tid, name, state, place, wchan, tracer, switches, started })
+        Some(Self { pid, tid, name, state, place, wchan, tracer, switches, started, is_below })
     }
 
     /// Whether it waits: for an event, or until it may go on.
@@ -63,13 +68,33 @@ impl Thread {
 
     /// Whether it has not run between this and a later look.
     pub fn has_not_run_until(&self, later: &Self) -> bool {
-        (self.started, self.switches, self.state) == (later.started, later.switches, later.state)
+        (self.started, self.switches, self.state, self.place)
+            == (later.started, later.switches, later.state, later.place)
+    }
+
+    /// Whether it has not run since it was read.
+    pub fn stays(&self) -> bool {
+        Self::read(self.pid, self.tid).is_some_and(|now| self.has_not_run_until(&now))
     }
 
     /// The name and number, as in all of the program's lines.
     pub fn label(&self) -> String {
         format!("{}/{}", self.name, self.tid)
     }
+}
+
+/// include/linux/sched.h
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// The numbers of a thread in this PID namespace and those below.
+fn numbers_of(status: &str) -> Vec<u32> {
+    let all = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    all.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The number that a thread has in its own PID namespace.
+pub fn own_number(pid: u32, tid: u32) -> Option<u32> {
+    numbers_of(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?).pop()
 }
 
 /// `running`, or the number, six arguments, the stack and the instruction; -1 in place of the first seven.

@@ -244,7 +244,7 @@ impl Process {
 }
 
 /// Whether the program that a process runs has 64 bits: ELF's `EI_CLASS`.
-fn is_of_64_bits(process: u32) -> bool {
+pub fn is_of_64_bits(process: u32) -> bool {
     let mut class = [0; 5];
     let read = fs::File::open(format!("/proc/{process}/exe")).and_then(|mut file| file.read_exact(&mut class));
     read.is_ok() && class[4] == 2
