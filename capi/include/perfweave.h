@@ -623,7 +623,8 @@ void pw_handle__free(struct pw_handle *handle);
 
  Unless opts.key says otherwise, attr needs PERF_SAMPLE_TIME. With PERF_FORMAT_LOST in attr->read_format, without
  PERF_FORMAT_GROUP, losses after the last record are told too; then no other event may write into these rings. A CPU
- that comes back is the program's to open. opts.sample_type, map_keys and wakeup_events say nothing here and must be 0,
+ that comes back is the program's to open. attr may have neither write_backward nor inherit_stat, and precise_ip only
+ with use_clockid. opts.sample_type, map_keys and wakeup_events say nothing here and must be 0,
  as PW_HOLD_UNORDERED.
 
  Returns NULL with errno set: EBADF; EINVAL for a wrong option, or another size; EPERM, ENOMEM for limits. Blocks for
@@ -666,7 +667,8 @@ int pw_buffer__poll(struct pw_buffer *buffer,
 
 /*
  Calls back with everything that is in the rings now, in proven order, and leaves nothing. As perf_buffer__consume of
- libbpf, for a program that reads now and then, and before it ends. PW_FLUSHED is not told of it.
+ libbpf, for a program that reads now and then, and before it ends. PW_FLUSHED is told only of a call that has ended
+ early.
 
  Returns as pw_buffer__poll, but each error, also if reading goes on: call it again. -EINPROGRESS if a program has not
  committed what it reserved in a ring buffer. Blocks for a proof, 10 to 20 ms unless opts.hold says otherwise, and as
