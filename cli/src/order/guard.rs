@@ -18,9 +18,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// The first argument of the guard. The next is the tool's number.
 const GUARD: &str = "--guard-slots-of";
+
+/// How long an answer of the guard, or its end, is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 // What the relay says: a word, and a slot.
 const MAP: u32 = 0;
@@ -55,7 +59,10 @@ impl Guard {
             guard.tell(SLOT, slot, Some(event))?;
         }
         guard.tell(READY, 0, None)?;
-        let answer = guard.socket.as_ref().map_or(Ok(0), |socket| receive(socket.as_fd()).map(|told| told.word))?;
+        let answer = guard.socket.as_ref().map_or(Ok(0), |socket| {
+            answered(socket)?;
+            receive(socket.as_fd()).map(|told| told.word)
+        })?;
         if answer == READY { Ok(guard) } else { Err(io::Error::other("the guard has not answered")) }
     }
 
@@ -79,18 +86,45 @@ impl Guard {
         matches!(poll(&mut polled, PollTimeout::ZERO), Ok(0) | Err(nix::errno::Errno::EINTR))
     }
 
+    /// Closes its socket, and waits for its end: not for ever, as for one that somebody has stopped.
+    fn end(&mut self) {
+        if self.socket.take().is_none() {
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        while let Ok(None) = self.process.try_wait() {
+            if Instant::now() >= until {
+                // It cannot give back any more, and nothing is left that it should.
+                let _ = self.process.kill();
+                let _ = self.process.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The tool has its slots back, or has ended.
     pub fn done(mut self) {
         let _ = self.tell(DONE, 0, None);
-        self.socket = None;
-        let _ = self.process.wait();
+        self.end();
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.socket.take().is_some() {
-            let _ = self.process.wait();
+        self.end();
+    }
+}
+
+/// Waits for an answer.
+fn answered(socket: &OwnedFd) -> io::Result<()> {
+    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match poll(&mut polled, PollTimeout::from(100u8)) {
+            Ok(1) => return Ok(()),
+            Ok(_) | Err(nix::errno::Errno::EINTR) if Instant::now() < until => {}
+            _ => return Err(io::Error::other("the guard has not answered")),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One map of a tool, taken over: reads what comes for it, and writes it in proven order into a ring of the tool.
 
 use super::guard::{Guard, give_back};
-use super::programs::{Finder, Writer};
+use super::programs::{Finder, Found, Writer};
 use super::ring::Before;
 use super::sys::{pause, perf_event_array, set_slot};
 use super::tool::{Taken, are_all, has_ended};
@@ -164,6 +164,7 @@ impl Relay {
             Ok(end) => end,
             Err(error) => {
                 self.restore();
+                // What was held, by us and in the batch, is lost, and nobody knows how much.
                 return Err(error);
             }
         };
@@ -226,10 +227,6 @@ impl Relay {
             // First what is there, so that little is left when newer events go by.
             stuck = self.drain(until, stuck)?;
         }
-        // What the tool has put into slots meanwhile stays.
-        if end == End::Slots {
-            self.is_ours = false;
-        }
         self.restore();
         let before = self.sink.done.relayed;
         self.drain(until, stuck)?;
@@ -279,12 +276,23 @@ impl Relay {
 
     fn restore(&mut self) {
         if self.is_ours {
-            give_back(self.taken.map.as_fd(), self.taken.slots());
+            // What the tool has put into slots meanwhile stays.
+            let slots: Vec<_> = self.taken.slots().filter(|(cpu, _)| !self.is_anothers(*cpu)).collect();
+            give_back(self.taken.map.as_fd(), slots.into_iter());
             self.is_ours = false;
         }
         if let Some(guard) = self.guard.take() {
             guard.done();
         }
+    }
+
+    /// Whether the slot of a CPU has another event than ours.
+    fn is_anothers(&self, cpu: u32) -> bool {
+        let rings = self.reader.rings();
+        let own = rings.cpus().zip(rings.fds()).find(|(of, _)| *of == cpu);
+        let is_there = |(_, event)| self.finder.look_at(event).and_then(|()| self.finder.is_in(cpu, cpu));
+        // One that cannot be asked is put back.
+        own.map(is_there).is_some_and(|found| matches!(found, Ok(Found::Other)))
     }
 
     fn tool_has_ended(&self, timeout: u16) -> bool {

@@ -140,8 +140,11 @@ impl Said {
         let mut text = format!("{relayed} events");
         text +=
             &if unproven == 0 { " in proven order".into() } else { format!(": the order of {unproven} is not proven") };
-        text +=
-            &if lost == 0 { "; nothing is missing".into() } else { format!("; {lost} lost, which the tool was told") };
+        text += &match (lost, untold + untraced, self.is_broken) {
+            (0, 0, false) => "; nothing is missing".into(),
+            (0, ..) => String::new(),
+            _ => format!("; {lost} lost, which the tool is told with its next record"),
+        };
         for (count, what) in [
             (untold, "lost or damaged, which the tool was not told"),
             (repeated, "told to the tool as lost, and written all the same"),

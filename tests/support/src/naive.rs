@@ -91,7 +91,7 @@ struct Shared {
 /// | `hand MAP N` | a thread on each CPU: they hand a number to and fro, and write it, N times |
 /// | `flood MAP N` | a thread on each CPU writes N numbers, as fast as it can |
 /// | `size MAP BYTES` | writes one record of so many bytes on the second CPU |
-/// | `again MAP` | puts its events into the slots again |
+/// | `again MAP` | puts its events into the slots again; `again MAP N` the one at place N alone |
 /// | `stop`, `go` | does not read any more; reads again |
 ///
 /// It says `done` after each. For a record it prints `MAP CPU BYTES NUMBER SUM`: its bytes as the kernel says, the number
@@ -145,7 +145,10 @@ fn command(shared: &Shared, by: By, cpus: [u32; 2], bytes: usize, line: &str) ->
         Some("again") => {
             let outputs = shared.outputs.lock().expect("no panic");
             let Output { map, rings, .. } = &outputs[number(1) as usize];
-            for (event, cpu) in rings.events().iter().zip(cpus) {
+            let only = line.split(' ').nth(2).and_then(|place| place.parse::<usize>().ok());
+            let all = rings.events();
+            let events = all.iter().zip(cpus).enumerate().filter(|(at, _)| only.is_none_or(|only| only == *at));
+            for (_, (event, cpu)) in events {
                 set_slot(map, cpu, event)?;
             }
         }
