@@ -204,7 +204,7 @@ impl Group {
                 Err(errno) => {
                     self.is_largest = true;
                     let why = std::io::Error::from_raw_os_error(errno);
-                    say!("rings of {} KiB are too small, and larger ones are not to be had: {why}", size >> 10);
+                    say!("rings of {} KiB are too small, and the kernel refuses larger ones: {why}", size >> 10);
                 }
             }
         }

@@ -108,7 +108,7 @@ fn make(map: c_int, pages: usize, asked: Asked, calls: Calls, opts: &perf_buffer
         places.push(Place { cpu, key, fd, unordered: OnceLock::new() });
     }
     // Now, because nothing can be left to libbpf later.
-    group.settler().map_err(|errno| why("no proof of order is to be had", errno))?;
+    group.settler().map_err(|errno| why("no proof of order is possible", errno))?;
     for place in &places {
         sys::set_slot(&map, place.key, place.fd).map_err(|errno| why("cannot set a slot of the map", errno))?;
     }
@@ -118,7 +118,7 @@ fn make(map: c_int, pages: usize, asked: Asked, calls: Calls, opts: &perf_buffer
     Ok(perf_buffer { group, epoll, map, places, asked, calls, is_doomed: AtomicBool::new(false) })
 }
 
-/// What the tool gets: ours, or libbpf's if ours is not to be had.
+/// What the tool gets: ours, or libbpf's if ours cannot be made.
 fn give(made: Result<perf_buffer, Why>, real: impl FnOnce() -> *mut perf_buffer) -> *mut perf_buffer {
     match made {
         Ok(buffer) => ours::give(buffer),

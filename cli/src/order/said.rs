@@ -84,7 +84,9 @@ impl Said {
 
     pub fn broken(&mut self, id: u32, why: &str) {
         self.is_broken = true;
-        say(format_args!("perfweave: map {id} is given back: {why}"));
+        say(format_args!(
+            "perfweave: map {id} is given back: {why}. Events that were held are lost, and their number is not known"
+        ));
     }
 
     /// A relay has ended.
