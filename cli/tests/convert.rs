@@ -327,12 +327,12 @@ fn wake_ups_by_interrupts_are_not_those_of_the_interrupted_thread() {
     assert_eq!([of_page("hardirq"), of_page("softirq")], [by("hardirq"), by("softirq")]);
     let mut wakes = page["wakes"].as_array().unwrap().iter();
     assert!(wakes.any(|wake| wake[2] == "hardirq"), "{:?}", page["wakes"]);
-    marks_are_on_cpus(&file, &wakings);
+    marks_are_on_cpus(&file, &page);
 }
 
 /// The Firefox profile has each wake-up by an interrupt on the track of a CPU, and the others on those of threads.
 #[track_caller]
-fn marks_are_on_cpus(file: &str, wakings: &[&Value]) {
+fn marks_are_on_cpus(file: &str, page: &Value) {
     let profile: Value = serde_json::from_str(&printed(&["convert", "--firefox", file])).unwrap();
     let (mut on_cpus, mut on_threads) = (0, 0);
     for track in profile["threads"].as_array().unwrap() {
@@ -341,8 +341,12 @@ fn marks_are_on_cpus(file: &str, wakings: &[&Value]) {
         let is_cpu = track["name"].as_str().unwrap().starts_with("CPU ");
         *(if is_cpu { &mut on_cpus } else { &mut on_threads }) += marks;
     }
-    // The idle thread has no track.
-    let by_threads = wakings.iter().filter(|waking| waking["interrupt"].is_null() && waking["tid"] != 0).count();
+    let points = page["points"].as_array().unwrap().iter();
+    let event = |point: &Value| page["events"][point[3].as_u64().unwrap() as usize].clone();
+    let wakings: Vec<_> = points.filter(|point| event(point) == "sched:sched_waking").collect();
+    // The idle thread has no track, and a thread that has given its number back, but runs on to its last switch, none.
+    let has_track = |point: &Value| point[7].is_null() && point[2].as_u64().is_some_and(|tid| tid > 0);
+    let by_threads = wakings.iter().filter(|point| has_track(point)).count();
     assert_eq!((on_threads, on_cpus), (by_threads, wakings.len() - by_threads));
 }
 
