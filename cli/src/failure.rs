@@ -98,3 +98,9 @@ impl From<io::Error> for Failure {
         if error.kind() == ErrorKind::BrokenPipe { Self::Closed } else { Self::new(error) }
     }
 }
+
+/// An error, with what lies behind it.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let behind = std::iter::successors(error.source(), |error| error.source());
+    behind.fold(error.to_string(), |text, error| format!("{text}: {error}"))
+}

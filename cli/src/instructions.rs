@@ -63,6 +63,10 @@ impl Code {
         self.push(0x7b, to, from, offset, 0)
     }
 
+    pub fn store_u32(&mut self, to: u8, offset: i16, from: u8) -> &mut Self {
+        self.push(0x63, to, from, offset, 0)
+    }
+
     /// A register gets the map.
     pub fn map(&mut self, name: &'static str, to: u8) -> &mut Self {
         self.maps.push((self.bytes.len(), name));

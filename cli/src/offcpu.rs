@@ -9,7 +9,7 @@ use crate::family::Family;
 use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
-use crate::scheduler;
+use crate::scheduler::{Asked, Tracing};
 use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
@@ -41,6 +41,8 @@ pub struct Args {
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
     common: Common,
     #[command(flatten)]
     target: Target,
@@ -67,7 +69,9 @@ On a terminal the table is drawn again every second.
 pub fn run(args: Args) -> Outcome {
     let child = args.target.start()?;
     let is_limited = args.target.cgroup.is_some();
-    let options = scheduler::sources(Rings::options()).records(NAMING).sample(bindings::PERF_SAMPLE_TID);
+    // The events of a control group are those of its tracepoints.
+    let tracing = Tracing::begin(args.asked, false, is_limited.then_some("for --cgroup"));
+    let options = tracing.sources(Rings::options()).records(NAMING).sample(bindings::PERF_SAMPLE_TID);
     let options = options.bytes(args.common.buffer);
     let rings = if is_limited { args.target.limit(options, None) } else { options }.open()?;
     // After the rings were opened: what starts from now on has its records.
@@ -81,6 +85,7 @@ pub fn run(args: Args) -> Outcome {
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(account.stamp);
+    session.traced(&tracing);
     session.until_the_end_of(args.target.watched());
     session.each(|tell| match tell {
         Tell::Event(event) => account.event(event, &mut out),

@@ -2,19 +2,30 @@
 //! from a recording.
 
 mod extent;
+mod sources;
+#[cfg(feature = "btf")]
+mod switch;
+mod told;
+mod tracing;
+#[cfg(feature = "btf")]
+mod types;
 
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
-use crate::waits::{Account, Call, In, Kinds, Ran, Who, Why};
+use crate::waits::{Account, Call, In, Ran, Who, Why};
 use extent::Extent;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
 use perfweave_events::{EventOptions, Field, Format};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
+use sources::{Source, is_backlog_empty};
+use told::Told;
+pub use tracing::{Asked, Tracing};
 
 /// Takes records of [`sources`] and, if they are there, of system calls and interrupts.
 #[derive(Debug)]
@@ -29,63 +40,6 @@ pub struct Scheduler {
     extent: Option<Extent>,
 }
 
-/// A tracepoint, and its fields.
-#[derive(Debug)]
-enum Source {
-    /// `sched_waking`, or `sched_wakeup_new`.
-    Wakes {
-        by: Field,
-        /// `common_flags`: whether the waker is an interrupt.
-        flags: Field,
-        woken: [Field; 2],
-    },
-    Switches {
-        prev: [Field; 2],
-        state: Field,
-        next: [Field; 2],
-    },
-    Enters {
-        by: Field,
-        number: Field,
-        args: Field,
-    },
-    Returns {
-        by: Field,
-        result: Field,
-    },
-    Begins(Kinds, Named),
-    Ends(Kinds),
-    /// `netif_rx`: a packet to this machine.
-    Sends {
-        by: Field,
-        flags: Field,
-        packet: Field,
-    },
-    Delivers(Field),
-    /// `signal_generate`: to whom, which, whether to all of a process, and whether it counts.
-    Signals([Field; 4]),
-    /// Whose queue it was, how many it has delivered, and the most that it may.
-    HasDelivered(Option<[Field; 3]>),
-    Other,
-}
-
-/// Those of the tracepoints that are taken.
-const CATEGORIES: [&str; 7] = ["sched:", "raw_syscalls:", "signal:", "irq:", "timer:", "net:", "napi:"];
-
-/// [`interrupt::kind`] of what begins and ends.
-const HARD: Kinds = &["hardirq"];
-const SOFT: Kinds = &["softirq"];
-const TIMER: Kinds = &["hardirq", "softirq"];
-
-/// How an interrupt is called.
-#[derive(Debug)]
-enum Named {
-    Timer,
-    Device(Field),
-    /// By its number.
-    Soft(Field),
-}
-
 const SIGCONT: u8 = nix::libc::SIGCONT as u8;
 
 /// `PERF_RECORD_MISC_SWITCH_OUT`
@@ -93,24 +47,19 @@ const OUT: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_SWITCH_OUT_PREEMPT`
 const PREEMPTED: u16 = 1 << 14;
 
-/// Where a kernel leaves a `sched_switch` out, its own record of the switch still says who runs: on a virtual machine
-/// that was one in six, most of them from an idle CPU. And in a PID namespace only that record has the number of the
-/// next thread.
-///
-/// The kernel counts a wake-up for the waker alone. So who wants those of some threads traces the whole machine.
+/// Those of the tracepoints whose facts the programs tell.
+const BY_PROGRAMS: [&str; 3] = ["sched:sched_switch", "raw_syscalls:sys_enter", "raw_syscalls:sys_exit"];
+
+/// Who runs and who wakes whom, by tracepoints and the kernel's own records of switches.
 pub fn sources(options: RingOptions) -> RingOptions {
     options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([bindings::PERF_RECORD_SWITCH])
 }
 
-/// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them.
-/// `but`: without some.
-pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
-    const NAMES: [&str; 15] = [
+/// All tracepoints that a [`Scheduler`] takes. `but`: without some.
+fn tracepoints(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
+    const OTHERS: [&str; 12] = [
         "sched:sched_waking",
-        "sched:sched_switch",
         "sched:sched_wakeup_new",
-        "raw_syscalls:sys_enter",
-        "raw_syscalls:sys_exit",
         "signal:signal_generate",
         "irq:irq_handler_entry",
         "irq:irq_handler_exit",
@@ -122,8 +71,7 @@ pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOpti
         "net:netif_receive_skb",
         "napi:napi_poll",
     ];
-    let names = NAMES.into_iter().filter(|name| !but(name));
-    names.fold(options, RingOptions::tracepoint).records([bindings::PERF_RECORD_SWITCH])
+    BY_PROGRAMS.into_iter().chain(OTHERS).filter(|name| !but(name)).fold(options, RingOptions::tracepoint)
 }
 
 impl Scheduler {
@@ -151,7 +99,7 @@ impl Scheduler {
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
         let mut scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
-        if has(|source| matches!(source, Source::Switches { .. })) {
+        if has(|source| matches!(source, Source::Switches { .. } | Source::Programs)) {
             let has_wakes = has(|source| matches!(source, Source::Wakes { .. }));
             scheduler.extent = Some(Extent::new(has_wakes));
             return Ok(scheduler);
@@ -165,11 +113,18 @@ impl Scheduler {
     fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize, needs_all: bool) -> Result<Self, Failure> {
         let sources = rings.sources().iter().enumerate().map(|(index, source)| match Format::of(rings, index) {
             Ok(format) => Source::of(source.tracepoint(), &format, needs_all),
+            Err(_) if source.name() == tracing::OUTPUT => Ok(Source::Programs),
             // It is no tracepoint.
             Err(_) => Ok(Source::Other),
         });
         let (mut sources, account, begins) =
             (sources.collect::<Result<Vec<_>, _>>()?, Account::new(most), HashMap::new());
+        let has = |is: fn(&Source) -> bool| sources.iter().any(is);
+        if has(|source| matches!(source, Source::Programs)) {
+            // An event that requests begin or end with tells nothing that the programs do not tell.
+            let is_told = |at: usize| rings.sources()[at].tracepoint().is_some_and(|name| BY_PROGRAMS.contains(&name));
+            sources.iter_mut().enumerate().filter(|(at, _)| is_told(*at)).for_each(|(_, source)| *source = Source::Other);
+        }
         let has = |is: fn(&Source) -> bool| sources.iter().any(is);
         // Without all of them nothing says where the delivery of a packet ends.
         if !has(|source| matches!(source, Source::Sends { .. }))
@@ -227,9 +182,13 @@ impl Scheduler {
         self.account.who(self.numbers.kernels(tid)?)
     }
 
-    /// Whether a record is a `sched_switch`: the thread that leaves its CPU writes it.
+    /// Whether a record tells of a switch: the thread that leaves its CPU writes it.
     pub fn is_switch(&self, record: &Record<'_>) -> bool {
-        record.source().is_some_and(|source| matches!(self.sources.get(source), Some(Source::Switches { .. })))
+        record.source().is_some_and(|source| match self.sources.get(source) {
+            Some(Source::Switches { .. }) => true,
+            Some(Source::Programs) => matches!(Told::of(record, 0), Some(Told::Switch { .. })),
+            _ => false,
+        })
     }
 
     /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of
@@ -248,6 +207,7 @@ impl Scheduler {
             bindings::PERF_RECORD_SAMPLE => match self.sources.get(record.source()?)? {
                 Source::Wakes { .. } => self.wakes(record, time, names)?,
                 Source::Switches { .. } => return self.switches(record, time, names),
+                Source::Programs => return self.told(record, time, names),
                 _ => self.sample(record, time)?,
             },
             bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE => {
@@ -279,19 +239,31 @@ impl Scheduler {
     }
 
     fn switches(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
-        let Self { sources, numbers, account, .. } = self;
-        let Source::Switches { prev, state, next } = &sources[record.source()?] else { return None };
-        let ((process, tid), cpu) = (record.pid_tid()?, record.cpu());
+        let Source::Switches { prev, state, next } = &self.sources[record.source()?] else { return None };
         let why = why(state.int(record)?);
-        let ([prev, prev_comm], [next, next_comm]) = (prev, next);
-        let (prev, next) = (number(prev, record)?, number(next, record)?);
+        let [prev, next] = [prev, next].map(|[thread, name]| (number(thread, record), name.text(record)));
+        let ((prev, prev_name), (next, next_name)) = (prev, next);
+        self.switch(record, time, why, [(prev?, prev_name), (next?, next_name)], names)
+    }
+
+    /// A CPU goes from one thread to another, with the names that are told.
+    fn switch(
+        &mut self,
+        record: &Record<'_>,
+        time: u64,
+        why: Option<Why>,
+        [(prev, prev_name), (next, next_name)]: [(u32, Option<Cow<'_, str>>); 2],
+        names: &mut Names,
+    ) -> Option<(u32, Ran)> {
+        let Self { numbers, account, .. } = self;
+        let ((process, tid), cpu) = (record.pid_tid()?, record.cpu());
         self.extent.iter_mut().for_each(|extent| extent.switch(prev, next));
         let tid = numbers.learn(prev, tid);
         known(account, prev, tid, process);
         // Before it ends.
-        name(account, numbers, prev, prev_comm.text(record).as_deref(), names);
+        name(account, numbers, prev, prev_name.as_deref(), names);
         let ran = account.switches(time, cpu, prev, why.map(|why| (why, process)), next);
-        name(account, numbers, next, next_comm.text(record).as_deref(), names);
+        name(account, numbers, next, next_name.as_deref(), names);
         if why.is_none() {
             numbers.forget(prev);
         }
@@ -306,6 +278,22 @@ impl Scheduler {
         }
     }
 
+    /// What the programs tell.
+    fn told(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
+        match Told::of(record, time)? {
+            Told::Switch { prev, next, why, call } => {
+                if why.is_some_and(|why| why != Why::Ready) {
+                    self.account.calls(time, record.cpu(), prev, call);
+                }
+                return self.switch(record, time, why, [(prev, None), (next, None)], names);
+            }
+            Told::Signal { thread, interrupted } => {
+                self.account.returns_from(time, record.cpu(), thread, interrupted);
+            }
+        }
+        None
+    }
+
     /// What neither wakes nor switches.
     fn sample(&mut self, record: &Record<'_>, time: u64) -> Option<()> {
         let Self { sources, numbers, account, .. } = self;
@@ -317,7 +305,7 @@ impl Scheduler {
                 let mut args = [0; 6];
                 args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
                 let tid = numbers.learn(by, tid);
-                account.calls(time, cpu, by, In::Call(Arc::new(Call { number, args, entered: time })));
+                account.calls(time, cpu, by, In::Call(Arc::new(Call { number, args, entered: time, file: None })));
                 known(account, by, tid, process);
             }
             Source::Returns { by, result } => {
@@ -344,7 +332,7 @@ impl Scheduler {
                     account.delivered_all(cpu);
                 }
             }
-            Source::Wakes { .. } | Source::Switches { .. } | Source::Other => {}
+            Source::Wakes { .. } | Source::Switches { .. } | Source::Programs | Source::Other => {}
         }
         Some(())
     }
@@ -404,81 +392,6 @@ impl Scheduler {
     }
 }
 
-impl Source {
-    /// `name`: with its category, if it is known.
-    fn of(name: Option<&str>, format: &Format, needs_all: bool) -> Result<Self, Failure> {
-        // A probe may have the name of one of these, and has other fields: probe:netif_rx.
-        if name.is_some_and(|name| !CATEGORIES.iter().any(|category| name.starts_with(category))) {
-            return Ok(Self::Other);
-        }
-        match Self::with_fields(format) {
-            Err(_) if !needs_all => Ok(Self::Other),
-            source => source,
-        }
-    }
-
-    fn with_fields(format: &Format) -> Result<Self, Failure> {
-        let task = |[pid, comm]: [&str; 2]| Ok::<_, Failure>([format.field(pid)?, format.field(comm)?]);
-        let by = || format.field("common_pid");
-        Ok(match format.name() {
-            "sched_waking" | "sched_wakeup_new" => {
-                Self::Wakes { by: by()?, flags: format.field("common_flags")?, woken: task(["pid", "comm"])? }
-            }
-            "sched_switch" => Self::Switches {
-                prev: task(["prev_pid", "prev_comm"])?,
-                state: format.field("prev_state")?,
-                next: task(["next_pid", "next_comm"])?,
-            },
-            "sys_enter" => Self::Enters { by: by()?, number: format.field("id")?, args: format.field("args")? },
-            "sys_exit" => Self::Returns { by: by()?, result: format.field("ret")? },
-            "irq_handler_entry" => Self::Begins(HARD, Named::Device(format.field("name")?)),
-            "softirq_entry" => Self::Begins(SOFT, Named::Soft(format.field("vec")?)),
-            "hrtimer_expire_entry" => Self::Begins(TIMER, Named::Timer),
-            "irq_handler_exit" => Self::Ends(HARD),
-            "softirq_exit" => Self::Ends(SOFT),
-            "hrtimer_expire_exit" => Self::Ends(TIMER),
-            "netif_rx" => {
-                Self::Sends { by: by()?, flags: format.field("common_flags")?, packet: format.field("skbaddr")? }
-            }
-            "signal_generate" => Self::Signals([
-                format.field("pid")?,
-                format.field("sig")?,
-                format.field("group")?,
-                format.field("result")?,
-            ]),
-            "netif_receive_skb" => Self::Delivers(format.field("skbaddr")?),
-            // Linux before 4.8 has no counts.
-            "napi_poll" => Self::HasDelivered(match ["dev_name", "work", "budget"].map(|name| format.field(name)) {
-                [Ok(device), Ok(work), Ok(budget)] => Some([device, work, budget]),
-                _ => None,
-            }),
-            _ => Self::Other,
-        })
-    }
-}
-
-impl Named {
-    fn name(&self, record: &Record<'_>) -> Option<Arc<str>> {
-        // As `print fmt` of `irq:softirq_entry` has them.
-        const SOFT: [&str; 10] =
-            ["hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "timer", "rcu"];
-        Some(match self {
-            Self::Timer => "timer".into(),
-            Self::Device(name) => name.text(record)?.into(),
-            Self::Soft(number) => {
-                SOFT.get(usize::try_from(number.uint(record)?).ok()?).copied().unwrap_or("softirq").into()
-            }
-        })
-    }
-}
-
-/// Whether a CPU's queue of packets to this machine is empty. It has no device, and one that has delivered fewer than
-/// it may has no more (`process_backlog`, net/core/dev.c).
-fn is_backlog_empty([device, work, budget]: &[Field; 3], record: &Record<'_>) -> bool {
-    let has_none = device.text(record).is_some_and(|device| device == "(no device)");
-    has_none && work.int(record).zip(budget.int(record)).is_some_and(|(work, budget)| work < budget)
-}
-
 /// The numbers that a record tells of the thread that wrote it.
 fn known(account: &mut Account, thread: u32, tid: Option<u32>, process: u32) {
     if let Some(known) = account.learn(thread) {
@@ -486,15 +399,23 @@ fn known(account: &mut Account, thread: u32, tid: Option<u32>, process: u32) {
     }
 }
 
-/// The name that an event has of a thread.
+/// The name that an event has of a thread. If it has none: that which the thread has otherwise, when it is met.
 fn name(account: &mut Account, numbers: &Numbers, thread: u32, name: Option<&str>, names: &mut Names) {
-    let Some(name) = name else { return };
+    let here = numbers.here(thread);
+    let Some(name) = name else {
+        if let (Some(known), Some(tid @ 1..)) = (account.learn(thread), here)
+            && known.name.is_empty()
+        {
+            names.of(tid).clone_into(&mut known.name);
+        }
+        return;
+    };
     if let Some(known) = account.learn(thread)
         && known.name != name
     {
         name.clone_into(&mut known.name);
     }
-    if let Some(tid @ 1..) = numbers.here(thread) {
+    if let Some(tid @ 1..) = here {
         names.set(tid, name);
     }
 }
@@ -523,10 +444,9 @@ pub fn why(state: i64) -> Option<Why> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scheduler, Source, Why, why};
+    use super::{Scheduler, Why, why};
     use crate::recent::a_loss_that_lasts;
     use crate::waits::What;
-    use perfweave_events::Format;
 
     /// CPU 1 lost its last records so far. What CPU 0 tells is not joined until CPU 1 tells something.
     #[test]
@@ -556,33 +476,5 @@ mod tests {
         let first = [Why::Ready, Why::Ready, Why::Asleep, Why::Disk, Why::Asleep].map(Some);
         assert_eq!((&states[..5], &states[5..]), (&first[..], &other.map(Some)[..]));
         assert_eq!([why(0x10), why(0x20)], [None, None]);
-    }
-    /// A format that has what all have, and one field more.
-    fn format(name: &str, field: &str) -> Format {
-        let text = format!(
-            "name: {name}\nID: 7\nformat:\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
-\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\tfield:{field};\toffset:8;\tsize:8;\tsigned:0;\n\nprint fmt: \"\"\n"
-        );
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_probe_with_a_tracepoints_name_is_not_one() {
-        let [probe, packet] = ["unsigned long __probe_ip", "void * skbaddr"].map(|field| format("netif_rx", field));
-        let of = |name, format| Source::of(Some(name), format, true);
-        assert!(matches!(of("probe:netif_rx", &probe), Ok(Source::Other)));
-        assert!(matches!(of("probe:netif_rx", &packet), Ok(Source::Other)));
-        assert!(matches!(of("net:netif_rx", &packet), Ok(Source::Sends { .. })));
-        // One whose category is not known.
-        assert!(matches!(Source::of(None, &packet, true), Ok(Source::Sends { .. })));
-    }
-
-    /// `convert` shows what there is. Who asks for waits is told that a field is missing.
-    #[test]
-    fn a_tracepoint_without_a_field_tells_nothing_to_the_painter() {
-        let without = format("sched_switch", "pid_t prev_pid");
-        let of = |needs_all| Source::of(Some("sched:sched_switch"), &without, needs_all);
-        assert!(matches!(of(false), Ok(Source::Other)));
-        assert!(of(true).is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 mod why;
 
+use crate::scheduler::Asked;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::out::Out;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -47,6 +48,8 @@ pub struct Args {
     /// How many wake-ups it makes; with losses a tenth of that, and more than 500
     #[arg(long, value_name = "N", default_value_t = 20_000, requires = "why", value_parser = clap::value_parser!(u64).range(1..))]
     wakeups: u64,
+    #[command(flatten)]
+    asked: Asked,
     /// Print one JSON object a line
     #[arg(short, long)]
     json: bool,
@@ -61,9 +64,9 @@ const ENOUGH: i32 = 1000;
 /// No process has a number above this one (PID_MAX_LIMIT, include/linux/threads.h), so the call finds none.
 const FIRST: i32 = 4 << 20;
 
-pub fn run(Args { seconds, hotplug, why, wakeups, json }: Args) -> Outcome {
+pub fn run(Args { seconds, hotplug, why, wakeups, asked, json }: Args) -> Outcome {
     if why {
-        return self::why::run(wakeups, json);
+        return self::why::run(wakeups, json, asked);
     }
     let time = Duration::try_from_secs_f64(seconds).map_err(Failure::new)?;
     let mut out = Out::new();

@@ -6,6 +6,7 @@ use crate::cure::{Advice, Cure};
 use crate::failure::Failure;
 use crate::missing;
 use crate::out::{Out, say};
+use crate::scheduler::Tracing;
 use crate::stamp::Stamp;
 use crate::times::short;
 use perfweave::{
@@ -54,6 +55,8 @@ pub struct Session {
     cure: Cure,
     /// Why losses are not all counted, if they are not.
     uncounted: &'static str,
+    /// How the scheduler is traced, if that is worth a word.
+    traced: String,
 }
 
 /// What other threads say to the session.
@@ -110,7 +113,7 @@ impl Session {
 
     fn of(reader: Reader, stop: Arc<Stop>) -> Self {
         let (began, cure, uncounted) = (Instant::now(), Cure::default(), missing::UNCOUNTED);
-        let (deadline, takes_all, unhandled, assumed, incomplete, watched, stamp) = Default::default();
+        let (deadline, takes_all, unhandled, assumed, incomplete, watched, stamp, traced) = Default::default();
         Self {
             reader,
             stop,
@@ -124,6 +127,7 @@ impl Session {
             stamp,
             cure,
             uncounted,
+            traced,
         }
     }
 
@@ -141,6 +145,11 @@ impl Session {
     /// Says in the summary why losses are not all counted, if they are not, and what would help.
     pub fn uncounted(&mut self, why: &'static str) {
         self.uncounted = why;
+    }
+
+    /// Says in the summary how the scheduler is traced.
+    pub fn traced(&mut self, tracing: &Tracing) {
+        self.traced = tracing.words();
     }
 
     /// How exact printed times are, if they are converted, and by how much the clock was set meanwhile.
@@ -279,6 +288,9 @@ impl Session {
                     object["summary"]["clock_set_by_ns"] = moved.into();
                 }
             }
+            if !self.traced.is_empty() {
+                object["summary"]["traced"] = self.traced.as_str().into();
+            }
             return Ok(object.to_string());
         }
         let order = order_of(&total, self.assumed, self.reader.fence().is_some());
@@ -300,8 +312,9 @@ impl Session {
             count => format!("; the last {count} of them came too late to be in what is above"),
         };
         let incomplete = self.incomplete.as_ref().map_or_else(String::new, |why| format!("; not complete: {why}"));
+        let traced = if self.traced.is_empty() { String::new() } else { format!("; {}", self.traced) };
         let seconds = self.elapsed().as_secs_f64();
-        Ok(format!("{records} events in {seconds:.1} s{order}; {loss}{incomplete}{unhandled}{clock}"))
+        Ok(format!("{records} events in {seconds:.1} s{order}; {loss}{incomplete}{unhandled}{clock}{traced}"))
     }
 
     /// Ends the output: the summary, in JSON as the last line and otherwise on standard error.

@@ -113,8 +113,17 @@ pub enum In {
 pub struct Call {
     pub number: i64,
     pub args: [u64; 6],
-    /// When it was entered.
+    /// When it was entered; when its thread fell asleep in it, where only that is told.
     pub entered: u64,
+    /// The file behind the descriptor that is its first argument, if that is told.
+    pub file: Option<File>,
+}
+
+/// A file, as the kernel knows it: its device (`s_dev`), and its inode there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct File {
+    pub device: u32,
+    pub inode: u64,
 }
 
 /// What wakes.
@@ -184,7 +193,8 @@ pub enum Has {
 packed!(Who { thread, life });
 packed!(Why: Asleep, Disk, Ready, Stopped, Other);
 packed!(Cause: First, Loss, Untraced, Late, Unseen, Forgotten, Gone);
-packed!(Call { number, args, entered });
+packed!(File { device, inode });
+packed!(Call { number, args, entered, file });
 
 impl Packed for What {
     fn pack(&self, out: &mut Vec<u8>) {

@@ -9,7 +9,7 @@ use crate::family::Family;
 use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
-use crate::scheduler;
+use crate::scheduler::{Asked, Tracing};
 use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
@@ -48,6 +48,8 @@ pub struct Args {
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
     common: Common,
     /// Only wake-ups by and of this command, which runs with its own input and output until it ends
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -85,7 +87,8 @@ On a terminal the table is drawn again every second.
 
 pub fn run(args: Args) -> Outcome {
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
-    let options = scheduler::sources(Rings::options());
+    let tracing = Tracing::begin(args.asked, false, None);
+    let options = tracing.sources(Rings::options());
     let rings = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer).open()?;
     // After the rings were opened: what starts from now on has its records.
     let family = match args.pid.or(child.as_ref().map(Child::pid)) {
@@ -97,6 +100,7 @@ pub fn run(args: Args) -> Outcome {
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(rows.stamp);
+    session.traced(&tracing);
     session.until_the_end_of(args.pid);
     session.each(|tell| match tell {
         Tell::Event(event) => rows.event(event, &mut out),

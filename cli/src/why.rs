@@ -19,7 +19,7 @@ use crate::key;
 use crate::missing;
 use crate::names::NAMING;
 use crate::out::Out;
-use crate::scheduler::{self, Scheduler};
+use crate::scheduler::{Asked, Scheduler, Tracing};
 use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
 use crate::trace::calls::{self, Calls};
@@ -80,6 +80,8 @@ pub struct Args {
     stacks: bool,
     #[command(flatten)]
     time: stamp::Printed,
+    #[command(flatten)]
+    asked: Asked,
     #[command(flatten)]
     common: Common,
     /// A recording of the whole machine, by perfweave record -a or perf record -a; - for standard input. Without it:
@@ -153,7 +155,9 @@ fn live(args: &Args) -> Outcome {
     }
     // An event that is there twice would be taken twice.
     let is_there = |name: &str| events.iter().flatten().any(|event| event == name);
-    let options = scheduler::all_sources(options, is_there);
+    // A stack at a switch is that of the tracepoint.
+    let tracing = Tracing::begin(args.asked, true, args.stacks.then_some("for --stacks"));
+    let options = tracing.all_sources(options, is_there);
     let mut options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);
     if args.stacks {
         options = options.records([bindings::PERF_RECORD_MMAP2]).sample(bindings::PERF_SAMPLE_CALLCHAIN);
@@ -183,6 +187,7 @@ fn live(args: &Args) -> Outcome {
     let steal = Steal::new();
     let mut session = Session::begin(rings, order, &args.common, child)?;
     session.stamped(stamp);
+    session.traced(&tracing);
     session.until_the_end_of(args.pid.or(args.tid));
     session.each(|tell| {
         match tell {

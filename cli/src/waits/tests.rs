@@ -715,7 +715,7 @@ impl Machine {
                 Fact::Forks(number) => account.forks(time, cpu, number, None),
                 Fact::Calls(number, call) => {
                     let call = call
-                        .map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6], entered: 0 })));
+                        .map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6], entered: 0, file: None })));
                     account.calls(time, cpu, number, call);
                 }
                 Fact::Writes(number) => account.writes(time, cpu, number),

@@ -1,0 +1,213 @@
+//! BPF programs that tell what [`Scheduler`](super::Scheduler) needs of switches with the fewest records: one each,
+//! with the system call in which the thread falls asleep.
+//!
+//! A thread that falls asleep in a system call has the call's number and arguments where the entry has saved its
+//! registers. So nothing needs to be traced at entries and returns, most of which are of calls that do not sleep.
+
+use super::told::{ARGS, CALL, CALLER, COMPAT, DEVICE, INODE, LENGTH, NUMBER, PREEMPTED, SIGNAL, SWITCH};
+use super::types::Types;
+use crate::instructions::{Code, EQUAL, FRAME, UNEQUAL};
+use aya::maps::Map;
+use aya::programs::BtfTracePoint;
+use aya::{Btf, Ebpf, EbpfLoader};
+use object::write::{Object, Relocation, Symbol, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,
+};
+use perfweave::RingOptions;
+use std::error::Error;
+use std::os::fd::AsFd;
+
+/// The map, by its name in the object. Records are in its rings.
+const OUTPUT: &str = "switches";
+
+/// `TASK_DEAD`
+const DEAD: i32 = 0x80;
+/// `PF_KTHREAD`, `PF_IO_WORKER` and `PF_USER_WORKER` (include/linux/sched.h): they have entered no call.
+const NO_PROGRAM: i32 = 0x20_4010;
+
+// enum bpf_func_id
+const PERF_EVENT_OUTPUT: i32 = 25;
+const PROBE_READ_KERNEL: i32 = 113;
+const CURRENT_TASK: i32 = 158;
+const TASK_REGISTERS: i32 = 175;
+
+// enum bpf_map_type
+const PERF_EVENT_ARRAY: u32 = 4;
+
+// What registers hold throughout.
+const CONTEXT: u8 = 6;
+const TASK: u8 = 7;
+const STATE: u8 = 8;
+const REGISTERS: u8 = 9;
+
+// Local places: the record, and a pointer.
+const RECORD: i16 = -(LENGTH as i16);
+const POINTER: i16 = RECORD - 8;
+
+/// Programs that run, and what they write.
+#[derive(Debug)]
+pub struct Switches {
+    /// Unloaded on drop.
+    programs: Ebpf,
+}
+
+impl Switches {
+    /// Loads and attaches them. `calls`: whether they tell in which calls threads fall asleep.
+    pub fn begin(calls: bool) -> Result<Self, Box<dyn Error>> {
+        let types = Types::read()?;
+        let mut programs = EbpfLoader::new().load(&object(&programs(&types, calls))?)?;
+        let btf = Btf::from_sys_fs()?;
+        for (name, _) in &self::programs(&types, calls) {
+            let program: &mut BtfTracePoint = programs.program_mut(name).ok_or("no program")?.try_into()?;
+            program.load(name, &btf)?;
+            program.attach()?;
+        }
+        Ok(Self { programs })
+    }
+
+    /// Their output is one more source of records.
+    pub fn output(&self, options: RingOptions) -> RingOptions {
+        match self.programs.map(OUTPUT) {
+            Some(Map::PerfEventArray(map)) => options.bpf_output(map.fd().as_fd()),
+            _ => options,
+        }
+    }
+}
+
+/// By the tracepoints at which they run.
+fn programs(types: &Types, calls: bool) -> Vec<(&'static str, Code)> {
+    let mut programs = vec![("sched_switch", switch(types, calls))];
+    programs.extend(calls.then(|| ("signal_deliver", signal(types))));
+    programs
+}
+
+/// A field of the record gets a register's lower half.
+fn field(code: &mut Code, at: usize, from: u8) -> &mut Code {
+    code.store_u32(FRAME, RECORD + at as i16, from)
+}
+
+fn switch(types: &Types, calls: bool) -> Code {
+    let mut code = Code::default();
+    let ([prev, next], state) = types.switch;
+    code.place(CONTEXT, 1, 0).load(TASK, CONTEXT, 8 * prev).load_u32(1, TASK, types.pid);
+    field(&mut code, 4, 1).load(1, CONTEXT, 8 * next).load_u32(1, 1, types.pid);
+    field(&mut code, 8, 1);
+    match state {
+        Some(place) => code.load_u32(STATE, CONTEXT, 8 * place),
+        None => code.load_u32(STATE, TASK, types.state),
+    };
+    // The first argument: whether it is taken off.
+    code.load(1, CONTEXT, 0).and(1, 0xff).unless(EQUAL, 1, 0, |code| {
+        code.set(STATE, PREEMPTED.cast_signed());
+        field(code, 12, STATE);
+        output(code, SWITCH, 16);
+    });
+    field(&mut code, 12, STATE);
+    if calls {
+        code.unless(EQUAL, STATE, 0, |code| {
+            code.place(1, STATE, 0).and(1, DEAD).unless(UNEQUAL, 1, 0, |code| {
+                code.load_u32(1, TASK, types.flags).and(1, NO_PROGRAM).unless(UNEQUAL, 1, 0, |code| {
+                    call(code, types);
+                    output(code, CALL, LENGTH);
+                });
+            });
+        });
+    }
+    output(&mut code, SWITCH, 16);
+    code
+}
+
+/// The call in which [`TASK`] falls asleep.
+fn call(code: &mut Code, types: &Types) {
+    code.place(1, TASK, 0).call(TASK_REGISTERS).place(REGISTERS, 0, 0);
+    code.load(1, REGISTERS, types.call);
+    code.load_u32(2, TASK, types.compat.0).and(2, types.compat.1.cast_signed()).unless(EQUAL, 2, 0, |code| {
+        code.set(1, COMPAT);
+    });
+    field(code, NUMBER, 1);
+    for (arg, register) in types.args.into_iter().enumerate() {
+        code.load(1, REGISTERS, register).store(FRAME, RECORD + (ARGS + 8 * arg) as i16, 1);
+    }
+    code.load(1, REGISTERS, types.caller).store(FRAME, RECORD + CALLER as i16, 1);
+    code.set(1, 0).store(FRAME, RECORD + INODE as i16, 1);
+    field(code, DEVICE, 1);
+    let [files, table, most, all] = types.files;
+    code.load(1, TASK, files).unless(EQUAL, 1, 0, |code| {
+        code.load(1, 1, table).unless(EQUAL, 1, 0, |code| {
+            code.load_u32(2, 1, most).load_local(3, RECORD + ARGS as i16);
+            code.unless_not_above(2, 3, |code| {
+                code.load(1, 1, all).shift(3, 3).add(3, 1);
+                file(code, types);
+            });
+        });
+    });
+}
+
+/// The file behind the pointer at R3. What cannot be read is zero.
+fn file(code: &mut Code, types: &Types) {
+    let [inode, block, number, device] = types.inode;
+    let read = |code: &mut Code, to: i16, bytes: i32| {
+        code.place(1, FRAME, to.into()).set(2, bytes).call(PROBE_READ_KERNEL);
+    };
+    read(code, POINTER, 8);
+    code.load_local(3, POINTER).unless(EQUAL, 3, 0, |code| {
+        read(code.place(3, 3, inode as i32), POINTER, 8);
+        read(code.load_local(3, POINTER).place(3, 3, number as i32), RECORD + INODE as i16, 8);
+        read(code.load_local(3, POINTER).place(3, 3, block as i32), POINTER, 8);
+        read(code.load_local(3, POINTER).place(3, 3, device as i32), RECORD + DEVICE as i16, 4);
+    });
+}
+
+/// Not for what the signal does, but for the result of the call that it ended: that is in the registers by now.
+fn signal(types: &Types) -> Code {
+    let mut code = Code::default();
+    code.place(CONTEXT, 1, 0).load_u32(1, CONTEXT, 0);
+    field(&mut code, 8, 1).call(CURRENT_TASK).place(TASK, 0, 0).load_u32(1, TASK, types.pid);
+    field(&mut code, 4, 1).place(1, TASK, 0).call(TASK_REGISTERS).load(1, 0, types.call);
+    field(&mut code, 12, 1).load(1, 0, types.result).store(FRAME, RECORD + 16, 1);
+    output(&mut code, SIGNAL, 24);
+    code
+}
+
+/// Writes the record, and ends.
+fn output(code: &mut Code, kind: u32, len: usize) {
+    code.set(1, kind.cast_signed());
+    // BPF_F_CURRENT_CPU
+    field(code, 0, 1).place(1, CONTEXT, 0).map(OUTPUT, 2).push(0xb4, 3, 0, 0, -1);
+    code.place(4, FRAME, RECORD.into()).set(5, len as i32).call(PERF_EVENT_OUTPUT).set(0, 0).exit();
+}
+
+/// The object that aya loads: the programs and their map.
+fn object(programs: &[(&str, Code)]) -> Result<Vec<u8>, object::write::Error> {
+    let endian = if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
+    let mut object = Object::new(BinaryFormat::Elf, Architecture::Bpf, endian);
+    let section = object.add_section(Vec::new(), b"license".into(), SectionKind::Data);
+    object.append_section_data(section, b"GPL\0", 1);
+    let section = object.add_section(Vec::new(), b"maps".into(), SectionKind::Data);
+    // Without a number of elements, aya gives the output one for each CPU.
+    let definition = [PERF_EVENT_ARRAY, 4, 4, 0, 0].map(u32::to_ne_bytes);
+    let value = object.append_section_data(section, definition.as_flattened(), 4);
+    let symbol = |name: &str, value, size, kind, section| Symbol {
+        name: name.into(),
+        value,
+        size,
+        kind,
+        scope: SymbolScope::Dynamic,
+        weak: false,
+        section: SymbolSection::Section(section),
+        flags: SymbolFlags::None,
+    };
+    let map = object.add_symbol(symbol(OUTPUT, value, size_of_val(&definition) as u64, SymbolKind::Data, section));
+    for (name, Code { bytes, maps }) in programs {
+        let kind = format!("tp_btf/{name}").into_bytes();
+        let section = object.add_section(Vec::new(), kind, SectionKind::Text);
+        let value = object.append_section_data(section, bytes.as_flattened(), 8);
+        object.add_symbol(symbol(name, value, bytes.len() as u64 * 8, SymbolKind::Text, section));
+        for (at, _) in maps {
+            let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
+            object.add_relocation(section, Relocation { offset: *at as u64 * 8, symbol: map, addend: 0, flags })?;
+        }
+    }
+    object.write()
+}

@@ -1,0 +1,92 @@
+//! How the scheduler is traced: by programs that tell the call at the switch, or by tracepoints alone.
+
+#[cfg(feature = "btf")]
+use super::switch::Switches;
+use crate::numbers::Numbers;
+use perf_event_open_sys::bindings;
+use perfweave::RingOptions;
+use perfweave_events::EventOptions;
+
+/// The name that a source of the programs' records has, live.
+pub const OUTPUT: &str = "BPF output";
+
+/// How it is asked for.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Asked {
+    /// Trace with tracepoints alone, as where BPF is refused: calls at each entry and return
+    #[arg(long)]
+    pub no_bpf: bool,
+}
+
+/// What runs in the kernel, as long as this lives.
+#[derive(Debug)]
+pub struct Tracing {
+    #[cfg(feature = "btf")]
+    programs: Option<Switches>,
+    /// Why it is by tracepoints alone.
+    without: Option<String>,
+    calls: bool,
+}
+
+impl Tracing {
+    /// `calls`: whether it is asked in which calls threads wait. `without`: why programs will not do, if so.
+    pub fn begin(asked: Asked, calls: bool, without: Option<&str>) -> Self {
+        let without = without.or(asked.no_bpf.then_some("--no-bpf")).map(str::to_owned);
+        // There the kernel's own record of a switch says which number the next thread has.
+        let without = without.or_else(|| (!Numbers::are_the_kernels()).then(|| "in a PID namespace".into()));
+        #[cfg(feature = "btf")]
+        {
+            let (programs, without) = match without {
+                Some(why) => (None, Some(why)),
+                None => match Switches::begin(calls) {
+                    Ok(programs) => (Some(programs), None),
+                    Err(error) => (None, Some(format!("BPF is refused: {}", crate::failure::with_causes(&*error)))),
+                },
+            };
+            Self { programs, without, calls }
+        }
+        #[cfg(not(feature = "btf"))]
+        Self { without: without.or_else(|| Some("built without the feature btf".into())), calls }
+    }
+
+    /// Who runs and who wakes whom.
+    ///
+    /// Where a kernel leaves a `sched_switch` out, its own record of the switch still says who runs: on a virtual
+    /// machine that was one in six, most of them from an idle CPU. And in a PID namespace only that record has the
+    /// number of the next thread.
+    ///
+    /// The kernel counts a wake-up for the waker alone. So who wants those of some threads traces the whole machine.
+    pub fn sources(&self, options: RingOptions) -> RingOptions {
+        #[cfg(feature = "btf")]
+        if let Some(programs) = &self.programs {
+            return programs.output(options.tracepoint("sched:sched_waking"));
+        }
+        super::sources(options)
+    }
+
+    /// All that a [`Scheduler`](super::Scheduler) takes: also in which calls threads wait, and what the interrupts are
+    /// called that wake them. `but`: without some tracepoints.
+    pub fn all_sources(&self, options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
+        #[cfg(feature = "btf")]
+        if let Some(programs) = &self.programs {
+            let is_told = |name: &str| super::BY_PROGRAMS.contains(&name);
+            return programs.output(super::tracepoints(options, |name| is_told(name) || but(name)));
+        }
+        super::tracepoints(options, but).records([bindings::PERF_RECORD_SWITCH])
+    }
+
+    /// Whether the call is told at the switch.
+    pub fn is_by_programs(&self) -> bool {
+        self.without.is_none()
+    }
+
+    /// What a summary says of it.
+    pub fn words(&self) -> String {
+        match (&self.without, self.calls) {
+            (None, true) => "calls from the registers at switches".into(),
+            (None, false) => String::new(),
+            (Some(why), true) => format!("calls traced at each entry and return ({why})"),
+            (Some(why), false) => format!("by tracepoints ({why})"),
+        }
+    }
+}
