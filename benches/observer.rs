@@ -381,11 +381,13 @@ fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 9]> {
     let events = |[voluntary, forced]: [f64; 2]| 3.0 * voluntary + 2.0 * forced;
     let [mut wakeups, mut left, mut caused, mut cpu] = [0.0; 4];
     for thread in own {
-        let switches = switches(thread)?;
+        // One of the reader before may still have been there, and end meanwhile.
+        let (Ok(switches), Ok(schedstat)) = (switches(thread), fs::read_to_string(thread.join("schedstat"))) else {
+            continue;
+        };
         wakeups = switches[0];
         left += switches[0] + switches[1];
         caused += events(switches);
-        let schedstat = fs::read_to_string(thread.join("schedstat"))?;
         cpu += schedstat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9;
     }
     // Kernel threads that end meanwhile are not counted.

@@ -1,6 +1,7 @@
 //! Where the time went, and through whom.
 
 mod descriptors;
+mod files;
 mod found;
 pub mod path;
 mod quota;
@@ -24,8 +25,8 @@ use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
 use crate::trace::calls::{self, Calls};
 use crate::trace::events::event;
-use descriptors::Descriptors;
 pub use descriptors::is_of_64_bits;
+use files::Files;
 use found::Found;
 use perf_event_open_sys::bindings;
 use perfweave::{Account, Clock, ClockOffset, Order, Reader, Rings, Status};
@@ -174,9 +175,9 @@ fn live(args: &Args) -> Outcome {
     let scheduler = Scheduler::new(&rings, false, MOST)?;
     let requests = events.as_ref().map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
     let stacks = args.stacks.then(|| Stacks::live(&rings));
-    let descriptors = Descriptors::new(&rings);
+    let files = Files::new(&rings, tracing.is_by_programs());
     let command = child.as_ref().map(Child::pid);
-    let mut search = Search::new(scheduler, family, args, command, requests, stacks, descriptors);
+    let mut search = Search::new(scheduler, family, args, command, requests, stacks, files);
     // Before the first events: who waits already writes none.
     let root = args.pid.or(command).map(hang::Root::Process).or(args.tid.map(hang::Root::Thread));
     let begin = root.map(hang::Begin::now);

@@ -1,6 +1,6 @@
 //! A path with its names, as people and programs read it.
 
-use super::descriptors::Descriptors;
+use super::files::Files;
 use super::path::{Culprit, Step, number, path, sums};
 use super::stacks::Stacks;
 use crate::exact::Exact;
@@ -95,7 +95,7 @@ impl Found {
     }
 
     /// Names what was behind the descriptors of calls, as far as that is known.
-    pub fn name_files(&mut self, descriptors: &Descriptors, calls: &mut Calls) {
+    pub fn name_files(&mut self, known: &Files, calls: &mut Calls) {
         let Self { path, names, processes, files, .. } = self;
         all(path, &mut |step| {
             let Does::Blocked { call: In::Call(call), .. } = &step.what else { return };
@@ -103,7 +103,7 @@ impl Found {
             let thread = names.get(&step.who).and_then(|(_, tid)| *tid);
             let numbers = processes.get(&step.who).copied().zip(thread).map(<[u32; 2]>::from);
             let Some((descriptor, numbers)) = descriptor.zip(numbers) else { return };
-            if let Some(name) = descriptors.name(numbers, descriptor, [call.entered, step.from]) {
+            if let Some(name) = known.name(numbers, descriptor, call, step.from) {
                 files.insert((step.who, call.entered), name);
             }
         });

@@ -1,7 +1,7 @@
 //! Finds what is worth a path: a command, or the longest waits.
 
 use super::Args;
-use super::descriptors::Descriptors;
+use super::files::Files;
 use super::found::{Found, What};
 use super::requests::Requests;
 use super::stacks::Stacks;
@@ -40,7 +40,7 @@ pub struct Search {
     /// Where threads stand, if that is asked for.
     stacks: Option<Stacks>,
     /// What is behind descriptors, while it can be asked.
-    descriptors: Option<Descriptors>,
+    files: Option<Files>,
     looked: Instant,
 }
 
@@ -52,7 +52,7 @@ impl Search {
         command: Option<u32>,
         requests: Option<Requests>,
         stacks: Option<Stacks>,
-        descriptors: Option<Descriptors>,
+        files: Option<Files>,
     ) -> Self {
         let (comm, most) = (args.comm.clone(), args.rows.unwrap_or(if requests.is_some() { 3 } else { 5 }));
         let (names, longest, executed, calls) = (Names::default(), Vec::new(), None, Calls::default());
@@ -69,7 +69,7 @@ impl Search {
             requests,
             calls,
             stacks,
-            descriptors,
+            files,
             looked,
         }
     }
@@ -79,7 +79,7 @@ impl Search {
             Item::Record(record) => self.record(event, &record),
             _ => {
                 let since = self.scheduler.notice(event);
-                self.descriptors.iter_mut().for_each(|of| of.take(event, since));
+                self.files.iter_mut().for_each(|of| of.take(event, since));
                 self.void(since);
                 self.requests.iter_mut().filter(|_| since.is_some()).for_each(Requests::forget);
             }
@@ -107,7 +107,7 @@ impl Search {
 
     /// All that was ready is told.
     pub fn pause(&mut self) {
-        if self.descriptors.is_none() || self.looked.elapsed() < TICK {
+        if self.files.is_none() || self.looked.elapsed() < TICK {
             return;
         }
         self.looked = Instant::now();
@@ -119,13 +119,13 @@ impl Search {
 
     /// What is behind the descriptor of the call in which a thread waits, or has waited.
     fn look(&mut self, who: Who) {
-        let (Some(descriptors), account) = (&mut self.descriptors, &self.scheduler.account) else { return };
+        let (Some(files), account) = (&mut self.files, &self.scheduler.account) else { return };
         let process = account.known(who).and_then(|known| known.process);
         let (Some(In::Call(call)), Some(numbers)) = (account.call(who), process.zip(self.scheduler.tid(who))) else {
             return;
         };
         if let Some(descriptor) = self.calls.of(call.number).descriptor(&call.args) {
-            descriptors.look(numbers.into(), descriptor, call.entered);
+            files.look(numbers.into(), descriptor, call);
         }
     }
 
@@ -137,12 +137,12 @@ impl Search {
         }
         self.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
-        self.descriptors.iter_mut().for_each(|of| of.take(event, None));
+        self.files.iter_mut().for_each(|of| of.take(event, None));
         if let Some((who, woken, signal)) = self.scheduler.account.take_signalled() {
             self.longest.iter_mut().for_each(|found| found.signalled(who, woken, signal));
         }
         // The one that has left its CPU wrote the record. If it waits for long, it still does.
-        if self.descriptors.is_some()
+        if self.files.is_some()
             && self.scheduler.is_switch(record)
             && let Some(who) = record.pid_tid().and_then(|(_, tid)| self.scheduler.who(tid))
             && self.scheduler.account.waits_since(who) == Some(time)
@@ -228,7 +228,7 @@ impl Search {
     pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         let since = self.scheduler.unreported(ledger);
         self.void(since);
-        self.descriptors.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
+        self.files.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
         let account = &self.scheduler.account;
         let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
         if let (None, Some((from, who))) = (&self.requests, self.executed) {
@@ -250,8 +250,8 @@ impl Search {
                 }
             }
         }
-        if let Some(descriptors) = &self.descriptors {
-            self.longest.iter_mut().for_each(|found| found.name_files(descriptors, &mut self.calls));
+        if let Some(files) = &self.files {
+            self.longest.iter_mut().for_each(|found| found.name_files(files, &mut self.calls));
         }
         (self.longest, self.requests, self.calls, self.scheduler)
     }
