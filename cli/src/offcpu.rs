@@ -67,10 +67,11 @@ On a terminal the table is drawn again every second.
   perfweave offcpu -d 5 --each --json | jq 'select(.reason == \"disk\" and .ns > 1e7)'";
 
 pub fn run(args: Args) -> Outcome {
-    let child = args.target.start()?;
     let is_limited = args.target.cgroup.is_some();
-    // The events of a control group are those of its tracepoints.
+    // The events of a control group are those of its tracepoints. Before the command: what it does until it is let go
+    // is nobody's concern, so it shall be little.
     let tracing = Tracing::begin(args.asked, false, is_limited.then_some("for --cgroup"));
+    let child = args.target.start()?;
     let options = tracing.sources(Rings::options()).records(NAMING).sample(bindings::PERF_SAMPLE_TID);
     let options = options.bytes(args.common.buffer);
     let rings = if is_limited { args.target.limit(options, None) } else { options }.open()?;
@@ -83,7 +84,7 @@ pub fn run(args: Args) -> Outcome {
     let mut account = Account::new(&rings, &args, family, child.as_ref().map(Child::pid))?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
-    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    let mut session = Session::begin(rings, tracing.order(&args.common), &args.common, child)?;
     session.stamped(account.stamp);
     session.traced(&tracing);
     session.until_the_end_of(args.target.watched());

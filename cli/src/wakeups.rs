@@ -86,8 +86,8 @@ On a terminal the table is drawn again every second.
   perfweave wakeups -d 5 --each --pid 1234   one line each, in order";
 
 pub fn run(args: Args) -> Outcome {
-    let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let tracing = Tracing::begin(args.asked, false, None);
+    let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = tracing.sources(Rings::options());
     let rings = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer).open()?;
     // After the rings were opened: what starts from now on has its records.
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Outcome {
     let mut rows = Rows::new(&rings, family, &args)?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
-    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    let mut session = Session::begin(rings, tracing.order(&args.common), &args.common, child)?;
     session.stamped(rows.stamp);
     session.traced(&tracing);
     session.until_the_end_of(args.pid);

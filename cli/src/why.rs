@@ -148,7 +148,6 @@ pub fn run(args: Args) -> Outcome {
 /// Of what happens now.
 fn live(args: &Args) -> Outcome {
     let page = args.page(None)?;
-    let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let events = args.events()?;
     let mut options = Rings::options();
     for name in events.iter().flat_map(|[from, to]| [from, to].into_iter().take(1 + usize::from(from != to))) {
@@ -158,6 +157,7 @@ fn live(args: &Args) -> Outcome {
     let is_there = |name: &str| events.iter().flatten().any(|event| event == name);
     // A stack at a switch is that of the tracepoint.
     let tracing = Tracing::begin(args.asked, true, args.stacks.then_some("for --stacks"));
+    let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = tracing.all_sources(options, is_there);
     let mut options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);
     if args.stacks {

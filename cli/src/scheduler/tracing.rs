@@ -2,9 +2,10 @@
 
 #[cfg(feature = "btf")]
 use super::switch::Switches;
+use crate::args::Common;
 use crate::numbers::Numbers;
 use perf_event_open_sys::bindings;
-use perfweave::RingOptions;
+use perfweave::{Order, RingOptions};
 use perfweave_events::EventOptions;
 
 /// The name that a source of the programs' records has, live.
@@ -73,6 +74,12 @@ impl Tracing {
             return programs.output(super::tracepoints(options, |name| is_told(name) || but(name)));
         }
         super::tracepoints(options, but).records([bindings::PERF_RECORD_SWITCH])
+    }
+
+    /// The order of what is told. The one record of a switch is of two threads: if the first is this program's, it is
+    /// the other's as well. Of tracepoints, the kernel's own record has the other.
+    pub fn order(&self, common: &Common) -> Order {
+        if self.is_by_programs() { Order::new().hold(common.hold.clone()) } else { common.order() }
     }
 
     /// Whether the call is told at the switch.
