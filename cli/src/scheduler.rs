@@ -19,11 +19,11 @@ use extent::Extent;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
 use perfweave_events::{EventOptions, Field, Format};
+use sources::{Source, is_backlog_empty};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
-use sources::{Source, is_backlog_empty};
 use told::Told;
 pub use tracing::{Asked, Tracing};
 
@@ -123,7 +123,11 @@ impl Scheduler {
         if has(|source| matches!(source, Source::Programs)) {
             // An event that requests begin or end with tells nothing that the programs do not tell.
             let is_told = |at: usize| rings.sources()[at].tracepoint().is_some_and(|name| BY_PROGRAMS.contains(&name));
-            sources.iter_mut().enumerate().filter(|(at, _)| is_told(*at)).for_each(|(_, source)| *source = Source::Other);
+            sources
+                .iter_mut()
+                .enumerate()
+                .filter(|(at, _)| is_told(*at))
+                .for_each(|(_, source)| *source = Source::Other);
         }
         let has = |is: fn(&Source) -> bool| sources.iter().any(is);
         // Without all of them nothing says where the delivery of a packet ends.

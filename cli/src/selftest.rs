@@ -3,9 +3,9 @@
 
 mod why;
 
-use crate::scheduler::Asked;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::out::Out;
+use crate::scheduler::Asked;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getpgid};
 use perfweave::{Event, Fence, Hold, Item, Order, Reader, Rings};

@@ -96,3 +96,72 @@ fn why(state: u32) -> Option<Why> {
         _ => Some(Why::Other),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perfweave::{Hold, Key, Layout, Merge, Order, sim};
+
+    /// What a record of these bytes says.
+    fn told(bytes: &[u8]) -> Option<Told> {
+        let kernel = sim::Kernel::with(&[0], 4096, Layout::RAW);
+        let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+        kernel.emit(0, 0, bytes);
+        merge.refresh(0);
+        merge.next().and_then(|event| Told::of(&event.record().unwrap(), 70))
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    /// A thread falls asleep in the call with this number, on the file with this inode.
+    fn asleep(number: i32, inode: u64) -> Option<Told> {
+        let mut bytes = words(&[CALL, 7, 8, 1, 0x801, number.cast_unsigned()]);
+        bytes.extend([1_u64, 2, 3, 4, 5, 6, 0x40_1000, inode].iter().flat_map(|value| value.to_ne_bytes()));
+        assert_eq!(bytes.len(), LENGTH);
+        told(&bytes)
+    }
+
+    #[test]
+    fn a_thread_is_in_the_call_that_its_registers_have_or_in_none() {
+        let call = |told: Option<Told>| match told {
+            Some(Told::Switch { prev: 7, next: 8, why: Some(Why::Asleep), call }) => call,
+            other => panic!("{other:?}"),
+        };
+        let read = |file| In::Call(Arc::new(Call { number: 0, args: [1, 2, 3, 4, 5, 6], entered: 70, file }));
+        assert_eq!(call(asleep(0, 0)), read(None));
+        assert_eq!(call(asleep(0, 9)), read(Some(File { device: 0x801, inode: 9 })));
+        // An exception, and a call whose number means another one here.
+        assert_eq!(call(asleep(-1, 0)), In::Nothing);
+        assert_eq!(call(asleep(COMPAT, 0)), In::Unknown);
+        // A thread without a program.
+        assert_eq!(call(told(&words(&[SWITCH, 7, 8, 1]))), In::Nothing);
+        assert_eq!([told(&words(&[SWITCH, 7, 8])), told(&words(&[9, 7, 8, 1]))], [None, None]);
+    }
+
+    #[test]
+    fn states_are_those_that_the_tracepoint_tells() {
+        let state = |state| match told(&words(&[SWITCH, 7, 8, state])) {
+            Some(Told::Switch { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        // R, R+, S, D, I (of the kernel's workers), killable, T, t, P, X, on a lock, frozen.
+        let all = [0, PREEMPTED, 1, 2, 0x402, 0x102, 0x104, 8, 0x40, 0x80, 0x1000, 0x8000].map(state);
+        let [ready, asleep, disk] = [Why::Ready, Why::Asleep, Why::Disk].map(Some);
+        let [stopped, other] = [Why::Stopped, Why::Other].map(Some);
+        let expected = [ready, ready, asleep, disk, asleep, disk, stopped, stopped, other, None, disk, disk];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn a_signal_ends_a_call_if_the_result_says_so() {
+        let of = |call: i32, result: i64| {
+            let mut bytes = words(&[SIGNAL, 7, 10, call.cast_unsigned()]);
+            bytes.extend(result.to_ne_bytes());
+            told(&bytes)
+        };
+        let signal = |interrupted| Some(Told::Signal { thread: 7, interrupted });
+        assert_eq!([of(0, -512), of(0, -4), of(0, 1), of(-1, -512)], [true, true, false, false].map(signal));
+    }
+}

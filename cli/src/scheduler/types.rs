@@ -125,7 +125,8 @@ impl Kernel {
     fn switch(&self) -> Result<([usize; 2], Option<usize>), String> {
         let no = || "this kernel has no sched_switch".to_owned();
         let types = self.0.resolve_types_by_name("btf_trace_sched_switch").map_err(|_| no())?;
-        let typedef = types.into_iter().find_map(|kind| if let Type::Typedef(typedef) = kind { Some(typedef) } else { None });
+        let typedef =
+            types.into_iter().find_map(|kind| if let Type::Typedef(typedef) = kind { Some(typedef) } else { None });
         let Ok(Type::Ptr(pointer)) = self.0.resolve_chained_type(&typedef.ok_or_else(no)?) else { return Err(no()) };
         let Ok(Type::FuncProto(function)) = self.0.resolve_chained_type(&pointer) else { return Err(no()) };
         // The first is the tracer's own.

@@ -714,8 +714,9 @@ impl Machine {
                 Fact::In { next, prev } => drop(account.comes_unseen(time, cpu, next, Some(prev))),
                 Fact::Forks(number) => account.forks(time, cpu, number, None),
                 Fact::Calls(number, call) => {
-                    let call = call
-                        .map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6], entered: 0, file: None })));
+                    let call = call.map_or(In::Nothing, |number| {
+                        In::Call(Arc::new(Call { number, args: [0; 6], entered: 0, file: None }))
+                    });
                     account.calls(time, cpu, number, call);
                 }
                 Fact::Writes(number) => account.writes(time, cpu, number),

@@ -29,7 +29,11 @@ type Place = ([u32; 2], i32, File);
 impl Files {
     /// `None`: what is asked now is not of what the stream tells, for one of the reasons of [`Descriptors::new`].
     pub fn new(rings: &Rings, are_told: bool) -> Option<Self> {
-        if are_told { Some(Self::Told(HashMap::new())) } else { Descriptors::new(rings).map(Box::new).map(Self::Watched) }
+        if are_told {
+            Some(Self::Told(HashMap::new()))
+        } else {
+            Descriptors::new(rings).map(Box::new).map(Self::Watched)
+        }
     }
 
     /// Takes an event. `since`: nothing is known of this time on, because of it.
@@ -83,7 +87,8 @@ fn name([process, thread]: [u32; 2], descriptor: i32, file: File) -> Option<Arc<
     // `MKDEV` (include/linux/kdev_t.h).
     let device = major(status.st_dev) << 20 | minor(status.st_dev);
     // These say another device of their files than the kernel has.
-    let has_others = || fstatfs(&open).is_ok_and(|of| [BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&of.filesystem_type()));
+    let has_others =
+        || fstatfs(&open).is_ok_and(|of| [BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&of.filesystem_type()));
     let is_same = inode == file.inode && (device == u64::from(file.device) || has_others());
     let name = fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd())).ok().filter(|_| is_same)?;
     Some(name.to_string_lossy().into())

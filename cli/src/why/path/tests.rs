@@ -39,7 +39,12 @@ impl Told {
     }
 
     fn enter(&mut self, time: u64, cpu: u32, thread: u32, number: i64) -> &mut Self {
-        self.0.calls(time, cpu, thread, In::Call(Arc::new(Call { number, args: [3, 0, 0, 0, 0, 0], entered: time, file: None })));
+        self.0.calls(
+            time,
+            cpu,
+            thread,
+            In::Call(Arc::new(Call { number, args: [3, 0, 0, 0, 0, 0], entered: time, file: None })),
+        );
         self
     }
 

@@ -1,0 +1,95 @@
+//! The call in which a thread falls asleep, told by a program at the switch, beside the same by tracepoints.
+
+mod program;
+
+use program::traced;
+use serde_json::Value;
+
+/// What the summary says where programs tell it.
+const BY_PROGRAMS: &str = "calls from the registers at switches";
+
+/// All steps of a path, those of whom it waited for included.
+fn steps<'a>(path: &'a Value, found: &mut Vec<&'a Value>) {
+    for step in path["path"].as_array().into_iter().flatten() {
+        found.push(step);
+        steps(step, found);
+    }
+}
+
+/// The calls in which threads of a command were blocked, with how often; the summary; and how many events there were.
+fn blocked(way: &[&str], command: &[&str]) -> Option<(Vec<String>, String, u64)> {
+    let ran = traced(&[&["why", "--json"], way, &["--"], command].concat())?;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let objects: Vec<Value> =
+        ran.out.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut found = Vec::new();
+    objects.iter().filter(|object| object.get("why").is_some()).for_each(|object| steps(object, &mut found));
+    let calls = found.iter().filter(|step| step["what"] == "blocked").map(|step| step["call"].to_string()).collect();
+    let summary = &objects.last().unwrap()["summary"];
+    let traced = summary["traced"].as_str().unwrap().to_owned();
+    Some((calls, traced, summary["records"].as_u64().unwrap()))
+}
+
+/// The same waits in the same calls, by either way. The programs need none of the events at entries and returns.
+#[test]
+fn calls_are_the_same_by_programs_and_by_tracepoints() {
+    // Many calls that do not block, and one that does.
+    let script = "i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); test -e /; done; sleep 0.2";
+    let command = ["sh", "-c", script];
+    let (Some(by_programs), Some(by_tracepoints)) = (blocked(&[], &command), blocked(&["--no-bpf"], &command)) else {
+        return;
+    };
+    assert_eq!(by_tracepoints.1, "calls traced at each entry and return (--no-bpf)");
+    if perfweave_support::kernel("load BPF programs at sched_switch", granted(&by_programs.1)).is_none() {
+        return;
+    }
+    for (calls, ..) in [&by_programs, &by_tracepoints] {
+        let has = |name: &str| calls.iter().any(|call| call.contains(name));
+        assert!(has("nanosleep") && has("wait4"), "{calls:?}");
+    }
+    assert!(by_tracepoints.2 > 4000, "{by_tracepoints:?}");
+    assert!(by_programs.2 * 2 < by_tracepoints.2, "{by_programs:?} {by_tracepoints:?}");
+}
+
+/// Why programs are not granted, if they are not.
+fn granted(traced: &str) -> std::io::Result<()> {
+    let is_granted = traced == BY_PROGRAMS;
+    if is_granted { Ok(()) } else { Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, traced.to_owned())) }
+}
+
+/// A call of a 32-bit program has another number: pause is 29, and that is shmget(2) of a 64-bit program. And a thread
+/// of the kernel is in no call.
+#[test]
+fn what_has_no_call_of_this_machine_has_none() {
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let Some(python) = program::python() else { return };
+    // mov $29, %eax; int $0x80; ret
+    let script = "import ctypes, mmap, os, signal, sys, time
+signal.signal(signal.SIGALRM, lambda *of: None)
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes([0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xc3]))
+pause = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+sys.exit(0 if pause() == -4 else 7)";
+    let ran = std::process::Command::new(&python).args(["-c", script]).status().unwrap();
+    let has_calls = perfweave_support::needs("system calls of 32 bits", ran.code() == Some(0));
+    let Some(()) = has_calls else { return };
+    let Some((calls, traced, _)) = blocked(&[], &[&python, "-c", script]) else { return };
+    if traced == BY_PROGRAMS {
+        assert!(!calls.iter().any(|call| call.contains("shmget")), "{calls:?}");
+    }
+    let Some(ran) = traced_kernel() else { return };
+    for line in ran.lines().filter(|line| line.starts_with("{\"why\"")) {
+        let object: Value = serde_json::from_str(line).unwrap();
+        let is_worker = object["thread"].as_str().is_some_and(|name| name.starts_with("kworker/"));
+        let blocked = object["path"].as_array().into_iter().flatten().filter(|step| step["what"] == "blocked");
+        assert!(!is_worker || blocked.into_iter().all(|step| step["call"].is_null()), "{object:#}");
+    }
+}
+
+/// The longest waits of the machine for a while: threads of the kernel are among them.
+fn traced_kernel() -> Option<String> {
+    Some(traced(&["why", "--json", "-n", "50", "-d", "0.5"])?.out)
+}
