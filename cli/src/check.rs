@@ -145,7 +145,7 @@ pub fn rights() -> Option<String> {
     }
     let program = std::env::current_exe().map_or("perfweave".into(), |path| path.display().to_string());
     Some(format!(
-        "as this user, convert, verify and why FILE work, on recordings, and check says what is lacking; to trace, run \
+        "as this user, report, convert, verify, why FILE, and analyses with -i FILE work, on recordings, and check says what is lacking; to trace, run \
          `sudo {program}`, or once `sudo setcap cap_perfmon+ep {program}` and make tracefs readable as check says"
     ))
 }

@@ -119,10 +119,7 @@ pub fn run(args: Args) -> Outcome {
     // On the same terminal it would stand among the lines.
     let progress = Progress::when(args.output.is_some() || !io::stdout().is_terminal());
     progress.stage("reading");
-    // First, because two copies of a recording take twice its memory.
-    let compiled = compiled(&args.file)?;
-    let mut view_and_reader = open(&args.file)?;
-    view_and_reader.0.compiled = compiled;
+    let view_and_reader = open_with_compiled(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
     let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
@@ -186,6 +183,15 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     }
     let view = View::new(&rings, path);
     Ok((view, Reader::new(rings, Order::new())?))
+}
+
+/// [`open`], with the functions that runtimes compiled.
+pub fn open_with_compiled(path: &Path) -> Result<(View, Reader), Failure> {
+    // First, because two copies of a recording take twice its memory.
+    let compiled = compiled(path)?;
+    let (mut view, reader) = open(path)?;
+    view.compiled = compiled;
+    Ok((view, reader))
 }
 
 /// The functions that runtimes compiled, if their maps are kept beside the recording. It is read once more for them: a

@@ -2,6 +2,7 @@
 
 pub mod compiled;
 pub mod names;
+mod recorded;
 
 use crate::args::{Common, Target};
 use crate::convert::Progress;
@@ -12,12 +13,14 @@ use crate::numbers::Numbers;
 use crate::out::{Out, frame, line, say};
 #[cfg(feature = "svg")]
 use crate::output;
+use crate::recorded::Input;
 use crate::session::{Session, Tell};
 use crate::trace::events::{event, is_of, is_probe};
 use names::{At, Names, are_outside};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Rings};
 use perfweave_events::EventOptions;
+pub use recorded::is_of_time;
 use serde_json::json;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -36,9 +39,9 @@ pub struct Args {
     #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99, value_parser = clap::value_parser!(u64).range(1..))]
     frequency: u64,
     /// The event to sample by, as trace takes it: cycles, page-faults, sched:sched_switch, kprobe:do_exit,
-    /// uprobe:FILE:FUNCTION
-    #[arg(short, long, value_name = "EVENT", default_value = "cpu-clock")]
-    event: String,
+    /// uprobe:FILE:FUNCTION [cpu-clock; of a recording: that of CPU time]
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
     /// Only samples of processes with this name
     #[arg(short, long, value_name = "NAME")]
     comm: Option<String>,
@@ -46,6 +49,8 @@ pub struct Args {
     #[cfg(feature = "svg")]
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -56,6 +61,7 @@ const HELP: &str = "\
   perfweave profile --seconds 5 --svg flames.svg      the whole machine as a flame graph
   perfweave profile --pid 1234                        one process until Ctrl-C
   perfweave profile -- make -j4                       a command until it ends
+  perfweave profile -i perf.data --svg flames.svg     a recording
   perfweave profile -e uprobe:/usr/lib/libc.so.6:malloc --seconds 5
 
 Names are looked up at the end, in the files that a process had mapped when it was sampled. A frame without a function has the name of its file:
@@ -65,15 +71,24 @@ frame pointers have short stacks. What a process does when it has no number any 
 it are one: [outside].";
 
 pub fn run(args: Args) -> Outcome {
+    match &args.input.input {
+        Some(path) => recorded::run(&args, path),
+        None => live(&args),
+    }
+}
+
+/// Of what happens now.
+fn live(args: &Args) -> Outcome {
     let child = args.target.start()?;
-    let options = event(Rings::options(), &args.event, None)?;
-    let options = if args.event.contains(':') { options } else { options.frequency(args.frequency) };
+    let by = args.event.as_deref().unwrap_or("cpu-clock");
+    let options = event(Rings::options(), by, None)?;
+    let options = if by.contains(':') { options } else { options.frequency(args.frequency) };
     // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
     let options = options
         .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK])
         .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
     // The kernel does not let processes inherit probes. Then the rings have those of all processes.
-    let of = is_probe(&args.event).then(|| args.target.process(child.as_ref())).flatten();
+    let of = is_probe(by).then(|| args.target.process(child.as_ref())).flatten();
     let options = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) };
     let rings = options.bytes(args.common.buffer).open()?;
     // After they were opened: what starts from now on has its records.
@@ -88,7 +103,7 @@ pub fn run(args: Args) -> Outcome {
         Ok(())
     })?;
     let stacks = stacks.sorted();
-    print(&args, &stacks)?;
+    print(args, &stacks, &mut Out::new())?;
     let summary = session.summary(args.common.json)?;
     if args.common.json {
         println!("{summary}");
@@ -98,17 +113,16 @@ pub fn run(args: Args) -> Outcome {
     Ok(session.status())
 }
 
-fn print(args: &Args, stacks: &[Counted]) -> Result<(), Failure> {
+fn print(args: &Args, stacks: &[Counted], out: &mut Out) -> Result<(), Failure> {
     #[cfg(feature = "svg")]
     if let Some(path) = &args.svg {
         return svg(path, stacks);
     }
-    let mut out = Out::new();
     for (stack, samples) in stacks {
         if args.common.json {
-            line(&mut out, format_args!("{}", json!({ "stack": stack, "samples": samples })))?;
+            line(out, format_args!("{}", json!({ "stack": stack, "samples": samples })))?;
         } else {
-            line(&mut out, format_args!("{} {samples}", folded(stack)))?;
+            line(out, format_args!("{} {samples}", folded(stack)))?;
         }
     }
     Ok(out.flush()?)
@@ -133,6 +147,11 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     file.flush().map_err(|error| failed(&error))?;
     say(format_args!("{}: a flame graph, which a browser shows", path.display()));
     Ok(())
+}
+
+/// What stands for a process in a stack.
+fn process(comm: &str, pid: u32) -> String {
+    format!("{comm}:{pid}")
 }
 
 /// A stack, and in how many samples it was.

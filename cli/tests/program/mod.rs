@@ -131,7 +131,10 @@ pub fn as_nobody(arguments: &str) {
     refused(&ran);
     let last = ran.err.lines().last().unwrap_or_default();
     let words = [format!("sudo {program}`"), format!("sudo setcap cap_perfmon+ep {program}`")];
-    assert!(last.starts_with("as this user, convert, verify and why FILE work"), "{ran:?}");
+    assert!(
+        last.starts_with("as this user, report, convert, verify, why FILE, and analyses with -i FILE work"),
+        "{ran:?}"
+    );
     assert!(words.iter().all(|word| last.contains(word)), "{ran:?}");
 }
 

@@ -1,0 +1,274 @@
+//! The analyses of recordings, ours and perf's: what they say of a shell whose doings are known.
+
+mod program;
+mod support;
+
+use perfweave_support::perf;
+use program::{Ran, perfweave, run, traced};
+use serde_json::Value;
+use std::process::Command;
+use support::Place;
+
+/// Five programs, and one that sleeps. The shell says its number first.
+const SCRIPT: &str = "echo $$; for i in 1 2 3 4 5; do /bin/true; done; sleep 0.03; :";
+
+const EVENTS: &str = "sched:sched_switch,sched:sched_waking,raw_syscalls:*";
+
+/// The objects that an analysis of a recording prints: rows, and the summary.
+#[track_caller]
+fn analysed(file: &str, arguments: &[&str]) -> (Vec<Value>, Value) {
+    let ran = run(perfweave().args(arguments).args(["--json", "-i", file]), "");
+    assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+    let mut objects: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let summary = objects.pop().unwrap()["summary"].clone();
+    (objects, summary)
+}
+
+fn sum<'a>(rows: impl IntoIterator<Item = &'a Value>) -> u64 {
+    rows.into_iter().map(|row| row["times"]["count"].as_u64().unwrap()).sum()
+}
+
+/// What the analyses say of the shell with this number. False where the recording lacks something: the kernel leaves a
+/// switch out now and then.
+#[track_caller]
+fn is_told(file: &str, shell: &str) -> bool {
+    let (calls, summary) = analysed(file, &["latency", "-e", "execve", "--comm", "true", "-p", shell]);
+    if summary["lost"] != 0 {
+        return false;
+    }
+    assert_eq!((sum(&calls), summary["late"].as_u64()), (5, Some(0)), "{calls:?}");
+    let pair = ["latency", "--from", "raw_syscalls:sys_enter", "--to", "raw_syscalls:sys_exit", "--by", "common_pid"];
+    let (pairs, _) = analysed(file, &[&pair[..], &["-p", shell]].concat());
+    assert!(sum(&pairs) > 50, "{pairs:?}");
+    // Each wake-up has a line, and the table counts them all.
+    let (rows, _) = analysed(file, &["wakeups", "-p", shell, "--each", "-n", "1000"]);
+    let (each, table): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row["time"].is_number());
+    assert_eq!(sum(table.iter().copied()), each.len() as u64, "{rows:?}");
+    let wakes = each.iter().any(|row| row["woken"] == format!("sh/{shell}") && row["waker"] != "[interrupt]");
+    let (rows, _) = analysed(file, &["offcpu", "-p", shell, "--by-thread"]);
+    let asleep =
+        |row: &&Value| row["comm"] == "sleep" && row["reasons"]["asleep"]["total_ns"].as_u64() >= Some(30_000_000);
+    wakes && rows.iter().filter(asleep).count() == 1
+}
+
+/// Records until the analyses have all that they need.
+#[track_caller]
+fn is_told_by(record: impl Fn(&str) -> Ran) {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let is_told = (0..10).any(|_| {
+        let ran = record(&file);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        is_told(&file, ran.out.trim())
+    });
+    perfweave_support::needs("all switches of a shell in a recording, ten times", is_told);
+}
+
+#[test]
+fn a_recording_of_ours_is_analysed() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    is_told_by(|file| {
+        let record = ["record", "-a", "--buffer", "16M", "-e", EVENTS, "-o", file, "--", "sh", "-c", SCRIPT];
+        run(perfweave().args(record), "")
+    });
+}
+
+#[test]
+fn a_recording_of_perf_is_analysed() {
+    let (Some(_), Some(())) = (traced(&["trace", "--", "true"]), perf()) else { return };
+    is_told_by(|file| {
+        let record = ["record", "-q", "-a", "-m", "16M", "-e", EVENTS, "-o", file, "--", "sh", "-c", SCRIPT];
+        run(Command::new("perf").args(record), "")
+    });
+}
+
+/// The same samples as `convert --folded` counts, whose first words are the names of threads without a number.
+#[test]
+fn the_samples_of_a_recording_are_counted_by_stack() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let script = "echo $$; n=0; while [ $n -lt 300000 ]; do n=$((n+1)); done";
+    let record = ["record", "-e", "cpu-clock,page-faults", "--call-graph", "-o", &file, "--", "sh", "-c", script];
+    let Some(ran) = traced(&record) else { return };
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let (rows, _) = analysed(&file, &["profile"]);
+    let shell = format!("sh:{}", ran.out.trim());
+    // Before it is the shell, it has another name.
+    let is_one = |row: &Value| row["stack"][0].as_str().is_some_and(|name| name.ends_with(&shell[2..]));
+    assert!(rows.iter().all(is_one) && rows.iter().any(|row| row["stack"][0] == shell.as_str()), "{rows:?}");
+    let samples = |rows: &[Value]| rows.iter().map(|row| row["samples"].as_u64().unwrap()).sum::<u64>();
+    let (faults, _) = analysed(&file, &["profile", "-e", "page-faults"]);
+    let folded = run(perfweave().args(["convert", "--folded", &file]), "");
+    let all: u64 = folded.out.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    assert!(samples(&rows) > 0 && samples(&faults) > 0, "{rows:?} {faults:?}");
+    assert_eq!(samples(&rows) + samples(&faults), all, "{folded:?}");
+    let (none, _) = analysed(&file, &["profile", "--comm", "nosuch"]);
+    assert!(none.is_empty(), "{none:?}");
+}
+
+/// What a recording lacks for what is asked is said in a line, with what would mend it.
+#[test]
+fn what_is_lacking_is_said() {
+    let place = Place::new();
+    let (samples, switches) = (place.file("samples"), place.file("switches"));
+    for (file, event) in [(&samples, "cpu-clock"), (&switches, "sched:sched_switch,sched:sched_process_*")] {
+        let Some(ran) = traced(&["record", "-a", "-e", event, "-o", file, "--", "true"]) else { return };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    for (arguments, file, lacks, cure) in [
+        (&["wakeups"][..], &samples, "the recording has no sched:sched_switch", "record -a -e sched:sched_switch"),
+        (&["offcpu"], &samples, "the recording has no sched:sched_switch", "record -a -e sched:sched_switch"),
+        (&["latency"], &samples, "the recording has no raw_syscalls:sys_enter", "record -a -e 'raw_syscalls:*'"),
+        (&["wakeups"], &switches, "the recording has no sched:sched_waking", "record it, too"),
+        (&["profile"], &switches, "several events, and none of CPU time", "-e sched:sched_switch"),
+        (&["profile", "-e", "cycles"], &samples, "the recording has no cycles", "it has cpu-clock"),
+        (&["offcpu", "--cgroup", "/"], &switches, "does not say whose control group", "--pid PID"),
+    ] {
+        let ran = run(perfweave().args(arguments).args(["-i", file]), "");
+        let (said, help) = ran.err.trim_end().split_once('\n').unwrap_or_else(|| panic!("{ran:?}"));
+        assert!(ran.code == Some(1) && ran.out.is_empty(), "{ran:?}");
+        assert!(said.contains(lacks) && help.starts_with("help: ") && help.contains(cure), "{ran:?}");
+    }
+    // Periods are known without wake-ups.
+    let ran = run(perfweave().args(["offcpu", "-i", &switches]), "");
+    assert!(ran.code == Some(0) && ran.err.contains("has no sched:sched_waking"), "{ran:?}");
+    for other in [&["-d", "1"][..], &["--buffer", "1M"], &["--", "true"]] {
+        let ran = run(perfweave().args(["wakeups", "-i", &switches]).args(other), "");
+        assert!(ran.code == Some(2) && ran.err.contains("cannot be used with"), "{ran:?}");
+    }
+}
+
+fn report(file: &str, arguments: &[&str]) -> Value {
+    let ran = run(perfweave().args(["report", "--json", file]).args(arguments), "");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    serde_json::from_str(&ran.out).unwrap()
+}
+
+/// What the other commands count one by one.
+#[test]
+fn a_report_counts_what_is_in_a_recording() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = support::recorded_with_losses(&file, &["-a", "--call-graph"]) else { return };
+    let objects = support::objects(&["convert", "--json", &file]);
+    let report = report(&file, &["-n", "1000"]);
+    let of = |name: &str| objects.iter().filter(|object| object["event"] == name).count() as u64;
+    let kinds = report["events"].as_array().unwrap();
+    assert!(
+        kinds.len() > 4 && kinds.windows(2).all(|two| two[0]["count"].as_u64() >= two[1]["count"].as_u64()),
+        "{report:#}"
+    );
+    for kind in kinds {
+        assert_eq!(kind["count"], of(kind["event"].as_str().unwrap()), "{kind}");
+    }
+    // The losses with their places.
+    let lost = |object: &Value| ["cpu", "count"].map(|name| object[name].as_u64().unwrap());
+    let mut losses: Vec<_> = objects.iter().filter(|object| object["notice"] == "lost").map(lost).collect();
+    let mut places: Vec<_> = report["losses"]["places"].as_array().unwrap().iter().map(lost).collect();
+    losses.sort_unstable();
+    places.sort_unstable();
+    assert!(!losses.is_empty() && losses == places, "{losses:?} {places:?}");
+    assert!(
+        report["complete"] == false && report["lost"].as_u64().unwrap() >= losses.iter().map(|[_, count]| count).sum(),
+        "{report:#}"
+    );
+    // Each CPU, and the first and the last time.
+    let samples: Vec<_> =
+        objects.iter().filter(|object| object["event"].as_str().is_some_and(|name| name.contains(':'))).collect();
+    let times = samples.iter().map(|object| object["time"].as_u64().unwrap());
+    assert_eq!([times.clone().min(), times.max()], ["from", "to"].map(|name| report[name].as_u64()), "{report:#}");
+    for cpu in report["cpus"].as_array().unwrap() {
+        let of = objects.iter().filter(|object| object["event"].is_string() && object["cpu"] == cpu["cpu"]).count();
+        assert_eq!(cpu["records"], of, "{cpu}");
+    }
+    // Programs whose threads did most, and what says more.
+    assert!(report["busiest"].as_array().unwrap().iter().any(|busy| busy["ns"].as_u64() > Some(0)), "{report:#}");
+    assert!(
+        report["delayed"].as_array().unwrap().iter().all(|one| one["max_ns"].as_u64() <= one["total_ns"].as_u64()),
+        "{report:#}"
+    );
+    let more: Vec<_> = report["more"].as_array().unwrap().iter().map(|command| command.as_str().unwrap()).collect();
+    let [why, profile] = [format!("perfweave why {file}"), format!("perfweave profile -i {file}")];
+    assert!(more.contains(&why.as_str()) && more.contains(&profile.as_str()), "{more:?}");
+    assert!(!more.iter().any(|command| command.starts_with("perfweave latency")), "{more:?}");
+    // In words, on a screen.
+    let text = run(perfweave().args(["report", "-i", &file]), "");
+    assert!(text.code == Some(0) && text.err.is_empty() && text.out.lines().count() <= 45, "{text:?}");
+    assert!(!text.out.contains("nothing is missing") && text.out.contains(" lost"), "{text:?}");
+    for words in ["sched:sched_switch", "busiest", "waited for a CPU", "\n  CPU "] {
+        assert!(text.out.contains(words), "{words}: {text:?}");
+    }
+}
+
+/// How long each thread of a program ran, as perf sched counts it.
+#[test]
+fn a_report_has_the_run_times_of_perf_sched() {
+    let (Some(_), Some(())) = (traced(&["trace", "--", "true"]), perf()) else { return };
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let script = "n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done; for i in 1 2 3; do ls / | cat >/dev/null; done; sleep 0.01; :";
+    let record = [
+        "record",
+        "-q",
+        "-a",
+        "-m",
+        "4M",
+        "-e",
+        "sched:sched_switch,sched:sched_waking",
+        "-o",
+        &file,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let ran = run(Command::new("perf").args(record), "");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report = report(&file, &["-n", "100000"]);
+    let summary = run(Command::new("perf").args(["sched", "timehist", "-s", "-i", &file]), "");
+    // `comm[tid/pid]  parent  sched-in  run-time ...`, in milliseconds with three digits. What ran when the trace began
+    // or ended, each ends in its own way. Where the kernel left a switch out, perf counts from the one before.
+    let mut same = 0;
+    for line in summary.out.lines() {
+        let Some((name, rest)) = line.trim_start().rsplit_once(']') else { continue };
+        let Some((comm, number)) = name.rsplit_once('[') else { continue };
+        let Ok(tid) = number.split('/').next().unwrap().parse::<u64>() else { continue };
+        let Some(ms) = rest.split_whitespace().nth(2).and_then(|word| word.parse::<f64>().ok()) else { continue };
+        if !["sh", "ls", "cat", "sleep"].contains(&comm) {
+            continue;
+        }
+        let busy = report["busiest"].as_array().unwrap().iter().find(|busy| busy["tid"] == tid);
+        let ns = busy.unwrap_or_else(|| panic!("{line}: {report:#}"))["ns"].as_u64().unwrap();
+        let perf = (ms * 1e6) as u64;
+        assert!(ns <= perf + 1_000, "{line}: {ns}");
+        same += u32::from(ns.abs_diff(perf) <= 1_000);
+    }
+    assert!(same >= 5, "{summary:?} {report:#}");
+    let text = run(perfweave().args(["report", &file]), "");
+    assert!(!text.out.contains("nothing is missing"), "perf counts no losses after the last record: {text:?}");
+}
+
+/// Where one process is recorded, its switches say little: nothing is concluded.
+#[test]
+fn a_report_of_one_process_says_so() {
+    let place = Place::new();
+    let file = place.file("one process");
+    let script = ["--", "sh", "-c", "for i in 1 2 3; do sleep 0.01; done; :"];
+    let (Some(_), Some(())) = (traced(&["trace", "--", "true"]), perf()) else { return };
+    let ran =
+        run(Command::new("perf").args(["record", "-q", "-e", "sched:sched_switch", "-o", &file]).args(script), "");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let one = report(&file, &[]);
+    assert!(one["lacks"].as_str().is_some_and(|lacks| lacks.contains("some threads alone")), "{one:#}");
+    assert!(
+        one["busiest"].as_array().unwrap().iter().all(|busy| busy["ns"].is_null() && busy["events"].is_u64()),
+        "{one:#}"
+    );
+    let more = one["more"].as_array().unwrap().last().unwrap();
+    assert_eq!(more.as_str().unwrap(), format!("perfweave convert --html '{file}' -o trace.html"));
+    // Ours counts all losses, and here there are none.
+    let Some(ran) = traced(&[&["record", "-o", &file, "--buffer", "16M"][..], &script].concat()) else { return };
+    assert!(ran.code == Some(0) && ran.err.contains("nothing is missing"), "{ran:?}");
+    let ours = report(&file, &[]);
+    assert!(ours["lost"] == 0 && ours["began"].as_str().is_some_and(|began| began.starts_with("20")), "{ours:#}");
+}
