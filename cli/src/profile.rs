@@ -4,22 +4,22 @@ pub mod compiled;
 pub mod names;
 mod recorded;
 
-use crate::args::{Common, Target};
+use crate::args::Common;
 use crate::convert::Progress;
 use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
-use crate::family::Family;
+use crate::modifiers::Modifiers;
 use crate::numbers::Numbers;
 use crate::out::{Out, frame, line, say};
 #[cfg(feature = "svg")]
 use crate::output;
 use crate::recorded::Input;
+use crate::sampled::{Chains, Mode, Rate, Whom, modified, records};
 use crate::session::{Session, Tell};
 use crate::trace::events::{event, is_of, is_probe};
 use names::{At, Names, are_outside};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Rings};
-use perfweave_events::EventOptions;
+use perfweave::{Event, RingOptions, Rings};
 pub use recorded::is_of_time;
 use serde_json::json;
 use std::collections::HashMap;
@@ -35,15 +35,16 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Samples a second on each CPU. A number that does not divide 1000 keeps out of step with periodic work
-    #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99, value_parser = clap::value_parser!(u64).range(1..))]
-    frequency: u64,
+    #[command(flatten)]
+    rate: Rate,
+    #[command(flatten)]
+    chains: Chains,
     /// The event to sample by, as trace takes it: cycles, page-faults, sched:sched_switch, kprobe:do_exit,
     /// uprobe:FILE:FUNCTION [cpu-clock; of a recording: that of CPU time]
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
     /// Only samples of processes with this name
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// Write a flame graph to this file instead, which only this user may read
     #[cfg(feature = "svg")]
@@ -52,10 +53,13 @@ pub struct Args {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
-    target: Target,
+    whom: Whom,
     #[command(flatten)]
     common: Common,
 }
+
+/// Samples a second, unless told otherwise.
+const FREQUENCY: u64 = 99;
 
 const HELP: &str = "\
   perfweave profile --seconds 5 --svg flames.svg      the whole machine as a flame graph
@@ -79,20 +83,17 @@ pub fn run(args: Args) -> Outcome {
 
 /// Of what happens now.
 fn live(args: &Args) -> Outcome {
-    let child = args.target.start()?;
+    let target = args.whom.target();
+    let child = target.start()?;
     let by = args.event.as_deref().unwrap_or("cpu-clock");
-    let options = event(Rings::options(), by, None)?;
-    let options = if by.contains(':') { options } else { options.frequency(args.frequency) };
-    // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
-    let options = options
-        .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK])
-        .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
     // The kernel does not let processes inherit probes. Then the rings have those of all processes.
-    let of = is_probe(by).then(|| args.target.process(child.as_ref())).flatten();
-    let options = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) };
-    let rings = options.bytes(args.common.buffer).open()?;
+    let is_limited = !is_probe(by) || target.process(child.as_ref()).is_none();
+    let rings = args.whom.open(|mode| {
+        let options = args.options(by, mode)?.bytes(mode.bytes(args.common.buffer));
+        Ok(if is_limited { args.whom.limit(options, child.as_ref()) } else { options })
+    })?;
     // After they were opened: what starts from now on has its records.
-    let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
+    let mut family = args.whom.family(child.as_ref(), is_limited)?;
     let mut stacks = Stacks::new(&rings, args.comm.clone());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.each(|tell| {
@@ -111,6 +112,19 @@ fn live(args: &Args) -> Outcome {
         eprintln!("{summary}")
     }
     Ok(session.status())
+}
+
+impl Args {
+    /// The event to sample by.
+    fn options(&self, by: &str, mode: Mode) -> Result<RingOptions, Failure> {
+        let (name, modifiers) = Modifiers::split(by)?;
+        let options = event(Rings::options(), name, None)?;
+        let is_counted = name.contains(':') && !name.ends_with('/');
+        let options = modified(self.rate.set(options, Some(FREQUENCY), is_counted), &modifiers, name, mode);
+        // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
+        let kinds = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK];
+        Ok(records(options, kinds).sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN))
+    }
 }
 
 fn print(args: &Args, stacks: &[Counted], out: &mut Out) -> Result<(), Failure> {

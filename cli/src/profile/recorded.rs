@@ -4,7 +4,7 @@ use super::{Args, Counted, print, process};
 use crate::convert::names::{Names, frames};
 use crate::failure::{Failure, Outcome};
 use crate::out::Out;
-use crate::recorded::{self, Recorded};
+use crate::recorded::Recorded;
 use crate::trace::events::is_of;
 use perf_event_open_sys::bindings;
 use perfweave::{Record, Rings, Source};
@@ -16,10 +16,9 @@ use std::process::ExitCode;
 const OF_TIME: [&str; 4] = ["cycles", "cpu-clock", "task-clock", "cpu-cycles"];
 
 pub fn run(args: &Args, path: &Path) -> Outcome {
-    args.target.refuse_cgroup()?;
+    let mut family = args.whom.recorded()?;
     let mut recorded = Recorded::open_for_functions(path)?;
     let source = source(recorded.rings(), args.event.as_deref())?;
-    let mut family = recorded::family(args.target.pid, args.target.tid);
     let (mut names, mut samples, mut chains) = (Names::default(), HashMap::<Vec<String>, u64>::new(), 0u64);
     recorded.each(|event, view| {
         view.learn(event);

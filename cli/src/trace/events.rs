@@ -8,6 +8,7 @@ use crate::exact::Exact;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::family::Family;
 use crate::kernel::Kernel;
+use crate::modifiers::Modifiers;
 use crate::names::NAMING;
 use crate::out::say;
 use crate::session::{Session, Tell};
@@ -57,11 +58,15 @@ pub fn run(args: &Args) -> Outcome {
     Ok(session.status())
 }
 
+/// The records that are of the thread that wrote them, and tell nothing of others.
+const OF_A_THREAD: [u32; 3] =
+    [bindings::PERF_RECORD_SAMPLE, bindings::PERF_RECORD_SWITCH, bindings::PERF_RECORD_SWITCH_CPU_WIDE];
+
 /// Whether an event is a family's. What is no record is everybody's, and so are names.
 pub fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
     let Item::Record(record) = event.item() else { return true };
     family.take(&record);
-    record.kind() != bindings::PERF_RECORD_SAMPLE || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
+    !OF_A_THREAD.contains(&record.kind()) || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
 }
 
 pub fn is_probe(name: &str) -> bool {
@@ -73,6 +78,8 @@ pub fn is_probe(name: &str) -> bool {
 /// places.
 pub fn event(options: RingOptions, name: &str, filter: Option<&str>) -> Result<RingOptions, Failure> {
     let filtered = |options: RingOptions| filter.into_iter().fold(options, RingOptions::filter);
+    let (name, modifiers) = Modifiers::split(name)?;
+    let filtered = |options: RingOptions| modifiers.set(filtered(options), name);
     let Some((kind, of)) = name.split_once(':') else { return Ok(filtered(options.event_name(name))) };
     let shown = format!("{kind} {of}");
     let added = match (kind, of.rsplit_once(':')) {
