@@ -138,7 +138,7 @@ fn commands<'a>(tried: impl Iterator<Item = &'a Line> + Clone) -> Vec<Line> {
     let recordings = Line {
         name: "recordings",
         is_well: Some(true),
-        says: "report, convert, verify, why FILE, and wakeups, offcpu, latency and profile with -i FILE".into(),
+        says: "report, convert, verify, why FILE, and trace, wakeups, offcpu, latency and profile with -i FILE".into(),
         cure: None,
     };
     lines.chain([recordings]).collect()

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::missing;
 use crate::out::Out;
-use perfweave::{Account, Event, Reader, Rings, Status};
+use perfweave::{Account, Event, Reader, Rings, Source, Status};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -43,14 +43,12 @@ impl Recorded {
         self.reader.rings()
     }
 
-    /// The place of a tracepoint among the sources.
+    /// The place of an event among the sources.
     pub fn place(&self, name: &str) -> Result<usize, Failure> {
         let mut sources = self.rings().sources().iter();
-        sources.position(|source| source.tracepoint().unwrap_or(source.name()) == name).ok_or_else(|| {
-            let known: Vec<_> = self.rings().sources().iter().filter_map(|source| source.tracepoint()).collect();
-            let has =
-                if known.is_empty() { "it has no tracepoint".into() } else { format!("it has {}", known.join(", ")) };
-            Failure::hinting(format_args!("the recording has no {name}"), has)
+        sources.position(|source| self::name(source) == name).ok_or_else(|| {
+            let known: Vec<_> = self.rings().sources().iter().map(self::name).collect();
+            Failure::hinting(format_args!("the recording has no {name}"), format_args!("it has {}", known.join(", ")))
         })
     }
 
@@ -95,6 +93,11 @@ impl Recorded {
         }
         Ok(())
     }
+}
+
+/// The name of an event without perf's modifiers, such as `:u`.
+pub fn name(source: &Source) -> &str {
+    source.tracepoint().unwrap_or_else(|| source.name().split(':').next().unwrap_or_default())
 }
 
 /// The account of all CPUs together. Of losses without a place nobody knows that they came last.

@@ -37,6 +37,18 @@ fn is_told(file: &str, shell: &str) -> bool {
         return false;
     }
     assert_eq!((sum(&calls), summary["late"].as_u64()), (5, Some(0)), "{calls:?}");
+    let (lines, _) = analysed(file, &["trace", "-e", "execve", "-p", shell]);
+    let is_done = |line: &&Value| line["call"] == "execve" && line["comm"] == "true" && line["result"] == 0;
+    assert_eq!(lines.iter().filter(is_done).count(), 5, "{lines:?}");
+    let number: u64 = shell.parse().unwrap();
+    // All calls: each of the seven threads ends, and nobody else's end is told.
+    let (lines, _) = analysed(file, &["trace", "-p", shell]);
+    let ends: Vec<_> = lines.iter().filter(|line| line["thread"] == "ends").collect();
+    assert!(ends.len() == 7 && lines.len() > 50 && ends.iter().any(|end| end["tid"] == number), "{ends:?}");
+    let (switches, _) = analysed(file, &["trace", "-e", "sched:sched_switch", "-p", shell]);
+    let is_switch =
+        |line: &Value| line["event"] == "sched:sched_switch" && ends.iter().any(|end| end["tid"] == line["tid"]);
+    assert!(switches.len() >= 7 && switches.iter().all(is_switch), "{switches:?}");
     let pair = ["latency", "--from", "raw_syscalls:sys_enter", "--to", "raw_syscalls:sys_exit", "--by", "common_pid"];
     let (pairs, _) = analysed(file, &[&pair[..], &["-p", shell]].concat());
     assert!(sum(&pairs) > 50, "{pairs:?}");
@@ -122,6 +134,24 @@ fn what_is_lacking_is_said() {
         (&["wakeups"], &switches, "the recording has no sched:sched_waking", "record it, too"),
         (&["profile"], &switches, "several events, and none of CPU time", "-e sched:sched_switch"),
         (&["profile", "-e", "cycles"], &samples, "the recording has no cycles", "it has cpu-clock"),
+        (
+            &["trace", "-e", "read"],
+            &samples,
+            "the recording has no raw_syscalls:sys_enter",
+            "record -a -e 'raw_syscalls:*'",
+        ),
+        (
+            &["trace", "-e", "sched:sched_waking"],
+            &samples,
+            "the recording has no sched:sched_waking",
+            "it has cpu-clock",
+        ),
+        (
+            &["trace", "-e", "read,sched:sched_switch"],
+            &switches,
+            "some of these are system calls",
+            "one kind at a time",
+        ),
         (&["offcpu", "--cgroup", "/"], &switches, "does not say whose control group", "--pid PID"),
     ] {
         let ran = run(perfweave().args(arguments).args(["-i", file]), "");

@@ -4,7 +4,7 @@ use super::{Args, Counted, print, process};
 use crate::convert::names::{Names, frames};
 use crate::failure::{Failure, Outcome};
 use crate::out::Out;
-use crate::recorded::Recorded;
+use crate::recorded::{Recorded, name};
 use crate::trace::events::is_of;
 use perf_event_open_sys::bindings;
 use perfweave::{Record, Rings, Source};
@@ -81,9 +81,4 @@ fn source(rings: &Rings, wanted: Option<&str>) -> Result<usize, Failure> {
             format_args!("name one of them: -e {}", has().replace(", ", ", -e ")),
         ),
     })
-}
-
-/// The name of an event without perf's modifiers, such as `:u`.
-fn name(source: &Source) -> &str {
-    source.tracepoint().unwrap_or_else(|| source.name().split(':').next().unwrap_or_default())
 }

@@ -11,10 +11,12 @@ use crate::kernel::Kernel;
 use crate::modifiers::Modifiers;
 use crate::names::NAMING;
 use crate::out::say;
+use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings};
 use perfweave_events::{EventOptions, Format};
+use perfweave_perf_data as perf_data;
 use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -56,6 +58,36 @@ pub fn run(args: &Args) -> Outcome {
     }
     session.conclude(&mut lines.out, args.common.json)?;
     Ok(session.status())
+}
+
+/// Of a recording: the events that were asked for, or all.
+pub fn recorded(args: &Args, recorded: &mut Recorded, mut family: Family, mut lines: Lines) -> Result<(), Failure> {
+    let wanted = args.events.iter().map(|name| recorded.place(name)).collect::<Result<Vec<_>, _>>()?;
+    let rings = recorded.rings();
+    let kernel = Rc::new(Kernel::recorded(&perf_data::kernel_strings(rings)));
+    let known = |source| Known::new(rings, source, &kernel);
+    let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
+    let mut summary = args.summary.then(Summary::default);
+    let is_wanted = |event: &Event<'_>| {
+        let sample = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE);
+        let source = sample.and_then(|record| record.source());
+        source.is_none_or(|source| wanted.is_empty() || wanted.contains(&source))
+    };
+    recorded.each(|event, _| {
+        let is_meant = is_of(&mut family, event) && is_wanted(event);
+        // What is neither a sample nor told of a thread's name is no line: it is what the samples need.
+        let is_other = event.record().is_some_and(|record| record.kind() != bindings::PERF_RECORD_SAMPLE);
+        match event.record() {
+            Some(record) if is_other => lines.names.take(&record),
+            _ if is_meant => return take(event, &kinds, &mut lines, summary.as_mut(), &mut None),
+            _ => false,
+        };
+        Ok(())
+    })?;
+    if let Some(summary) = &mut summary {
+        summary.print(&recorded.ledger()?, &mut lines.out, args.common.json)?;
+    }
+    recorded.conclude(&mut lines.out, args.common.json)
 }
 
 /// The records that are of the thread that wrote them, and tell nothing of others.
