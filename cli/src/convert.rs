@@ -122,6 +122,9 @@ pub fn run(args: Args) -> Outcome {
     let view_and_reader = open_with_compiled(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
+    if args.format.has_stacks() {
+        not_unwound(view_and_reader.1.rings()).iter().for_each(|words| say(format_args!("perfweave: {words}")));
+    }
     let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
     match convert(view_and_reader, sink, &progress) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
@@ -131,7 +134,25 @@ pub fn run(args: Args) -> Outcome {
 
 pub type Out = Box<dyn Write>;
 
+/// What is to be said of a recording with stacks that only DWARF unwinds (`perf record --call-graph dwarf`).
+pub fn not_unwound(rings: &Rings) -> Option<&'static str> {
+    let stack = u64::from(bindings::PERF_SAMPLE_STACK_USER);
+    rings.layouts().any(|layout| layout.sample_type() & stack != 0).then_some(
+        "the stacks of this recording are for DWARF, and are not unwound: of a program each sample has the innermost function \
+         alone; `perf script` unwinds them",
+    )
+}
+
 impl Format {
+    /// Whether it is made of call chains.
+    fn has_stacks(&self) -> bool {
+        #[cfg(feature = "firefox")]
+        if self.firefox {
+            return true;
+        }
+        self.folded
+    }
+
     fn sink(&self, out: Out, rings: &Rings, stamp: Stamp) -> Result<Box<dyn Sink>, Failure> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {

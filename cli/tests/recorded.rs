@@ -438,3 +438,22 @@ fn nobody_samples_its_own_commands() {
         assert!(line["ok"] == works && (works || line["cure"].is_string()), "{line}");
     }
 }
+
+/// Stacks that perf has recorded to be unwound by DWARF.
+#[test]
+fn stacks_that_are_not_unwound_are_said() {
+    let (Some(_), Some(())) = (traced(&["trace", "--", "true"]), perf()) else { return };
+    let place = Place::new();
+    let file = place.file("perf.data");
+    for (how, is_said) in [("dwarf", true), ("fp", false)] {
+        let record =
+            ["record", "-q", "-e", "cpu-clock", "-F", "99", "--call-graph", how, "-o", &file, "--", "sh", "-c", BUSY];
+        let ran = run(Command::new("perf").args(record), "");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        for command in [&["convert", "--folded"][..], &["profile", "-i"]] {
+            let ran = run(perfweave().args(command).arg(&file), "");
+            assert!(ran.code == Some(0) && !ran.out.is_empty(), "{ran:?}");
+            assert_eq!(ran.err.contains("for DWARF, and are not unwound"), is_said, "{how}: {ran:?}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::{Args, Counted, print, process};
 use crate::convert::names::{Names, frames};
+use crate::convert::not_unwound;
 use crate::failure::{Failure, Outcome};
 use crate::out::Out;
 use crate::recorded::{Recorded, name};
@@ -43,7 +44,8 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
     names.tell();
     let without =
         "the samples have no call chains: each is the function that ran alone\nhint: record with --call-graph (-g)";
-    recorded.lacks((chains == 0 && !samples.is_empty()).then_some(without));
+    let is_flat = chains == 0 && !samples.is_empty();
+    recorded.lacks(not_unwound(recorded.rings()).or(is_flat.then_some(without)));
     let mut stacks: Vec<Counted> = samples.into_iter().collect();
     stacks.sort();
     let mut out = Out::new();
