@@ -63,6 +63,17 @@ impl Target {
         self.pid.is_some() || self.tid.is_some() || self.cgroup.is_some() || !self.command.is_empty() && !self.all
     }
 
+    /// Refuses a control group where a recording is read.
+    pub fn refuse_cgroup(&self) -> Result<(), Failure> {
+        match self.cgroup {
+            None => Ok(()),
+            Some(_) => Err(Failure::hinting(
+                "a recording does not say whose control group its events are",
+                "name a process of it: --pid PID, or threads: --comm NAME",
+            )),
+        }
+    }
+
     /// The process or thread at whose end there is nothing more to trace.
     pub fn watched(&self) -> Option<u32> {
         self.pid.or(self.tid)

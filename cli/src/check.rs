@@ -97,7 +97,10 @@ pub fn run(Args { json }: Args) -> Outcome {
         line.print(&mut out, json)?;
     }
     let (mut is_well, mut said) = (true, HashSet::new());
-    for (is_needed, mut line) in tries() {
+    let mut lines = tries();
+    let commands = commands(lines.iter().map(|(_, line)| line));
+    lines.extend(commands.into_iter().map(|line| (false, line)));
+    for (is_needed, mut line) in lines {
         is_well &= !is_needed || line.is_well == Some(true);
         // A person reads the same advice once.
         if !json && line.cure.as_ref().is_some_and(|cure| !said.insert(cure.clone())) {
@@ -112,6 +115,33 @@ pub fn run(Args { json }: Args) -> Outcome {
     }
     out.flush()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Which commands work as this user, by what was tried. Why the rest does not is what is said of that.
+fn commands<'a>(tried: impl Iterator<Item = &'a Line> + Clone) -> Vec<Line> {
+    const BY: [(&str, &[&str], &str); 5] = [
+        ("record, profile -- CMD", &["own process"], "of your own commands, in user mode if not more"),
+        ("record -e EVENT", &["tracepoints", "fence"], "of the whole machine and of any process"),
+        ("profile", &["profiling", "fence"], "of the whole machine and of any process"),
+        ("trace, latency", &["system calls", "fence"], "system calls"),
+        ("wakeups, offcpu, why", &["tracepoints", "fence"], "switches and wake-ups"),
+    ];
+    let lines = BY.into_iter().map(|(name, needs, says)| {
+        let refused = tried.clone().find(|line| needs.contains(&line.name) && line.is_well == Some(false));
+        match refused {
+            None => Line { name, is_well: Some(true), says: says.into(), cure: None },
+            Some(line) => {
+                Line { name, is_well: Some(false), says: format!("see {}", line.name), cure: line.cure.clone() }
+            }
+        }
+    });
+    let recordings = Line {
+        name: "recordings",
+        is_well: Some(true),
+        says: "report, convert, verify, why FILE, and trace, wakeups, offcpu, latency and profile with -i FILE".into(),
+        cure: None,
+    };
+    lines.chain([recordings]).collect()
 }
 
 /// The first line of a file, without its end.
@@ -143,9 +173,16 @@ pub fn rights() -> Option<String> {
     if traces("CAP_PERFMON") || traces("CAP_SYS_ADMIN") {
         return None;
     }
+    // Where it is more, the kernel lets nobody sample.
+    let is_own = line_of("/proc/sys/kernel/perf_event_paranoid").and_then(|level| level.parse::<i32>().ok());
+    let own = if is_own.is_some_and(|level| level <= 2) {
+        "record -- COMMAND and profile -- COMMAND work in user mode; "
+    } else {
+        ""
+    };
     let program = std::env::current_exe().map_or("perfweave".into(), |path| path.display().to_string());
     Some(format!(
-        "as this user, convert, verify and why FILE work, on recordings, and check says what is lacking; to trace, run \
+        "as this user, {own}report, convert, verify, why FILE, and analyses with -i FILE work, on recordings, and check says what is lacking; to trace, run \
          `sudo {program}`, or once `sudo setcap cap_perfmon+ep {program}` and make tracefs readable as check says"
     ))
 }

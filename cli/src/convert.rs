@@ -119,12 +119,12 @@ pub fn run(args: Args) -> Outcome {
     // On the same terminal it would stand among the lines.
     let progress = Progress::when(args.output.is_some() || !io::stdout().is_terminal());
     progress.stage("reading");
-    // First, because two copies of a recording take twice its memory.
-    let compiled = compiled(&args.file)?;
-    let mut view_and_reader = open(&args.file)?;
-    view_and_reader.0.compiled = compiled;
+    let view_and_reader = open_with_compiled(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
+    if args.format.has_stacks() {
+        not_unwound(view_and_reader.1.rings()).iter().for_each(|words| say(format_args!("perfweave: {words}")));
+    }
     let sink = args.format.sink(out, view_and_reader.1.rings(), stamp)?;
     match convert(view_and_reader, sink, &progress) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
@@ -134,7 +134,25 @@ pub fn run(args: Args) -> Outcome {
 
 pub type Out = Box<dyn Write>;
 
+/// What is to be said of a recording with stacks that only DWARF unwinds (`perf record --call-graph dwarf`).
+pub fn not_unwound(rings: &Rings) -> Option<&'static str> {
+    let stack = u64::from(bindings::PERF_SAMPLE_STACK_USER);
+    rings.layouts().any(|layout| layout.sample_type() & stack != 0).then_some(
+        "the stacks of this recording are for DWARF, and are not unwound: of a program each sample has the innermost function \
+         alone; `perf script` unwinds them",
+    )
+}
+
 impl Format {
+    /// Whether it is made of call chains.
+    fn has_stacks(&self) -> bool {
+        #[cfg(feature = "firefox")]
+        if self.firefox {
+            return true;
+        }
+        self.folded
+    }
+
     fn sink(&self, out: Out, rings: &Rings, stamp: Stamp) -> Result<Box<dyn Sink>, Failure> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {
@@ -186,6 +204,15 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
     }
     let view = View::new(&rings, path);
     Ok((view, Reader::new(rings, Order::new())?))
+}
+
+/// [`open`], with the functions that runtimes compiled.
+pub fn open_with_compiled(path: &Path) -> Result<(View, Reader), Failure> {
+    // First, because two copies of a recording take twice its memory.
+    let compiled = compiled(path)?;
+    let (mut view, reader) = open(path)?;
+    view.compiled = compiled;
+    Ok((view, reader))
 }
 
 /// The functions that runtimes compiled, if their maps are kept beside the recording. It is read once more for them: a

@@ -47,6 +47,17 @@ impl Family {
         Ok(Self::Tree(threads))
     }
 
+    /// The same of several processes.
+    pub fn of_all(pids: &[u32]) -> Result<Self, Failure> {
+        let mut all = HashSet::new();
+        for pid in pids {
+            if let Self::Tree(threads) = Self::of(*pid)? {
+                all.extend(threads);
+            }
+        }
+        Ok(Self::Tree(all))
+    }
+
     /// A process of a recording. Its threads are told by their process, its children by their records.
     pub fn recorded(pid: u32) -> Self {
         Self::Recorded(pid, HashSet::from([pid]))
@@ -59,6 +70,12 @@ impl Family {
             Self::Recorded(pid, threads) => (Some(*pid), threads),
             Self::All | Self::Thread(_) => return,
         };
+        if of.is_some()
+            && let Some((pid, tid)) = numbers(record)
+            && threads.contains(&pid)
+        {
+            threads.insert(tid);
+        }
         if record.kind() != bindings::PERF_RECORD_FORK {
             return;
         }
@@ -85,5 +102,39 @@ impl Family {
             Self::Thread(one) => *one == tid,
             Self::Tree(threads) | Self::Recorded(_, threads) => threads.contains(&tid),
         }
+    }
+}
+
+/// The process and the thread that a record is of: the one that wrote it, or the one that it names.
+fn numbers(record: &Record<'_>) -> Option<(u32, u32)> {
+    match record.kind() {
+        // struct { u32 pid, tid; char comm[]; }
+        bindings::PERF_RECORD_COMM => record.body().u32(0).zip(record.body().u32(4)),
+        bindings::PERF_RECORD_SAMPLE => record.pid_tid(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Family;
+    use perf_event_open_sys::bindings;
+    use perfweave::{Hold, Merge, Order, sim};
+
+    /// A recording begins with the names of the threads that were there before.
+    #[test]
+    fn threads_of_a_recorded_process_are_told_by_their_names() {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+        for (time, pid, tid) in [(1, 7_u32, 7_u32), (2, 7, 9), (3, 8, 10)] {
+            kernel.begin(0, time);
+            let name = [pid.to_ne_bytes(), tid.to_ne_bytes(), *b"name", [0; 4]].concat();
+            kernel.write_other(0, bindings::PERF_RECORD_COMM, 0, &name);
+            kernel.end(0);
+        }
+        merge.refresh(0);
+        let mut family = Family::recorded(7);
+        merge.batch().for_each(|event| event.record().iter().for_each(|record| family.take(record)));
+        assert_eq!([7, 8, 9, 10].map(|tid| family.has(tid)), [true, false, true, false]);
     }
 }

@@ -8,13 +8,17 @@ use crate::live::{Live, fit, names_width, width};
 use crate::names::Names;
 use crate::out::{Out, line};
 use crate::recent::{Last, Recent};
+use crate::recorded::{self, Input, Recorded};
 use crate::session::{Session, Tell};
 use crate::times::{Times, short};
 use crate::trace::calls::{self, Calls};
+use crate::trace::events::is_of;
 use crate::trace::pairs::{Pairs, Step, sources};
 use perfweave::{Event, Item, Rings, Status};
 use serde_json::json;
 use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 /// How long system calls take, or what lies between any two events: how often, p50, p99, longest, histograms
 #[derive(Debug, clap::Args)]
@@ -42,6 +46,8 @@ pub struct Args {
     #[arg(short = 'H', long)]
     histogram: bool,
     #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
     common: Common,
     #[command(flatten)]
     target: Target,
@@ -57,6 +63,7 @@ most 3 % too large, the longest is exact. On a terminal the table is drawn again
   perfweave latency -p 1234 -e fsync,futex -H      two calls of a process, with histograms
   perfweave latency -d 5 --by-process              the whole machine for five seconds
   perfweave latency -d 5 --from sched:sched_waking --to sched:sched_switch --by pid=next_pid
+  perfweave latency -i perf.data -p 1234           of a recording with raw_syscalls:*
   perfweave latency -d 5 --from block:block_rq_issue --to block:block_rq_complete --by sector";
 
 /// A row of the table: the call or pair, and the process if asked.
@@ -82,8 +89,31 @@ fn of_calls(args: &Args) -> Outcome {
         calls::number(name).ok_or_else(|| Failure::hinting(format_args!("there is no system call {name}"), hint))
     };
     let numbers = args.calls.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+    match &args.input.input {
+        Some(path) => of_recorded_calls(args, &numbers, path),
+        None => of_live_calls(args, &numbers),
+    }
+}
+
+/// Of a recording.
+fn of_recorded_calls(args: &Args, numbers: &[i64], path: &Path) -> Outcome {
+    args.target.refuse_cgroup()?;
+    let mut recorded = Recorded::open(path)?;
+    let pairs = Pairs::recorded(&recorded)?;
+    let mut family = recorded::family(args.target.pid, args.target.tid);
+    let mut of = OfCalls { pairs, calls: Calls::default(), names: Names::recorded(), rows: Rows::default() };
+    recorded.each(|event, _| {
+        if is_of(&mut family, event) {
+            of.event(args, numbers, event);
+        }
+        Ok(())
+    })?;
+    finish_recorded(args, &mut recorded, &mut of.rows)
+}
+
+fn of_live_calls(args: &Args, numbers: &[i64]) -> Outcome {
     let child = args.target.start()?;
-    let options = sources(Rings::options(), &numbers, child.is_some()).bytes(args.common.buffer);
+    let options = sources(Rings::options(), numbers, child.is_some()).bytes(args.common.buffer);
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
     let mut of = OfCalls { pairs, calls: Calls::default(), names: Names::now(), rows: Rows::default() };
@@ -93,7 +123,7 @@ fn of_calls(args: &Args) -> Outcome {
     let (mut out, mut live) = live;
     session.each(|tell| match tell {
         Tell::Event(event) => {
-            of.event(args, &numbers, event);
+            of.event(args, numbers, event);
             Ok(())
         }
         Tell::Pause => live.draw(&mut out, |rows| of.rows.text(args, rows)),
@@ -218,6 +248,14 @@ fn finish(args: &Args, session: &mut Session, rows: &mut Rows, mut out: Out) -> 
     rows.print(&mut out, args)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
+}
+
+fn finish_recorded(args: &Args, recorded: &mut Recorded, rows: &mut Rows) -> Outcome {
+    let mut out = Out::new();
+    rows.end(&recorded.ledger()?);
+    rows.print(&mut out, args)?;
+    recorded.conclude(&mut out, args.common.json)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod key;
 mod latency;
 mod live;
 mod missing;
+mod modifiers;
 mod names;
 mod numbers;
 mod offcpu;
@@ -30,6 +31,9 @@ mod rcu;
 mod read;
 mod recent;
 mod record;
+mod recorded;
+mod report;
+mod sampled;
 mod scheduler;
 mod selftest;
 mod session;
@@ -75,6 +79,7 @@ enum Command {
     Why(why::Args),
     Profile(profile::Args),
     Record(Box<record::Args>),
+    Report(report::Args),
     Convert(convert::Args),
     Verify(verify::Args),
     Read(read::Args),
@@ -129,6 +134,7 @@ fn main() -> ExitCode {
         Command::Why(args) => why::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Record(args) => record::run(*args),
+        Command::Report(args) => report::run(args),
         Command::Convert(args) => convert::run(args),
         Command::Verify(args) => verify::run(&args),
         Command::Read(args) => read::run(args),

@@ -12,6 +12,8 @@ pub struct Names {
     texts: HashMap<u32, String>,
     /// The bytes of those that are no UTF-8.
     raw: HashMap<u32, Vec<u8>>,
+    /// Whether records alone tell names: the threads that there are now are others.
+    is_recorded: bool,
 }
 
 /// The records that carry names.
@@ -29,6 +31,11 @@ impl Names {
             names.of(tid);
         }
         names
+    }
+
+    /// The names of a recording's threads, which its records tell.
+    pub fn recorded() -> Self {
+        Self { is_recorded: true, ..Self::default() }
     }
 
     /// Takes a name from a record of [`NAMING`]. True if the record is one of these, or a thread's end.
@@ -87,7 +94,8 @@ impl Names {
     /// The name, `?` if nothing tells it.
     pub fn of(&mut self, tid: u32) -> &str {
         if !self.texts.contains_key(&tid) {
-            self.insert(tid, &comm(tid).unwrap_or_else(|| b"?".into()));
+            let name = if self.is_recorded { None } else { comm(tid) };
+            self.insert(tid, &name.unwrap_or_else(|| b"?".into()));
         }
         &self.texts[&tid]
     }
@@ -97,4 +105,17 @@ impl Names {
 fn comm(tid: u32) -> Option<Vec<u8>> {
     let comm = fs::read(format!("/proc/{tid}/comm")).ok()?;
     Some(comm.strip_suffix(b"\n").unwrap_or(&comm).to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Names;
+
+    /// A thread of a recording may have a number that another one has now.
+    #[test]
+    fn names_of_a_recording_are_not_those_of_threads_that_run_now() {
+        let own = std::process::id();
+        assert_eq!(Names::recorded().of(own), "?");
+        assert_ne!(Names::default().of(own), "?");
+    }
 }

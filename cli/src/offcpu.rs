@@ -9,6 +9,7 @@ use crate::family::Family;
 use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
+use crate::recorded::{self, Input, Recorded};
 use crate::scheduler::{Asked, Tracing};
 use crate::session::{Session, Tell};
 use crate::stamp;
@@ -18,6 +19,8 @@ use perf_event_open_sys::bindings;
 use perfweave::Rings;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 /// How long processes are off the CPU, and why: asleep, waiting for a disk, or ready without a CPU
 #[derive(Debug, clap::Args)]
@@ -38,6 +41,8 @@ pub struct Args {
     /// Print each period as well, when it is over
     #[arg(long)]
     each: bool,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -64,9 +69,33 @@ On a terminal the table is drawn again every second.
   perfweave offcpu -- make                  why a command takes long
   perfweave offcpu -p 1234 -H               a process, with histograms, until Ctrl-C
   perfweave offcpu -d 5 --by-thread --comm postgres
+  perfweave offcpu -i perf.data -p 1234     a process of a recording
   perfweave offcpu -d 5 --each --json | jq 'select(.reason == \"disk\" and .ns > 1e7)'";
 
 pub fn run(args: Args) -> Outcome {
+    match &args.input.input {
+        Some(path) => of_recording(&args, path),
+        None => live(&args),
+    }
+}
+
+/// Of a recording.
+fn of_recording(args: &Args, path: &Path) -> Outcome {
+    args.target.refuse_cgroup()?;
+    let mut recorded = Recorded::open(path)?;
+    let family = recorded::family(args.target.pid, args.target.tid);
+    let mut account = Account::recorded(recorded.rings(), args, family)?;
+    let mut out = Out::new();
+    recorded.each(|event, _| account.event(event, &mut out))?;
+    account.end(&recorded.ledger()?);
+    print(args, &account.rows(), &mut out)?;
+    recorded.lacks(account.lacks());
+    recorded.conclude(&mut out, args.common.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Of what happens now.
+fn live(args: &Args) -> Outcome {
     let is_limited = args.target.cgroup.is_some();
     // The events of a control group are those of its tracepoints. Before the command: what it does until it is let go
     // is nobody's concern, so it shall be little.
@@ -81,7 +110,7 @@ pub fn run(args: Args) -> Outcome {
         (None, Some(tid)) => Family::thread(tid)?,
         (None, None) => Family::All,
     };
-    let mut account = Account::new(&rings, &args, family, child.as_ref().map(Child::pid))?;
+    let mut account = Account::new(&rings, args, family, child.as_ref().map(Child::pid))?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, tracing.order(&args.common), &args.common, child)?;
@@ -102,19 +131,22 @@ pub fn run(args: Args) -> Outcome {
     })?;
     live.end(&mut out)?;
     account.end(&session.ledger()?);
-    let rows = account.rows();
-    if args.common.json {
-        rows.iter().take(args.rows).try_for_each(|row| line(&mut out, format_args!("{}", object(row))))?;
-    } else {
-        let width = width().filter(|_| out.is_terminal());
-        table(&rows, &mut out, args.rows, args.histogram, width)?;
-        let unknown: u64 = rows.iter().map(|row| row.sums.unknown).sum();
-        if unknown > 0 {
-            writeln!(out, "without a known wake-up, and so without ready time: {unknown}")?;
-        }
-    }
+    print(args, &account.rows(), &mut out)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
+}
+
+fn print(args: &Args, rows: &[Row], out: &mut Out) -> io::Result<()> {
+    if args.common.json {
+        return rows.iter().take(args.rows).try_for_each(|row| line(out, format_args!("{}", object(row))));
+    }
+    let width = width().filter(|_| out.is_terminal());
+    table(rows, out, args.rows, args.histogram, width)?;
+    let unknown: u64 = rows.iter().map(|row| row.sums.unknown).sum();
+    if unknown > 0 {
+        writeln!(out, "without a known wake-up, and so without ready time: {unknown}")?;
+    }
+    Ok(())
 }
 
 fn object(row: &Row) -> Value {

@@ -2,22 +2,25 @@
 
 pub mod compiled;
 pub mod names;
+mod recorded;
 
-use crate::args::{Common, Target};
+use crate::args::Common;
 use crate::convert::Progress;
 use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
-use crate::family::Family;
+use crate::modifiers::Modifiers;
 use crate::numbers::Numbers;
 use crate::out::{Out, frame, line, say};
 #[cfg(feature = "svg")]
 use crate::output;
+use crate::recorded::Input;
+use crate::sampled::{Chains, Mode, Rate, Whom, modified, records};
 use crate::session::{Session, Tell};
 use crate::trace::events::{event, is_of, is_probe};
 use names::{At, Names, are_outside};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Rings};
-use perfweave_events::EventOptions;
+use perfweave::{Event, RingOptions, Rings};
+pub use recorded::is_of_time;
 use serde_json::json;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,30 +35,37 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Samples a second on each CPU. A number that does not divide 1000 keeps out of step with periodic work
-    #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99, value_parser = clap::value_parser!(u64).range(1..))]
-    frequency: u64,
+    #[command(flatten)]
+    rate: Rate,
+    #[command(flatten)]
+    chains: Chains,
     /// The event to sample by, as trace takes it: cycles, page-faults, sched:sched_switch, kprobe:do_exit,
-    /// uprobe:FILE:FUNCTION
-    #[arg(short, long, value_name = "EVENT", default_value = "cpu-clock")]
-    event: String,
+    /// uprobe:FILE:FUNCTION [cpu-clock; of a recording: that of CPU time]
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
     /// Only samples of processes with this name
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// Write a flame graph to this file instead, which only this user may read
     #[cfg(feature = "svg")]
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    target: Target,
+    input: Input,
+    #[command(flatten)]
+    whom: Whom,
     #[command(flatten)]
     common: Common,
 }
+
+/// Samples a second, unless told otherwise.
+const FREQUENCY: u64 = 99;
 
 const HELP: &str = "\
   perfweave profile --seconds 5 --svg flames.svg      the whole machine as a flame graph
   perfweave profile --pid 1234                        one process until Ctrl-C
   perfweave profile -- make -j4                       a command until it ends
+  perfweave profile -i perf.data --svg flames.svg     a recording
   perfweave profile -e uprobe:/usr/lib/libc.so.6:malloc --seconds 5
 
 Names are looked up at the end, in the files that a process had mapped when it was sampled. A frame without a function has the name of its file:
@@ -65,19 +75,25 @@ frame pointers have short stacks. What a process does when it has no number any 
 it are one: [outside].";
 
 pub fn run(args: Args) -> Outcome {
-    let child = args.target.start()?;
-    let options = event(Rings::options(), &args.event, None)?;
-    let options = if args.event.contains(':') { options } else { options.frequency(args.frequency) };
-    // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
-    let options = options
-        .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK])
-        .sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
+    match &args.input.input {
+        Some(path) => recorded::run(&args, path),
+        None => live(&args),
+    }
+}
+
+/// Of what happens now.
+fn live(args: &Args) -> Outcome {
+    let target = args.whom.target();
+    let child = target.start()?;
+    let by = args.event.as_deref().unwrap_or("cpu-clock");
     // The kernel does not let processes inherit probes. Then the rings have those of all processes.
-    let of = is_probe(&args.event).then(|| args.target.process(child.as_ref())).flatten();
-    let options = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) };
-    let rings = options.bytes(args.common.buffer).open()?;
+    let is_limited = !is_probe(by) || target.process(child.as_ref()).is_none();
+    let rings = args.whom.open(|mode| {
+        let options = args.options(by, mode)?.bytes(mode.bytes(args.common.buffer));
+        Ok(if is_limited { args.whom.limit(options, child.as_ref()) } else { options })
+    })?;
     // After they were opened: what starts from now on has its records.
-    let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
+    let mut family = args.whom.family(child.as_ref(), is_limited)?;
     let mut stacks = Stacks::new(&rings, args.comm.clone());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.each(|tell| {
@@ -88,7 +104,7 @@ pub fn run(args: Args) -> Outcome {
         Ok(())
     })?;
     let stacks = stacks.sorted();
-    print(&args, &stacks)?;
+    print(args, &stacks, &mut Out::new())?;
     let summary = session.summary(args.common.json)?;
     if args.common.json {
         println!("{summary}");
@@ -98,17 +114,29 @@ pub fn run(args: Args) -> Outcome {
     Ok(session.status())
 }
 
-fn print(args: &Args, stacks: &[Counted]) -> Result<(), Failure> {
+impl Args {
+    /// The event to sample by.
+    fn options(&self, by: &str, mode: Mode) -> Result<RingOptions, Failure> {
+        let (name, modifiers) = Modifiers::split(by)?;
+        let options = event(Rings::options(), name, None)?;
+        let is_counted = name.contains(':') && !name.ends_with('/');
+        let options = modified(self.rate.set(options, Some(FREQUENCY), is_counted), &modifiers, name, mode);
+        // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
+        let kinds = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK];
+        Ok(records(options, kinds).sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN))
+    }
+}
+
+fn print(args: &Args, stacks: &[Counted], out: &mut Out) -> Result<(), Failure> {
     #[cfg(feature = "svg")]
     if let Some(path) = &args.svg {
         return svg(path, stacks);
     }
-    let mut out = Out::new();
     for (stack, samples) in stacks {
         if args.common.json {
-            line(&mut out, format_args!("{}", json!({ "stack": stack, "samples": samples })))?;
+            line(out, format_args!("{}", json!({ "stack": stack, "samples": samples })))?;
         } else {
-            line(&mut out, format_args!("{} {samples}", folded(stack)))?;
+            line(out, format_args!("{} {samples}", folded(stack)))?;
         }
     }
     Ok(out.flush()?)
@@ -133,6 +161,11 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     file.flush().map_err(|error| failed(&error))?;
     say(format_args!("{}: a flame graph, which a browser shows", path.display()));
     Ok(())
+}
+
+/// What stands for a process in a stack.
+fn process(comm: &str, pid: u32) -> String {
+    format!("{comm}:{pid}")
 }
 
 /// A stack, and in how many samples it was.

@@ -4,11 +4,14 @@ mod flight;
 mod socket;
 mod trigger;
 
-use crate::args::{Common, Target};
+use crate::args::Common;
 use crate::child::Child;
 use crate::failure::{Failure, Outcome, in_line};
+use crate::modifiers::Modifiers;
 use crate::out::{Out, line, say};
+use crate::sampled::{Chains, Mode, Rate, Whom, modified, records};
 use crate::session::{Session, Tell};
+use crate::trace::events::is_of;
 use crate::verify::hex;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Event, RingOptions, Rings};
@@ -33,14 +36,16 @@ use trigger::On;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("when").multiple(true)))]
 pub struct Args {
-    /// Events, separated by commas: tracepoints with * and ?, or perf's names such as cpu-clock and page-faults
-    #[arg(short, long, value_name = "EVENTS", value_delimiter = ',', default_values = ["sched:sched_switch", "sched:sched_waking"])]
+    /// Events, separated by commas: tracepoints with * and ?, or perf's names such as cpu-clock and page-faults, with
+    /// perf's modifiers such as :u [sched:sched_switch,sched:sched_waking]
+    #[arg(short, long, value_name = "EVENTS", value_delimiter = ',')]
     event: Vec<String>,
-    /// Record call chains
-    #[arg(long)]
-    call_graph: bool,
     #[command(flatten)]
-    target: Target,
+    rate: Rate,
+    #[command(flatten)]
+    chains: Chains,
+    #[command(flatten)]
+    whom: Whom,
     #[command(flatten)]
     common: Common,
     /// The file, or - for standard output, which perf reads through a pipe; with --last, the beginning of the names of
@@ -69,7 +74,7 @@ Examples:
   perfweave record -- make                                   Who ran where and who woke whom, while make runs, in perf.data
   perfweave record -a -e 'sched:*,irq:*' --seconds 5
   perfweave record -o - -- make | perf script -i -           Meanwhile, through a pipe
-  perfweave record -e cpu-clock --call-graph -p 1234
+  perfweave record -F 99 -g -e cpu-clock -p 1234
   perfweave record --last 500ms --on 'wakeup>10ms'           Whenever a thread waits 10 ms for a CPU: what was before
   perfweave record --last 2s --on 'sched:sched_process_exit: comm == \"nginx\"'
   perfweave record --last 1s --on-signal USR1 --keep 3       kill -USR1 writes a file
@@ -90,32 +95,42 @@ impl Args {
         if self.is_piped() { "standard output".into() } else { self.output.display().to_string() }
     }
 
-    /// The events, with the names of processes and what they map.
-    fn options(&self, child: Option<&Child>) -> RingOptions {
-        let mut options = Rings::options().bytes(self.common.buffer);
-        for event in &self.event {
-            let is_pmu = event.ends_with('/');
-            options =
-                if event.contains(':') && !is_pmu { options.tracepoint(event) } else { options.event_name(event) };
+    /// What is recorded. A user who may not see the scheduler's events, and has not asked for them, has samples instead.
+    fn events(&self, mode: Mode) -> Vec<&str> {
+        match (&self.event[..], mode) {
+            ([], Mode::All) => vec!["sched:sched_switch", "sched:sched_waking"],
+            ([], _) => vec!["cpu-clock"],
+            (named, _) => named.iter().map(String::as_str).collect(),
         }
-        options = options.records(NAMES);
-        options = options.sample(
-            bindings::PERF_SAMPLE_IP
-                | bindings::PERF_SAMPLE_TID
-                | bindings::PERF_SAMPLE_CPU
-                | bindings::PERF_SAMPLE_PERIOD,
-        );
+    }
+
+    /// The events, with the names of processes and what they map.
+    fn options(&self, child: Option<&Child>, mode: Mode) -> Result<RingOptions, Failure> {
+        let mut options = Rings::options().bytes(mode.bytes(self.common.buffer));
+        let events = self.events(mode);
+        for event in &events {
+            let (name, modifiers) = Modifiers::split(event)?;
+            let is_counted = name.contains(':') && !name.ends_with('/');
+            options = if is_counted { options.tracepoint(name) } else { options.event_name(name) };
+            options = modified(self.rate.set(options, None, is_counted), &modifiers, name, mode);
+        }
+        options = records(options, NAMES);
+        options = options.sample(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CPU);
+        // With it the kernel samples a software event each time, whatever its period (perf_swevent_event).
+        if !self.rate.is_fixed() {
+            options = options.sample(bindings::PERF_SAMPLE_PERIOD);
+        }
         // Of a process only its own threads' `sched_switch` is written, when they leave a CPU. The kernel's records say
         // when they run.
-        if self.target.is_limited()
-            && self.event.iter().any(|event| event.contains("sched_switch") || event == "sched:*")
+        if (self.whom.target().is_limited() || self.whom.are_several())
+            && events.iter().any(|event| event.contains("sched_switch") || *event == "sched:*")
         {
-            options = options.records([bindings::PERF_RECORD_SWITCH]);
+            options = records(options, [bindings::PERF_RECORD_SWITCH]);
         }
-        if self.call_graph {
+        if self.chains.are_wanted() || self.event.is_empty() && mode.is_user() {
             options = options.sample(bindings::PERF_SAMPLE_CALLCHAIN);
         }
-        self.target.limit(options, child)
+        Ok(self.whom.limit(options, child))
     }
 }
 
@@ -156,11 +171,13 @@ fn refuse_pipe(args: &Args) -> Result<(), Failure> {
 fn whole(args: &Args) -> Outcome {
     let is_piped = args.is_piped();
     // Standard output is the recording's. What the command prints goes to standard error, as perf has it.
-    let child = match is_piped && !args.target.command.is_empty() {
-        true => Some(Child::start_writing(&args.target.command, io::stderr().as_fd().try_clone_to_owned()?.into())?),
-        false => args.target.start()?,
+    let child = match is_piped && !args.whom.command.is_empty() {
+        true => Some(Child::start_writing(&args.whom.command, io::stderr().as_fd().try_clone_to_owned()?.into())?),
+        false => args.whom.target().start()?,
     };
-    let rings = args.options(child.as_ref()).open()?;
+    let rings = args.whom.open(|mode| args.options(child.as_ref(), mode))?;
+    // After they were opened: what starts from now on has its records.
+    let mut family = args.whom.family(child.as_ref(), true)?;
     skipped(rings.skipped());
     let mut writer = match is_piped {
         true => Writer::pipe(io::stdout().as_fd().try_clone_to_owned()?, &rings)?,
@@ -170,14 +187,14 @@ fn whole(args: &Args) -> Outcome {
     let mut within = Within::now(rings.clock(), args.common.seconds);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.takes_all();
-    if args.target.command.is_empty() && args.common.seconds.is_none() {
+    if args.whom.command.is_empty() && args.common.seconds.is_none() {
         say(format_args!("recording into {}; Ctrl-C ends it", args.place()));
     }
     let mut failed = None;
     let mut progress = Progress::new();
     let read = session.each(|tell| {
         match tell {
-            Tell::Event(event) if within.leaves_out(event) => {}
+            Tell::Event(event) if !is_of(&mut family, event) || within.leaves_out(event) => {}
             Tell::Event(event) => {
                 // The file is complete until the first error, which every later call gives again.
                 failed = failed.take().or(writer.write(event).err());

@@ -5,12 +5,14 @@ pub mod events;
 mod lines;
 pub mod pairs;
 mod program;
+mod recorded;
 mod strings;
 mod summary;
 mod syscalls;
 
 use crate::args::{Common, Target};
 use crate::failure::{Failure, Outcome};
+use crate::recorded::Input;
 use crate::stamp::{self, By};
 use perfweave::{Hold, Rings};
 
@@ -30,6 +32,8 @@ pub struct Args {
     /// Print a line at the entry into a call as well
     #[arg(long, conflicts_with = "summary")]
     enter: bool,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -55,9 +59,13 @@ copies them. Other pointers are printed as addresses, and so is what was not in 
   perfweave trace -e kprobe:do_exit,page-faults make
   perfweave trace -a -e uprobe:/usr/lib/libc.so.6:malloc -d 1
   perfweave trace -a -e usdt:/usr/bin/node:node:gc__start    a static probe of a program
+  perfweave trace -i perf.data -p 1234               a process of a recording: its calls, or else its events
   perfweave trace --json ls | jq 'select(.error == \"ENOENT\")'";
 
 pub fn run(args: Args) -> Outcome {
+    if let Some(path) = &args.input.input {
+        return recorded::run(&args, path);
+    }
     let of_calls: Vec<_> = args.events.iter().map_while(|name| calls::number(name)).collect();
     if of_calls.len() == args.events.len() {
         if args.filter.is_some() {

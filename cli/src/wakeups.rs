@@ -9,6 +9,7 @@ use crate::family::Family;
 use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
+use crate::recorded::{self, Input, Recorded};
 use crate::scheduler::{Asked, Tracing};
 use crate::session::{Session, Tell};
 use crate::stamp;
@@ -19,6 +20,8 @@ use rows::{Pair, Rows};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 /// Who wakes whom, and how long the woken wait for a CPU
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,8 @@ pub struct Args {
     /// Print each wake-up as well, as the woken begins to run
     #[arg(long)]
     each: bool,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -83,9 +88,31 @@ On a terminal the table is drawn again every second.
   perfweave wakeups -d 5 --comm postgres     who wakes it and whom it wakes
   perfweave wakeups -H -- make               of a command, with histograms
   perfweave wakeups -d 5 --sort max          the longest waits first
-  perfweave wakeups -d 5 --each --pid 1234   one line each, in order";
+  perfweave wakeups -d 5 --each --pid 1234   one line each, in order
+  perfweave wakeups -i perf.data             of a recording of the whole machine";
 
 pub fn run(args: Args) -> Outcome {
+    match &args.input.input {
+        Some(path) => of_recording(&args, path),
+        None => live(&args),
+    }
+}
+
+/// Of a recording.
+fn of_recording(args: &Args, path: &Path) -> Outcome {
+    let mut recorded = Recorded::open(path)?;
+    let mut rows = Rows::recorded(recorded.rings(), recorded::family(args.pid, None), args)?;
+    let mut out = Out::new();
+    recorded.each(|event, _| rows.event(event, &mut out))?;
+    rows.end(&recorded.ledger()?);
+    rows.print(&mut out)?;
+    recorded.lacks(rows.lacks());
+    recorded.conclude(&mut out, args.common.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Of what happens now.
+fn live(args: &Args) -> Outcome {
     let tracing = Tracing::begin(args.asked, false, None);
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = tracing.sources(Rings::options());
@@ -95,7 +122,7 @@ pub fn run(args: Args) -> Outcome {
         Some(pid) => Family::of(pid)?,
         None => Family::All,
     };
-    let mut rows = Rows::new(&rings, family, &args)?;
+    let mut rows = Rows::new(&rings, family, args)?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, tracing.order(&args.common), &args.common, child)?;

@@ -12,14 +12,14 @@ mod stacks;
 use crate::args::Common;
 use crate::child::Child;
 use crate::convert::picture::Picture;
-use crate::convert::{self, Progress, html};
+use crate::convert::{self, html};
 use crate::failure::{Failure, Outcome};
 use crate::family::Family;
 use crate::hang::{self, Hang};
 use crate::key;
-use crate::missing;
 use crate::names::NAMING;
 use crate::out::Out;
+use crate::recorded::{self, Recorded};
 use crate::scheduler::{Asked, Scheduler, Tracing};
 use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
@@ -29,17 +29,15 @@ pub use descriptors::is_of_64_bits;
 use files::Files;
 use found::Found;
 use perf_event_open_sys::bindings;
-use perfweave::{Account, Clock, ClockOffset, Order, Reader, Rings, Status};
+use perfweave::{Clock, ClockOffset, Order, Rings, Status};
 use quota::{Quota, Steal};
 use requests::Requests;
 use search::Search;
-use serde_json::json;
 use stacks::Stacks;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Where the time went, and through whom: of a command, or the longest waits of a process
 #[derive(Debug, clap::Args)]
@@ -89,6 +87,9 @@ pub struct Args {
     /// what happens now
     #[arg(value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
+    /// The same as FILE
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["file", "command"])]
+    input: Option<PathBuf>,
     /// Where this command's time goes, from its first instruction until it ends
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -132,15 +133,16 @@ const MOST: usize = 1 << 20;
 /// What `--json` prints.
 const SCHEMA: &str = include_str!("why/schema.json");
 
-pub fn run(args: Args) -> Outcome {
+pub fn run(mut args: Args) -> Outcome {
     if args.json_schema {
         let mut out = Out::new();
         out.write_all(SCHEMA.as_bytes())?;
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
+    args.file = args.input.take().or(args.file);
     match &args.file {
-        Some(path) => recorded(&args, path),
+        Some(path) => of_recording(&args, path),
         None => live(&args),
     }
 }
@@ -213,45 +215,30 @@ fn live(args: &Args) -> Outcome {
 }
 
 /// Of a recording.
-fn recorded(args: &Args, path: &Path) -> Outcome {
+fn of_recording(args: &Args, path: &Path) -> Outcome {
     let no_recording =
         |failure: Failure| failure.or_hint("FILE is a recording; a command comes after --, as in why -- make");
-    let (_, mut reader) = convert::open(path).map_err(no_recording)?;
+    let mut recorded = Recorded::open(path).map_err(no_recording)?;
     let page = args.page(Some(path))?;
-    let stamp = args.time.stamp_recorded(reader.rings())?;
-    let family = match (args.pid, args.tid) {
-        (Some(pid), _) => Family::recorded(pid),
-        (None, Some(tid)) => Family::Thread(tid),
-        (None, None) => Family::All,
-    };
-    let rings = reader.rings();
+    let stamp = args.time.stamp_recorded(recorded.rings())?;
+    let family = recorded::family(args.pid, args.tid);
+    let rings = recorded.rings();
     let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });
-    let place = |name: &str| {
-        let mut sources = rings.sources().iter();
-        sources.position(|source| source.tracepoint().unwrap_or(source.name()) == name).ok_or_else(|| {
-            let known: Vec<_> = rings.sources().iter().filter_map(|source| source.tracepoint()).collect();
-            Failure::hinting(format_args!("the recording has no {name}"), format_args!("it has {}", known.join(", ")))
-        })
-    };
     let requests = match args.events()? {
-        Some([from, to]) => Some(args.requests(rings, [place(&from)?, place(&to)?])?),
+        Some([from, to]) => Some(args.requests(rings, [recorded.place(&from)?, recorded.place(&to)?])?),
         None => None,
     };
     let stacks = args.stacks.then(|| Stacks::recorded(rings, path));
     let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests, stacks, None);
-    let progress = Progress::new("events");
-    while let Some(batch) = reader.batch(Duration::ZERO)? {
-        batch.into_iter().for_each(|event| {
-            search.event(&event);
-            progress.one();
-        });
-    }
-    drop(progress);
-    let lacks = search.lacks();
-    let ledger = reader.ledger()?;
+    recorded.each(|event, _| {
+        search.event(event);
+        Ok(())
+    })?;
+    recorded.lacks(search.lacks());
+    let ledger = recorded.ledger()?;
     let mut out = Out::new();
     print(args, search, &ledger, &stamp, page, None, &mut out)?;
-    conclude(args, &mut reader, lacks, &mut out)?;
+    recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -340,26 +327,6 @@ fn print(
     }
     for one in &found {
         if args.common.json { one.object(&mut calls, stamp, out)? } else { one.text(&mut calls, stamp, out)? }
-    }
-    Ok(())
-}
-
-/// What a recording lacks, as the summary of a session says it.
-fn conclude(args: &Args, reader: &mut Reader, lacks: Option<&str>, out: &mut Out) -> Result<(), Failure> {
-    let ledger = reader.ledger()?;
-    let mut total = ledger.total();
-    // Nobody knows that they came last.
-    total.unreported -= ledger.machine.unreported;
-    let Account { yielded: records, lost, late, damaged, .. } = total;
-    if args.common.json {
-        let summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": ledger.is_complete(), "lacks": lacks });
-        writeln!(out, "{}", json!({ "summary": summary }))?;
-    }
-    out.flush()?;
-    if !args.common.json {
-        lacks.iter().for_each(|words| eprintln!("{words}"));
-        eprintln!("{records} events: {late} late; {}", missing::of(&total, missing::UNCOUNTED));
-        missing::without_place(ledger.machine.lost).iter().for_each(|words| eprintln!("{words}"));
     }
     Ok(())
 }

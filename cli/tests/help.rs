@@ -6,9 +6,9 @@ use common::Run;
 use perfweave_support::kernel;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
-const COMMANDS: [&str; 13] = [
-    "trace", "wakeups", "offcpu", "latency", "why", "profile", "record", "convert", "verify", "read", "order", "check",
-    "selftest",
+const COMMANDS: [&str; 14] = [
+    "trace", "wakeups", "offcpu", "latency", "why", "profile", "record", "report", "convert", "verify", "read",
+    "order", "check", "selftest",
 ];
 
 #[test]

@@ -30,7 +30,7 @@ fn what_is_said_to_work_without_rights_works() {
         return;
     }
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    for command in ["verify", "why", "convert --text", "convert --json"] {
+    for command in ["verify", "why", "report", "offcpu -i", "convert --text", "convert --json"] {
         let Some((ran, _)) = program::run_by_nobody(&format!("{command} {path}")) else { return };
         assert!(ran.code == Some(0) && ran.out.len() > 20, "{command}: {ran:?}");
     }

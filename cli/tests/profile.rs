@@ -247,6 +247,35 @@ fn frames_without_a_function_have_their_file() {
     }
 }
 
+/// Symbols that lie in a file beside a stripped program, to which that has a link. Those of another build name nothing.
+#[test]
+fn functions_have_the_names_of_the_file_with_a_programs_symbols() {
+    let Some(()) = perfweave_support::runs(&["objcopy", "--version"], "Debian's package binutils") else { return };
+    let Some((place, program)) = built(&["-Wl,--build-id"]) else { return };
+    let (file, symbols, folder) = (place.file("perf.data"), place.file("the-loop.debug"), place.file(".debug"));
+    let objcopy =
+        |words: &[&str]| assert!(Command::new("objcopy").args(words).status().unwrap().success(), "{words:?}");
+    objcopy(&["--only-keep-debug", &program, &symbols]);
+    objcopy(&["--strip-all", &format!("--add-gnu-debuglink={symbols}"), &program]);
+    std::fs::create_dir(&folder).unwrap();
+    let hidden = place.file(".debug/the-loop.debug");
+    let Some((_other_place, other)) = built(&["-Wl,--build-id", "-DOTHER", "-O1"]) else { return };
+    for (place, has_names) in [("beside", true), ("in .debug", true), ("of another build", false)] {
+        match place {
+            "in .debug" => std::fs::rename(&symbols, &hidden).unwrap(),
+            "of another build" => assert!(std::fs::copy(&other, &hidden).unwrap() > 0),
+            _ => {}
+        }
+        let Some(profile) = sampled(Run::new(&["profile", "-F", "999", "--", &program])) else { return };
+        Run::new(&["record", "-e", "cpu-clock", "-g", "-o", &file, "--", &program]).succeeds();
+        let folded = Run::new(&["convert", "--folded", &file]).succeeds();
+        for text in [&profile, &folded] {
+            assert_eq!(text.lines().any(|line| line.contains(";main;work")), has_names, "{place}: {text}");
+            assert_eq!(text.contains(";[the-loop]"), !has_names, "{place}: {text}");
+        }
+    }
+}
+
 /// Any user can run a file that says it has endless functions. A file with too many is not looked into.
 #[test]
 fn a_program_with_endless_symbols_has_no_functions() {

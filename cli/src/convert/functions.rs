@@ -6,10 +6,13 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use object::{Object, ObjectSegment, ReadCache};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,6 +71,16 @@ struct Functions {
     symbols: Symbolizer,
     /// By which the symbolizer knows it.
     path: String,
+    /// Of a file without symbols of its own.
+    elsewhere: Option<Box<Elsewhere>>,
+}
+
+/// Symbols that were put into a file of their own.
+#[derive(Debug)]
+struct Elsewhere {
+    functions: Functions,
+    /// Where the parts of the program lie in its file, how long they are, and at which addresses they are meant to be.
+    parts: Vec<[u64; 3]>,
 }
 
 /// The largest tables of symbols of a program or library whose functions are looked for, in bytes: of 24 a function, as
@@ -199,7 +212,7 @@ fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, vie
         _ => return State::Large,
     };
     if is_held {
-        return State::Same(Functions::of(&opened));
+        return State::Same(Functions::with_elsewhere(&opened, path));
     }
     let is_inode =
         matches!(identity, Identity::Inode(device, inode) if (*device, *inode) == (numbers(file.dev()), file.ino()));
@@ -211,7 +224,7 @@ fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, vie
         // perf reads build ids at the end. A path that is there twice was that of two files, and has the id of the
         // later one for both.
         Some(ids) if ids.len() == 1 || is_inode => {
-            let functions = Functions::of(&opened);
+            let functions = Functions::with_elsewhere(&opened, path);
             let here = read_elf_build_id(&through(&opened)).ok().flatten();
             let is_one = here.is_some_and(|here| ids.iter().any(|id| is_same(id, &here)));
             if is_one { State::Same(functions) } else { State::Other }
@@ -219,7 +232,7 @@ fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, vie
         None if is_inode => {
             let [seconds, rest] = [file.ctime(), file.ctime_nsec()].map(i64::unsigned_abs);
             let changed = seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-            State::Unchanged(changed, Functions::of(&opened))
+            State::Unchanged(changed, Functions::with_elsewhere(&opened, path))
         }
         _ => State::Other,
     }
@@ -312,18 +325,61 @@ impl Functions {
         // Without reloading, a path stands for what lay there when it was first asked for. So it is asked for while the
         // file is open.
         let symbols = Symbolizer::builder().enable_auto_reload(false).build();
-        let functions = Self { symbols, path: through(file) };
+        let functions = Self { symbols, path: through(file), elsewhere: None };
         functions.at(0);
         functions
     }
 
+    /// The same with symbols that lie elsewhere.
+    fn with_elsewhere(file: &fs::File, path: &str) -> Self {
+        Self { elsewhere: Elsewhere::of(file, Path::new(path)).map(Box::new), ..Self::of(file) }
+    }
+
     fn at(&self, offset: u64) -> Option<String> {
-        let found =
-            self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), Input::FileOffset(offset)).ok()?;
+        self.symbol(Input::FileOffset(offset)).or_else(|| self.elsewhere.as_ref()?.at(offset))
+    }
+
+    fn symbol(&self, place: Input<u64>) -> Option<String> {
+        let found = self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), place).ok()?;
         let symbol = found.as_sym()?;
         // A symbol without a size may have ended long before.
         let is_inside = symbol.size.is_some_and(|size| symbol.offset < size);
         is_inside.then(|| symbol.name.clone().into_owned())
+    }
+}
+
+impl Elsewhere {
+    /// The file with a program's symbols where distributions put it, or where its link says (.gnu_debuglink): the first
+    /// with the same build id.
+    fn of(file: &fs::File, path: &Path) -> Option<Self> {
+        let cache = ReadCache::new(file);
+        let elf = object::File::parse(&cache).ok()?;
+        let id = elf.build_id().ok().flatten().filter(|id| id.len() > 1 && elf.symbol_table().is_none())?;
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let root = Path::new("/usr/lib/debug");
+        let mut places = vec![root.join(format!(".build-id/{}/{}.debug", hex(&id[..1]), hex(&id[1..])))];
+        if let Some((link, folder)) = elf.gnu_debuglink().ok().flatten().zip(path.parent()) {
+            let link = OsStr::from_bytes(link.0);
+            let beside = [folder.join(link), folder.join(".debug").join(link)];
+            places.extend(beside);
+            places.push(root.join(folder.strip_prefix("/").unwrap_or(folder)).join(link));
+        }
+        let is_it = |file: &fs::File| read_elf_build_id(&through(file)).ok().flatten().is_some_and(|other| other == id);
+        let opened = places.iter().find_map(|place| {
+            let (opened, metadata) = open(place).ok()?;
+            stable(opened, &metadata).ok().filter(|opened| is_small(opened) && is_it(opened))
+        })?;
+        let part = |part: object::Segment<'_, '_, _>| {
+            let (offset, len) = part.file_range();
+            [offset, len, part.address()]
+        };
+        Some(Self { functions: Functions::of(&opened), parts: elf.segments().map(part).collect() })
+    }
+
+    fn at(&self, offset: u64) -> Option<String> {
+        let mut parts = self.parts.iter();
+        let [from, _, address] = parts.find(|[from, len, _]| (*from..from.saturating_add(*len)).contains(&offset))?;
+        self.functions.symbol(Input::VirtOffset(address.checked_add(offset - from)?))
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Account<'a> {
     scheduler: Scheduler,
     family: Family,
     args: &'a Args,
+    /// This program. Of its own threads some switches are left out.
+    own: Option<u32>,
     pub stamp: Stamp,
     names: Names,
     rows: Recent<u32, Period, Sums>,
@@ -100,7 +102,20 @@ impl<'a> Account<'a> {
     pub fn new(rings: &Rings, args: &'a Args, family: Family, waits: Option<u32>) -> Result<Self, Failure> {
         let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
-        Ok(Self { scheduler, family, args, stamp, names: Names::now(), rows: Recent::default(), waits })
+        let (own, names) = (Some(std::process::id()), Names::now());
+        Ok(Self { scheduler, family, args, own, stamp, names, rows: Recent::default(), waits })
+    }
+
+    /// Of a recording.
+    pub fn recorded(rings: &Rings, args: &'a Args, family: Family) -> Result<Self, Failure> {
+        let (scheduler, stamp) = (Scheduler::recorded(rings, 0)?, args.time.stamp_recorded(rings)?);
+        let (names, rows) = (Names::recorded(), Recent::default());
+        Ok(Self { scheduler, family, args, own: None, stamp, names, rows, waits: None })
+    }
+
+    /// What a recording lacks, if it lacks something.
+    pub fn lacks(&self) -> Option<&'static str> {
+        self.scheduler.lacks()
     }
 
     /// Takes an event. Prints a line at the end of a period if that was asked for.
@@ -133,10 +148,9 @@ impl<'a> Account<'a> {
             return Ok(());
         }
         let Some((tid, left, ran)) = ran.and_then(|(tid, ran)| Some((tid, ran.left?, ran))) else { return Ok(()) };
-        // Threads from outside of a PID namespace have no process here. Of this program's own threads some switches are
-        // left out.
-        if tid & OUTSIDE != 0 || left.process == std::process::id() || self.waits == Some(tid) || !self.family.has(tid)
-        {
+        // Threads from outside of a PID namespace have no process here.
+        let is_own = Some(left.process) == self.own || self.waits == Some(tid);
+        if tid & OUTSIDE != 0 || is_own || !self.family.has(tid) {
             return Ok(());
         }
         if self.args.comm.as_ref().is_some_and(|comm| self.names.of(tid) != comm) {
@@ -192,6 +206,7 @@ mod tests {
             scheduler: Scheduler::without_sources(),
             family: Family::All,
             args: &args,
+            own: None,
             stamp: args.time.stamp(&kernel.rings(), By::Monotonic, false).unwrap(),
             names: Names::default(),
             rows: Recent::default(),

@@ -74,7 +74,7 @@ impl Names {
             // Those that have no number here: see `are_outside`.
             0 => "[outside]".into(),
             ENDED => "[ended]".into(),
-            _ => format!("{}:{pid}", self.threads.of(pid)),
+            _ => super::process(self.threads.of(pid), pid),
         }
     }
 

@@ -5,6 +5,7 @@ use super::trigger::{Ear, Told, Trigger};
 use super::{Args, DONE, skipped};
 use crate::failure::{Failure, Outcome};
 use crate::out::{Out, line, say};
+use crate::sampled::Mode;
 use crate::verify::hex;
 use nix::sys::signal::Signal;
 use perfweave::{Clock, Event, Fence, Handle, Hold, Order, Pause, Reader, Recorder};
@@ -30,7 +31,10 @@ const WAITING: usize = 1024;
 const TICK: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Args, last: Duration) -> Outcome {
-    let mut child = args.target.start()?;
+    if args.whom.are_several() {
+        return Err(Failure::hinting("--last keeps the whole machine, or one process", "leave -p away, or name one"));
+    }
+    let mut child = args.whom.target().start()?;
     let fence = match &args.common.hold {
         // No other is known to keep bytes from changing while they are copied.
         Hold::Fence(fence) if !matches!(fence, Fence::Proof(..)) => fence.clone(),
@@ -40,7 +44,7 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
         }
         _ => Fence::Auto,
     };
-    let mut recorder = Recorder::open(args.options(child.as_ref()), &fence)?;
+    let mut recorder = Recorder::open(args.options(child.as_ref(), Mode::All)?, &fence)?;
     skipped(recorder.rings().skipped());
     let (told, hears) = mpsc::sync_channel(WAITING);
     let ear = Ear { told, rings: recorder.handle(), covered: Arc::default() };

@@ -8,12 +8,15 @@ use crate::exact::Exact;
 use crate::failure::{Failure, Outcome, in_line};
 use crate::family::Family;
 use crate::kernel::Kernel;
+use crate::modifiers::Modifiers;
 use crate::names::NAMING;
 use crate::out::say;
+use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings};
 use perfweave_events::{EventOptions, Format};
+use perfweave_perf_data as perf_data;
 use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -57,11 +60,45 @@ pub fn run(args: &Args) -> Outcome {
     Ok(session.status())
 }
 
+/// Of a recording: the events that were asked for, or all.
+pub fn recorded(args: &Args, recorded: &mut Recorded, mut family: Family, mut lines: Lines) -> Result<(), Failure> {
+    let wanted = args.events.iter().map(|name| recorded.place(name)).collect::<Result<Vec<_>, _>>()?;
+    let rings = recorded.rings();
+    let kernel = Rc::new(Kernel::recorded(&perf_data::kernel_strings(rings)));
+    let known = |source| Known::new(rings, source, &kernel);
+    let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
+    let mut summary = args.summary.then(Summary::default);
+    let is_wanted = |event: &Event<'_>| {
+        let sample = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE);
+        let source = sample.and_then(|record| record.source());
+        source.is_none_or(|source| wanted.is_empty() || wanted.contains(&source))
+    };
+    recorded.each(|event, _| {
+        let is_meant = is_of(&mut family, event) && is_wanted(event);
+        // What is neither a sample nor told of a thread's name is no line: it is what the samples need.
+        let is_other = event.record().is_some_and(|record| record.kind() != bindings::PERF_RECORD_SAMPLE);
+        match event.record() {
+            Some(record) if is_other => lines.names.take(&record),
+            _ if is_meant => return take(event, &kinds, &mut lines, summary.as_mut(), &mut None),
+            _ => false,
+        };
+        Ok(())
+    })?;
+    if let Some(summary) = &mut summary {
+        summary.print(&recorded.ledger()?, &mut lines.out, args.common.json)?;
+    }
+    recorded.conclude(&mut lines.out, args.common.json)
+}
+
+/// The records that are of the thread that wrote them, and tell nothing of others.
+const OF_A_THREAD: [u32; 3] =
+    [bindings::PERF_RECORD_SAMPLE, bindings::PERF_RECORD_SWITCH, bindings::PERF_RECORD_SWITCH_CPU_WIDE];
+
 /// Whether an event is a family's. What is no record is everybody's, and so are names.
 pub fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
     let Item::Record(record) = event.item() else { return true };
     family.take(&record);
-    record.kind() != bindings::PERF_RECORD_SAMPLE || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
+    !OF_A_THREAD.contains(&record.kind()) || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
 }
 
 pub fn is_probe(name: &str) -> bool {
@@ -73,6 +110,8 @@ pub fn is_probe(name: &str) -> bool {
 /// places.
 pub fn event(options: RingOptions, name: &str, filter: Option<&str>) -> Result<RingOptions, Failure> {
     let filtered = |options: RingOptions| filter.into_iter().fold(options, RingOptions::filter);
+    let (name, modifiers) = Modifiers::split(name)?;
+    let filtered = |options: RingOptions| modifiers.set(filtered(options), name);
     let Some((kind, of)) = name.split_once(':') else { return Ok(filtered(options.event_name(name))) };
     let shown = format!("{kind} {of}");
     let added = match (kind, of.rsplit_once(':')) {

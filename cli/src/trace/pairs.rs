@@ -2,6 +2,7 @@
 
 use super::calls::{self, is_exec, is_fork, is_sigreturn};
 use crate::failure::Failure;
+use crate::recorded::Recorded;
 use perf_event_open_sys::bindings;
 use perfweave::{Record, RingOptions, Rings};
 use perfweave_events::{EventOptions, Field, Format};
@@ -43,6 +44,8 @@ pub enum Step {
 /// The calls in which each thread is.
 #[derive(Debug)]
 pub struct Pairs {
+    /// Of entries and of returns, among the sources.
+    places: [usize; 2],
     number: Field,
     args: Field,
     returned: Field,
@@ -78,8 +81,23 @@ pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> Ring
 impl Pairs {
     /// `waits` is the process that becomes the command.
     pub fn new(rings: &Rings, waits: Option<u32>) -> Result<Self, Failure> {
-        let (enter, exit) = (Format::of(rings, 0)?, Format::of(rings, 1)?);
+        Self::at(rings, [0, 1], waits)
+    }
+
+    /// Of a recording.
+    pub fn recorded(recorded: &Recorded) -> Result<Self, Failure> {
+        let place = |name| {
+            let hint = "record them, too: perfweave record -a -e 'raw_syscalls:*'";
+            let without = |failure: Failure| Failure::hinting(failure.message(), hint);
+            recorded.place(name).map_err(without)
+        };
+        Self::at(recorded.rings(), [place("raw_syscalls:sys_enter")?, place("raw_syscalls:sys_exit")?], None)
+    }
+
+    fn at(rings: &Rings, places: [usize; 2], waits: Option<u32>) -> Result<Self, Failure> {
+        let (enter, exit) = (Format::of(rings, places[0])?, Format::of(rings, places[1])?);
         Ok(Self {
+            places,
             number: enter.field("id")?,
             args: enter.field("args")?,
             returned: exit.field("id")?,
@@ -122,8 +140,8 @@ impl Pairs {
         }
         let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { return Step::Nothing };
         match record.source() {
-            Some(0) => self.enters(record, pid, tid, time),
-            Some(1) => self.returns(record, pid, tid, time),
+            Some(place) if place == self.places[0] => self.enters(record, pid, tid, time),
+            Some(place) if place == self.places[1] => self.returns(record, pid, tid, time),
             _ => Step::Nothing,
         }
     }

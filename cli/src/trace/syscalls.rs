@@ -1,15 +1,19 @@
 //! `trace` of system calls.
 
 use super::calls::{Calls, error};
+use super::events::is_of;
 use super::lines::{At, Lines};
 use super::pairs::{Entry, Pairs, Step, sources};
 use super::strings::{self, Copied, Strings};
 use super::summary::Summary;
 use super::{Args, lines};
 use crate::exact::Exact;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::family::Family;
+use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use crate::times::short;
+use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Rings};
 use serde_json::json;
 use std::collections::HashSet;
@@ -64,6 +68,33 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
         eprintln!("strings of {} calls are lost: those calls have addresses instead", trace.bare);
     }
     Ok(session.status())
+}
+
+/// Of a recording.
+pub fn recorded(
+    args: &Args,
+    numbers: &[i64],
+    recorded: &mut Recorded,
+    mut family: Family,
+    lines: Lines,
+) -> Result<(), Failure> {
+    let pairs = Pairs::recorded(recorded)?;
+    let summary = args.summary.then(Summary::default);
+    let with_lines = (!numbers.is_empty()).then(HashSet::new);
+    let calls = Calls::default();
+    let mut trace = Trace { calls, pairs, strings: None, bare: 0, lines, summary, enter: args.enter, with_lines };
+    let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
+    recorded.each(|event, _| {
+        let ends = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_EXIT);
+        // struct { u32 pid, ppid, tid, ptid; u64 time; }
+        let is_others = ends.and_then(|record| record.body().u32(8)).is_some_and(|tid| !family.has(tid));
+        if is_of(&mut family, event) && !is_others { trace.event(event, only) } else { Ok(()) }
+    })?;
+    trace.end(only)?;
+    if let Some(summary) = &mut trace.summary {
+        summary.print(&recorded.ledger()?, &mut trace.lines.out, args.common.json)?;
+    }
+    recorded.conclude(&mut trace.lines.out, args.common.json)
 }
 
 impl Trace {

@@ -22,6 +22,8 @@ pub struct Rows<'a> {
     scheduler: Scheduler,
     family: Family,
     args: &'a Args,
+    /// This program, whose wake-ups nobody wants to know.
+    own: Option<u32>,
     pub stamp: Stamp,
     names: Names,
     pairs: Recent<(Waker, u32), u64, Times>,
@@ -64,9 +66,27 @@ impl<'a> Rows<'a> {
     pub fn new(rings: &Rings, family: Family, args: &'a Args) -> Result<Self, Failure> {
         let scheduler = Scheduler::new(rings, false, 0)?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
-        let mut names = Names::now();
+        Ok(Self { own: Some(std::process::id()), ..Self::of(scheduler, family, args, stamp, Names::now()) })
+    }
+
+    /// Of a recording.
+    pub fn recorded(rings: &Rings, family: Family, args: &'a Args) -> Result<Self, Failure> {
+        let scheduler = Scheduler::recorded(rings, 0)?;
+        // Before anything is read of it.
+        if let Some((lacks, hint)) = scheduler.lacks().and_then(|lacks| lacks.split_once("\nhint: ")) {
+            return Err(Failure::hinting(lacks, hint));
+        }
+        Ok(Self::of(scheduler, family, args, args.time.stamp_recorded(rings)?, Names::recorded()))
+    }
+
+    fn of(scheduler: Scheduler, family: Family, args: &'a Args, stamp: Stamp, mut names: Names) -> Self {
         names.set(0, "idle");
-        Ok(Self { scheduler, family, args, stamp, names, pairs: Recent::default() })
+        Self { scheduler, family, args, own: None, stamp, names, pairs: Recent::default() }
+    }
+
+    /// What a recording lacks, if it lacks something.
+    pub fn lacks(&self) -> Option<&'static str> {
+        self.scheduler.lacks()
     }
 
     pub fn args(&self) -> &'a Args {
@@ -107,9 +127,8 @@ impl<'a> Rows<'a> {
     fn runs(&mut self, woken: u32, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
         let (Some(wake), Some(since)) = (&ran.wake, ran.ready()) else { return Ok(()) };
         let (waker, process) = (Waker::of(wake), wake.numbers.0);
-        let own = std::process::id();
-        // What this program does is not what anybody wants to know.
-        if waker.thread().is_some() && process == own || ran.left.is_some_and(|left| left.process == own) {
+        let is_own = |process| Some(process) == self.own;
+        if waker.thread().is_some() && is_own(process) || ran.left.is_some_and(|left| is_own(left.process)) {
             return Ok(());
         }
         if !self.family.has(woken) && !waker.thread().is_some_and(|waker| self.family.has(waker)) {
@@ -181,6 +200,7 @@ mod tests {
             scheduler: Scheduler::without_sources(),
             family: Family::All,
             args: &args,
+            own: None,
             stamp: args.time.stamp(&kernel.rings(), By::Monotonic, false).unwrap(),
             names: Names::default(),
             pairs: Recent::default(),

@@ -110,6 +110,11 @@ pub fn closed_pipe(arguments: &str) {
 
 /// Runs the program as nobody, and gives it with the place of its copy.
 pub fn run_by_nobody(arguments: &str) -> Option<(Ran, String)> {
+    run_by_nobody_in("", arguments)
+}
+
+/// The same behind other words for the shell.
+pub fn run_by_nobody_in(before: &str, arguments: &str) -> Option<(Ran, String)> {
     if !nix::unistd::geteuid().is_root() {
         perfweave_support::needs("root", false);
         return None;
@@ -118,7 +123,7 @@ pub fn run_by_nobody(arguments: &str) -> Option<(Ran, String)> {
     let program =
         std::env::temp_dir().join(format!("perfweave-nobody-{}-{:?}", std::process::id(), std::thread::current().id()));
     std::fs::copy(env!("CARGO_BIN_EXE_perfweave"), &program).expect("a copy");
-    let line = format!("'{}' {arguments}", program.display());
+    let line = format!("{before} '{}' {arguments}", program.display());
     let ran = run(Command::new("su").args(["nobody", "-s", "/bin/sh", "-c", &line]), "");
     std::fs::remove_file(&program).expect("the copy");
     Some((ran, program.display().to_string()))
@@ -131,7 +136,11 @@ pub fn as_nobody(arguments: &str) {
     refused(&ran);
     let last = ran.err.lines().last().unwrap_or_default();
     let words = [format!("sudo {program}`"), format!("sudo setcap cap_perfmon+ep {program}`")];
-    assert!(last.starts_with("as this user, convert, verify and why FILE work"), "{ran:?}");
+    assert!(
+        last.starts_with("as this user, ")
+            && last.contains("report, convert, verify, why FILE, and analyses with -i FILE work"),
+        "{ran:?}"
+    );
     assert!(words.iter().all(|word| last.contains(word)), "{ran:?}");
 }
 
