@@ -47,6 +47,17 @@ impl Family {
         Ok(Self::Tree(threads))
     }
 
+    /// The same of several processes, each of which there must be.
+    pub fn of_all(pids: &[u32]) -> Result<Self, Failure> {
+        let mut all = HashSet::new();
+        for pid in pids {
+            if let Self::Tree(threads) = Self::of(*pid)? {
+                all.extend(threads);
+            }
+        }
+        Ok(Self::Tree(all))
+    }
+
     /// A process of a recording. Its threads are told by their process, its children by their records.
     pub fn recorded(pid: u32) -> Self {
         Self::Recorded(pid, HashSet::from([pid]))

@@ -32,6 +32,17 @@ pub fn layout(path: &Path, name: &str) -> Result<Payload, String> {
     }
 }
 
+/// The offset of a member in a struct of the kernel that runs.
+pub fn offset(of: &str, member: &str) -> Option<usize> {
+    let btf = load(Path::new("/sys/kernel/btf/vmlinux")).ok()?;
+    let found = btf.resolve_types_by_name(of).ok()?.into_iter().find_map(|kind| match kind {
+        Type::Struct(found) => Some(found),
+        _ => None,
+    })?;
+    let member = found.members.iter().find(|one| btf.resolve_name(*one).is_ok_and(|name| name == member))?;
+    Some(member.bit_offset() as usize / 8)
+}
+
 fn load(path: &Path) -> Result<Btf, String> {
     let there = fs::metadata(path).map_err(|error| error.to_string())?;
     if !there.is_file() || there.len() > LARGEST {
