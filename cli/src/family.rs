@@ -63,6 +63,18 @@ impl Family {
         Self::Recorded(pid, HashSet::from([pid]))
     }
 
+    /// The processes of these threads.
+    pub fn processes(&self) -> Vec<u32> {
+        match self {
+            Self::Tree(threads) => {
+                let status = |tid: &u32| fs::read_to_string(format!("/proc/{tid}/status")).ok();
+                let of = |tid| status(tid)?.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+                threads.iter().filter_map(of).collect::<HashSet<_>>().into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Takes new threads from their records.
     pub fn take(&mut self, record: &Record<'_>) {
         let (of, threads) = match self {

@@ -15,12 +15,14 @@ pub const CALLS: &str = "calls";
 pub const OUTPUT: &str = "output";
 const SCRATCH: &str = "scratch";
 const COLD: &str = "cold";
+pub const FAMILY: &str = "family";
 
 /// Programs by their names in the object, and the raw tracepoints that they are for.
 pub const ENTER: (&str, &str) = ("enter", "sys_enter");
 pub const EXIT: (&str, &str) = ("exit", "sys_exit");
 pub const SIGNAL: (&str, &str) = ("signal", "signal_deliver");
 pub const END: (&str, &str) = ("end", "sched_process_exit");
+pub const FORK: (&str, &str) = ("fork", "sched_process_fork");
 
 /// The most bytes that are copied of a string, with its end, or of anything else.
 pub const MOST: i32 = 8192;
@@ -224,14 +226,16 @@ pub struct Build {
     pub registers: Registers,
     /// The most bytes of a buffer that are printed.
     pub limit: i32,
-    /// Where `struct task_struct` has the status with which a thread ends, if that is known.
-    pub exit_code: Option<i32>,
+    /// Where `struct task_struct` has the status with which a thread ends and the number of its process, if that is known.
+    pub task: Option<[i32; 2]>,
+    /// Whether only processes in the map [`FAMILY`] count.
+    pub has_family: bool,
 }
 
 /// `raw_tracepoint/sys_enter` has the registers and the number of the call.
 fn enter(build: &Build) -> Code {
-    let mut code = Code::default();
-    code.place(CONTEXT, 1, 0).set(1, 0).store(FRAME, RESULT, 1).load(7, CONTEXT, 8).store(FRAME, INDEX, 7);
+    let mut code = counted(build);
+    code.set(1, 0).store(FRAME, RESULT, 1).load(7, CONTEXT, 8).store(FRAME, INDEX, 7);
     row(&mut code);
     ends_unless(&mut code, &[0, FIRST_KIND]);
     begin(&mut code, AT_ENTER);
@@ -243,8 +247,8 @@ fn enter(build: &Build) -> Code {
 
 /// `raw_tracepoint/sys_exit` has the registers and the result.
 fn exit(build: &Build) -> Code {
-    let mut code = Code::default();
-    code.place(CONTEXT, 1, 0).load(1, CONTEXT, 8).store(FRAME, RESULT, 1);
+    let mut code = counted(build);
+    code.load(1, CONTEXT, 8).store(FRAME, RESULT, 1);
     code.set(3, build.registers.number as i32);
     register(&mut code, INDEX);
     row(&mut code);
@@ -280,9 +284,9 @@ fn again(code: &mut Code, build: &Build) {
 }
 
 /// `raw_tracepoint/signal_deliver` has the signal and what the kernel knows of it.
-fn signal(info: i32) -> Code {
-    let mut code = Code::default();
-    code.place(CONTEXT, 1, 0).load(1, CONTEXT, 0).store(FRAME, INDEX, 1).store(FRAME, RESULT, 1);
+fn signal(build: &Build, info: i32) -> Code {
+    let mut code = counted(build);
+    code.load(1, CONTEXT, 0).store(FRAME, INDEX, 1).store(FRAME, RESULT, 1);
     begin(&mut code, OF_SIGNAL);
     code.load(1, CONTEXT, 8).store(FRAME, POINTER, 1);
     header(&mut code, 0);
@@ -293,15 +297,38 @@ fn signal(info: i32) -> Code {
 }
 
 /// `raw_tracepoint/sched_process_exit` has the thread.
-fn end(exit_code: i32) -> Code {
-    let mut code = Code::default();
-    code.place(CONTEXT, 1, 0).set(1, 0).store(FRAME, INDEX, 1).store(FRAME, RESULT, 1);
+fn end(build: &Build, exit_code: i32) -> Code {
+    let mut code = counted(build);
+    code.set(1, 0).store(FRAME, INDEX, 1).store(FRAME, RESULT, 1);
     begin(&mut code, OF_END);
     code.load(1, CONTEXT, 0).place(1, 1, exit_code).store(FRAME, POINTER, 1);
     header(&mut code, 0);
     code.set(2, 4).store(FRAME, LENGTH, 2).load_local(3, POINTER).call(PROBE_READ_KERNEL);
     length(&mut code);
     output(&mut code, false);
+    code
+}
+
+/// `raw_tracepoint/sched_process_fork` has the parent, which runs, and the child.
+fn fork(build: &Build, tgid: i32) -> Code {
+    let mut code = counted(build);
+    code.load(3, CONTEXT, 8).push(0x07, 3, 0, 0, tgid).place(1, FRAME, THREAD.into()).set(2, 4).call(PROBE_READ_KERNEL);
+    code.map(FAMILY, 1).place(2, FRAME, THREAD.into()).place(3, FRAME, THREAD.into()).set(4, 0);
+    code.call(MAP_UPDATE_ELEM).exit_with(0);
+    code
+}
+
+/// The begin of a program: it ends if the process is not of the family.
+fn counted(build: &Build) -> Code {
+    let mut code = Code::default();
+    code.place(CONTEXT, 1, 0);
+    if build.has_family {
+        code.call(GET_CURRENT_PID_TGID).push(0x77, 0, 0, 0, 32).store(FRAME, THREAD, 0);
+        code.map(FAMILY, 1).place(2, FRAME, THREAD.into()).call(MAP_LOOKUP_ELEM);
+        code.unless(UNEQUAL, 0, 0, |code| {
+            code.exit_with(0);
+        });
+    }
     code
 }
 
@@ -615,6 +642,7 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         (CALLS, [ARRAY, 4, size_of::<Row>() as u32, MOST_CALLS, 0]),
         (SCRATCH, [PERCPU_ARRAY, 4, SCRATCH_BYTES, 1, 0]),
         (COLD, [LRU_HASH, 8, 8, 1 << 12, 0]),
+        (FAMILY, [LRU_HASH, 4, 4, 1 << 16, 0]),
         (OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]),
     ];
     let maps = maps.map(|(name, definition)| {
@@ -626,8 +654,9 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
     let programs = [
         Some((ENTER, enter(build))),
         Some((EXIT, exit(build))),
-        Some((SIGNAL, signal(super::signals::INFO as i32))),
-        build.exit_code.map(|exit_code| (END, end(exit_code))),
+        Some((SIGNAL, signal(build, super::signals::INFO as i32))),
+        build.task.map(|[exit_code, _]| (END, end(build, exit_code))),
+        build.task.map(|[_, tgid]| (FORK, fork(build, tgid))),
     ];
     for ((name, tracepoint), code) in programs.into_iter().flatten() {
         let section = object.add_section(Vec::new(), format!("raw_tp/{tracepoint}").into(), SectionKind::Text);

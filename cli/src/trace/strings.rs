@@ -8,12 +8,13 @@
 use super::asked::Which;
 use super::calls::Calls;
 use super::pairs::{Entry, NOWHERE};
-use super::program::{self, Build, CALLS, END, ENTER, EXIT, MOST, MOST_CALLS, OUTPUT, Row, SIGNAL};
-use aya::maps::{Array, Map};
+use super::program::{self, Build, CALLS, END, ENTER, EXIT, FAMILY, FORK, MOST, MOST_CALLS, OUTPUT, Row, SIGNAL};
+use crate::failure::Failure;
+use aya::maps::{Array, HashMap, Map};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Rings};
+use perfweave::{Event, Item, Rings};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -37,8 +38,11 @@ pub struct Strings {
     copied: BTreeMap<(u32, u64), (u64, Copied)>,
     newest: u64,
     quotes: Quotes,
-    /// Whether another tracer was there before: then the kernel runs the programs behind the tracepoints of the rings.
-    is_behind: bool,
+    /// Whether another tracer was there before: then the kernel runs the program for returns behind the tracepoint of the
+    /// rings.
+    is_behind: Option<bool>,
+    /// Whether records were lost: then the next one need not be the next.
+    has_lost: bool,
 }
 
 /// Behind a return, what the call has written comes within so many nanoseconds.
@@ -71,7 +75,13 @@ pub struct Piece {
 impl Strings {
     /// Loads the programs for these calls. To be called before the calls' own rings are opened: the kernel runs what was
     /// attached first. If another tracer was there before, what a call points to comes behind its entry.
-    pub fn begin(calls: &mut Calls, which: &Which<i64>, quotes: Quotes) -> Result<Self, Box<dyn Error>> {
+    /// `family` lists the processes of which something is copied, and of what they start then; of all without it.
+    pub fn begin(
+        calls: &mut Calls,
+        which: &Which<i64>,
+        quotes: Quotes,
+        family: Option<impl FnOnce() -> Result<Vec<u32>, Failure>>,
+    ) -> Result<Self, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
         let asked = (0..MOST_CALLS.into()).filter(|number| which.has(number));
         let with_pointers = asked.filter_map(|number| {
@@ -80,21 +90,37 @@ impl Strings {
         });
         let pointers: Vec<_> = with_pointers.collect();
         let limit = i32::try_from(quotes.limit).unwrap_or(MOST).min(MOST);
-        let exit_code = task::exit_code();
-        let build = Build { registers, limit, exit_code };
+        let task = task();
+        let family = family.filter(|_| has_first_numbers()).zip(task).map(|(family, _)| family);
+        let build = Build { registers, limit, task, has_family: family.is_some() };
         let mut program = EbpfLoader::new().load(&program::object(&build)?)?;
         let mut table = Array::<_, Row>::try_from(program.map_mut(CALLS).ok_or("no map")?)?;
         pointers.iter().try_for_each(|(number, pointers)| table.set(*number, pointers.row(&registers), 0))?;
         let of_calls = if pointers.is_empty() { &[][..] } else { &[ENTER, EXIT] };
-        let of_ends = exit_code.map(|_| END);
-        for (name, tracepoint) in of_calls.iter().copied().chain([SIGNAL]).chain(of_ends) {
+        let of_ends = task.map(|_| END);
+        // The family before all others: what starts while it is listed is followed.
+        let first = family.is_some().then_some(FORK);
+        for (name, tracepoint) in first.into_iter().chain(of_calls.iter().copied()).chain([SIGNAL]).chain(of_ends) {
             let of: &mut RawTracePoint = program.program_mut(name).ok_or("no program")?.try_into()?;
             of.load()?;
             of.attach(tracepoint)?;
         }
+        if let Some(family) = family {
+            let mut map = HashMap::<_, u32, u32>::try_from(program.map_mut(FAMILY).ok_or("no family")?)?;
+            let listed = family().map_err(|failure| failure.message().to_owned())?;
+            listed.into_iter().try_for_each(|process| map.insert(process, 1, 0))?;
+        }
         let Some(Map::PerfEventArray(output)) = program.map(OUTPUT) else { return Err("no output".into()) };
         let rings = Rings::options().bpf_output(output.fd()).sample(bindings::PERF_SAMPLE_TID).bytes(RING).open()?;
-        Ok(Self { rings, _program: program, copied: BTreeMap::new(), newest: 0, quotes, is_behind: false })
+        Ok(Self {
+            rings,
+            _program: program,
+            copied: BTreeMap::new(),
+            newest: 0,
+            quotes,
+            is_behind: None,
+            has_lost: false,
+        })
     }
 
     /// What the call pointed to. `until`: when it returned, with that result, or when it was entered if it has not.
@@ -104,26 +130,38 @@ impl Strings {
         let range = (entry.tid, 0)..=(entry.tid, until);
         let mut before = self.copied.range(range).rev().filter(|(_, (kind, _))| *kind == program::AT_ENTER);
         let entered = before.next().filter(|(_, (_, copied))| is_this(copied));
-        if let Some(((_, time), _)) = entered {
-            self.is_behind = *time > entry.time;
-        }
         let mut all = entered.map(|(_, (_, copied))| copied.clone());
-        // One that is not behind, but before the entry, is of a call before.
-        let end = if self.is_behind && result.is_some() { until.saturating_add(BEHIND) } else { until };
-        let later = self.copied.range((entry.tid, entry.time)..=(entry.tid, end.max(entry.time)));
-        for of in [program::AGAIN, program::AT_EXIT] {
-            let mut later = later.clone().filter(|(_, (kind, _))| *kind == of).map(|(_, (_, copied))| copied);
-            let its = later.next().filter(|copied| is_this(copied) && Some(copied.result) == result);
-            all.get_or_insert_default().pieces.extend(its.into_iter().flat_map(|copied| copied.pieces.iter().cloned()));
+        for kind in [program::AGAIN, program::AT_EXIT] {
+            let its = result.and_then(|result| self.returned(entry, until, kind, result));
+            all.get_or_insert_default().pieces.extend(its.into_iter().flat_map(|copied| copied.pieces));
         }
         all.filter(|copied| !copied.pieces.is_empty()).map(|copied| Copied { quotes: self.quotes, ..copied })
+    }
+
+    /// What a call has left at its return. What comes before its entry is of a call before.
+    fn returned(&mut self, entry: &Entry, until: u64, kind: u64, result: i64) -> Option<Copied> {
+        let first = |from: u64, to: u64| {
+            let later = self.copied.range((entry.tid, from)..=(entry.tid, to.max(from)));
+            let mut its = later.filter(|(_, (one, copied))| *one == kind && copied.number == entry.number);
+            its.next().map(|(_, (_, copied))| copied).filter(|copied| copied.result == result)
+        };
+        let ahead = first(entry.time, until);
+        let behind = || first(until, until.saturating_add(BEHIND)).filter(|_| !self.has_lost);
+        // A call that has succeeded has left something if any has. The order of the two does not change as long as
+        // both are there.
+        let is_told = kind == program::AT_EXIT && result >= 0;
+        let is_behind = self.is_behind.unwrap_or(is_told && ahead.is_none());
+        let found = if is_behind { behind() } else { ahead }?.clone();
+        if is_told {
+            self.is_behind = Some(is_behind);
+        }
+        Some(found)
     }
 
     /// What the kernel knows of a signal that a thread takes, or the status with which it ends: of the last.
     fn last(&mut self, tid: u32, until: u64, of: u64) -> Option<Vec<u8>> {
         self.read();
-        let until = if self.is_behind { until.saturating_add(BEHIND) } else { until };
-        let mut all = self.copied.range((tid, 0)..=(tid, until)).rev();
+        let mut all = self.copied.range((tid, 0)..=(tid, until.saturating_add(BEHIND))).rev();
         let (_, (_, copied)) = all.find(|(_, (kind, _))| *kind == of)?;
         copied.pieces.first()?.bytes.clone()
     }
@@ -165,8 +203,9 @@ impl Strings {
     }
 
     fn read(&mut self) {
-        let Self { rings, copied, newest, .. } = self;
+        let Self { rings, copied, newest, has_lost, .. } = self;
         let _ = rings.drain(|event| {
+            *has_lost |= !matches!(event.item(), Item::Record(_));
             if let Some((thread, what)) = read(&event) {
                 *newest = thread.1.max(*newest);
                 copied.insert(thread, what);
@@ -239,19 +278,21 @@ fn text(bytes: &[u8]) -> Option<Bytes<'_>> {
     Some((&bytes[..bytes.len().checked_sub(1)?], more))
 }
 
-/// Where `struct task_struct` has the status of a thread that ends.
+/// Where `struct task_struct` has the status of a thread that ends, and the number of its process.
 #[cfg(feature = "btf")]
-mod task {
-    pub fn exit_code() -> Option<i32> {
-        crate::read::btf::offset("task_struct", "exit_code").and_then(|offset| offset.try_into().ok())
-    }
+fn task() -> Option<[i32; 2]> {
+    let offsets = crate::read::btf::offsets("task_struct", ["exit_code", "tgid"])?;
+    Some(offsets.map(|offset| offset as i32))
 }
 
 #[cfg(not(feature = "btf"))]
-mod task {
-    pub fn exit_code() -> Option<i32> {
-        None
-    }
+fn task() -> Option<[i32; 2]> {
+    None
+}
+
+/// Whether the numbers of processes are those that BPF programs see (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+fn has_first_numbers() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
 /// Why strings cannot be had, with what lies behind the error.

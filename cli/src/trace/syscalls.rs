@@ -46,7 +46,8 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let mut calls = Calls::default();
     let needs_strings = !args.summary_only || !args.path.is_empty();
     let quotes = Quotes { limit: args.string_limit, hexadecimal: args.hexadecimal };
-    let strings = needs_strings.then(|| Strings::begin(&mut calls, &asked.calls, quotes)).transpose();
+    let family = args.whom.has_family().then_some(|| args.whom.processes(child.as_ref()));
+    let strings = needs_strings.then(|| Strings::begin(&mut calls, &asked.calls, quotes, family)).transpose();
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
     let options = Rings::options().bytes(args.common.buffer);
     let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);

@@ -100,6 +100,17 @@ impl Whom {
         }
     }
 
+    /// Whether only some processes, and what they start, are traced.
+    pub fn has_family(&self) -> bool {
+        !self.pid.is_empty() || self.tid.is_some() || !self.command.is_empty() && !self.all
+    }
+
+    /// These processes, those that they have started included.
+    pub fn processes(&self, child: Option<&Child>) -> Result<Vec<u32>, Failure> {
+        let named = self.pids().into_iter().chain(self.tid).chain(child.map(Child::pid));
+        Ok(Family::of_all(&named.collect::<Vec<_>>())?.processes())
+    }
+
     /// The processes or threads at whose end there is nothing more to trace.
     pub fn watched(&self) -> Vec<u32> {
         self.pids().into_iter().chain(self.tid).collect()
