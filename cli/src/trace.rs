@@ -5,6 +5,7 @@ pub mod calls;
 mod classes;
 mod ends;
 pub mod events;
+mod executed;
 mod lines;
 pub mod named;
 pub mod pairs;
@@ -102,13 +103,17 @@ pub struct Args {
 }
 
 const AFTER: &str = "\
-A system call has one line, at its return: lines are in the order of returns over all CPUs, and the time at the left decreases only where a line is marked as late. The \
+A system call has one line, at its return, with the text of strace(1): lines are in the order of returns over all CPUs, and the time at the left decreases only where a line is marked as late. The \
 time in the call stands at the end, <12.3 µs>, so that the entry is that much earlier. A call that blocks does not hold up the lines of \
-others. A call without return, such as exit_group, has its line when its thread ends. With -e, a thread without a line has none at its end. --enter prints entries at their places too, without strings if \
-another tracer was there before.
+others. A call without return, such as exit_group, has its line when its thread ends. Signals that are delivered, and ends of threads with \
+their status, have lines of their own. A signal that ends a process without a handler has only that of the end. With -e, a thread without a line of a call has none of these. --enter prints entries at their \
+places too, without strings if another tracer was there before.
 
-Strings, and the beginnings of buffers that a call sends, are printed as they were at the entry: up to 255 bytes of a string, 32 of a buffer. A BPF program \
-copies them. Other pointers are printed as addresses, and so is what was not in memory at the entry.
+What arguments point to is copied by BPF programs, when the call is entered or when it returns: strings, the beginnings of buffers, structs, \
+and lists. A string that was not in memory at the entry is read at the return. Other pointers are printed as addresses, and so is what is \
+in no memory even then. JSON has the same under the names that the kernel has for arguments.
+
+Options are those of strace where there are some. Lines go to the standard output. Several -e add up, and one with ! takes calls away.
 
   perfweave trace ls                                 all calls of ls and its children
   perfweave trace -e openat,close -p 1234            two calls of a running process

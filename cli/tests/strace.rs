@@ -226,7 +226,7 @@ fn what_arguments_point_to_is_printed() {
         "rt_sigprocmask(SIG_BLOCK, [INT CHLD], NULL, 8) = 0",
         "{tv_sec=0, tv_nsec=5}, NULL) = 0",
         "setitimer(ITIMER_REAL, {it_interval={tv_sec=0, tv_usec=0}, it_value={tv_sec=100, tv_usec=7}}, NULL) = 0",
-        "pipe([6, 7]) = 0",
+        "pipe2([6, 7], 0) = 0",
         r#"writev(7, [{iov_base="ab", iov_len=2}, {iov_base="cde\n", iov_len=4}], 2) = 6"#,
         "poll([{fd=6, events=POLLIN|POLLPRI}, {fd=7, events=POLLIN}], 2, 0) = 1 ([{fd=6, revents=POLLIN}])",
         r#"readv(6, [{iov_base="abc", iov_len=3}, {iov_base="de\n", iov_len=60}], 2) = 6"#,

@@ -41,12 +41,10 @@ pub struct Asked {
     pub signals: Which<i32>,
     /// `quiet=exit`: threads have no line at their end.
     pub is_quiet: bool,
-    /// `decode-fds=...`: descriptors have their path.
-    pub has_paths: bool,
 }
 
 /// The qualifiers of `-e`, and the short names that some have.
-const QUALIFIERS: [(&str, &str); 23] = [
+const QUALIFIERS: [(&str, &str); 22] = [
     ("trace", "trace"),
     ("t", "trace"),
     ("status", "status"),
@@ -57,8 +55,7 @@ const QUALIFIERS: [(&str, &str); 23] = [
     ("silent", "quiet"),
     ("silence", "quiet"),
     ("q", "quiet"),
-    ("decode-fds", "decode-fds"),
-    ("decode-fd", "decode-fds"),
+    ("decode-fds", "-P PATH finds the calls of a path; perfweave why has the files of those that wait"),
     ("fault", "it changes no call: strace -e fault=... does"),
     ("inject", "it changes no call: strace -e inject=... does"),
     ("raw", "--json has the numbers of all arguments"),
@@ -75,14 +72,8 @@ const QUALIFIERS: [(&str, &str); 23] = [
 impl Asked {
     /// Of all `-e`. Sets of calls add up; one with `!` takes its calls away.
     pub fn of(expressions: &[String], known: &mut Calls) -> Result<Self, Failure> {
-        let mut asked = Self {
-            calls: Which::All,
-            events: Vec::new(),
-            ends: Which::All,
-            signals: Which::All,
-            is_quiet: false,
-            has_paths: false,
-        };
+        let mut asked =
+            Self { calls: Which::All, events: Vec::new(), ends: Which::All, signals: Which::All, is_quiet: false };
         for expression in expressions {
             let qualified = expression.split_once('=').and_then(|(word, set)| {
                 let (_, of) = QUALIFIERS.iter().find(|(name, _)| *name == word)?;
@@ -99,7 +90,6 @@ impl Asked {
                 Some(("quiet", set)) => {
                     asked.is_quiet = set.split(',').any(|what| ["exit", "exits", "all"].contains(&what));
                 }
-                Some(("decode-fds", set)) => asked.has_paths = set != "none",
                 Some((hint, _)) => {
                     return Err(Failure::hinting(format_args!("-e {expression} is strace's alone"), hint));
                 }

@@ -4,7 +4,7 @@ use super::named::{
     F_GET_SEALS, F_GETPIPE_SZ, TMPFILE, accept, at, clone, epoll_made, family, known, made, mapping, message_flags,
     open, protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
 };
-use super::program::{Length, MOST_CALLS, NAME, Pointers, STRINGS, Special, VECTOR};
+use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VECTOR};
 use super::shapes::{self, Seen, Shape, socket_address};
 use super::strings::{Bytes, Copied, Quotes};
 use crate::exact::Exact;
@@ -84,12 +84,14 @@ pub struct Values<'a> {
     pub copied: Option<&'a Copied>,
     /// `None`: it has not returned.
     pub result: Option<i64>,
+    /// The path of the program that it has executed.
+    pub executed: Option<&'a [u8]>,
 }
 
 impl<'a> Values<'a> {
     /// Of a call that has not returned, without what it points to.
     pub fn bare(values: &'a [u64; 6]) -> Self {
-        Self { values, copied: None, result: None }
+        Self { values, copied: None, result: None, executed: None }
     }
 }
 
@@ -222,10 +224,10 @@ impl Call {
         })
     }
 
-    fn pointed<'a>(&self, at: usize, how: How, copied: &'a Copied, values: Values<'_>) -> Option<Pointed<'a>> {
+    fn pointed<'a>(&self, at: usize, how: How, copied: &'a Copied, values: Values<'a>) -> Option<Pointed<'a>> {
         let value = values.values[at];
         Some(match how {
-            How::String => Pointed::Path(copied.string(at, value)?),
+            How::String => Pointed::Path(copied.string(at, value).or(values.executed.map(|path| (path, false)))?),
             How::Buffer => {
                 let bytes = copied.at(at, value, false)?;
                 Pointed::Buffer((bytes, *values.values.get(at + 1)? > bytes.len() as u64))
@@ -248,18 +250,19 @@ impl Call {
                 Pointed::Text((shape.text)(&Seen { bytes, values: values.values, result: values.result })?)
             }
             How::Strings => {
-                let (ends, strings): (Vec<_>, Vec<_>) = copied.elements(at).partition(|piece| piece.element == NAME);
-                let last = ends.first().filter(|last| last.pointer == 0 || strings.len() == STRINGS as usize)?;
-                let strings = strings.into_iter().map(|piece| piece.string()).collect::<Option<_>>()?;
-                Pointed::List(strings, last.pointer != 0)
+                let (strings, is_all) = copied.strings(at)?;
+                Pointed::List(strings, !is_all)
             }
             How::Variables => {
-                let count = copied.elements(at).find(|piece| piece.element == NAME)?.pointer;
+                let count = copied.element(at, NAME)?.pointer;
                 let word = if count == 1 { "var" } else { "vars" };
                 Pointed::Text(format!("{value:#x} /* {count} {word} */")).filter(count.cast_signed() >= 0)?
             }
-            How::Vector(_) => Pointed::Text(vector(at, copied, values.values[2])?),
-            How::Message(_) => Pointed::Text(message(at, copied)?),
+            How::Vector(is_filled) => {
+                let result = values.result.filter(|_| is_filled);
+                Pointed::Text(vector(at, copied, values.values[2], result)?)
+            }
+            How::Message(is_filled) => Pointed::Text(message(at, copied, values.result.filter(|_| is_filled))?),
             _ => return None,
         })
     }
@@ -378,12 +381,14 @@ fn fcntl_argument(values: &[u64; 6]) -> Option<String> {
     })
 }
 
-/// `[{iov_base="ab", iov_len=2}]`. `count`: how many elements it has.
-fn vector(at: usize, copied: &Copied, count: u64) -> Option<String> {
-    let is_of = |piece: &&super::strings::Piece| piece.element < VECTOR;
-    let elements = copied.elements(at).filter(is_of).map(|piece| {
+/// `[{iov_base="ab", iov_len=2}]`. `count`: how many elements it has. `filled`: how many bytes the call has written.
+fn vector(at: usize, copied: &Copied, count: u64, filled: Option<i64>) -> Option<String> {
+    let mut left = filled.map_or(u64::MAX, i64::cast_unsigned);
+    let elements = (0..VECTOR).map_while(|element| copied.element(at, element)).map(|piece| {
+        let whole = piece.whole.min(left);
+        left -= whole;
         let base = match &piece.bytes {
-            Some(bytes) => copied.quotes.limited((bytes, piece.whole > bytes.len() as u64)),
+            Some(bytes) => copied.quotes.limited((bytes, whole > bytes.len() as u64)),
             None => format!("{:#x}", piece.pointer),
         };
         format!("{{iov_base={base}, iov_len={}}}", piece.whole)
@@ -397,12 +402,11 @@ fn vector(at: usize, copied: &Copied, count: u64) -> Option<String> {
 }
 
 /// `{msg_name=NULL, msg_namelen=0, msg_iov=[...], msg_iovlen=1, ...}`.
-fn message(at: usize, copied: &Copied) -> Option<String> {
-    let of =
-        |element| copied.elements(at).find(move |piece| piece.element == element).and_then(|one| one.bytes.as_deref());
+fn message(at: usize, copied: &Copied, filled: Option<i64>) -> Option<String> {
+    let of = |element| copied.element(at, element).and_then(|piece| piece.bytes.as_deref());
     let [length, count, control, flags] = shapes::message(of(NAME - 1)?)?;
     let name = of(NAME).and_then(socket_address).unwrap_or_else(|| "NULL".into());
-    let vector = vector(at, copied, count)?;
+    let vector = vector(at, copied, count, filled)?;
     let flags = message_flags(flags);
     Some(format!(
         "{{msg_name={name}, msg_namelen={length}, msg_iov={vector}, msg_iovlen={count}, msg_controllen={control}, \

@@ -99,8 +99,8 @@ impl Ends {
         self.processes.remove(&pid);
     }
 
-    /// A thread ends. `executing`: the thread of its process that is about to execute a program. `status`: as wait(2) has
-    /// it, if a BPF program has told it.
+    /// A thread ends. `executing`: the thread of its process that is about to execute a program. `status`: as wait(2)
+    /// has it, if a BPF program has told it.
     pub fn ends(&mut self, pid: u32, tid: u32, executing: Option<u32>, status: Option<i32>) -> Option<Ended> {
         let own = self.threads.remove(&tid).map(Ended::Exited);
         let superseded = executing.filter(|by| *by != tid).map(Ended::Superseded);

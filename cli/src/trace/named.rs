@@ -7,7 +7,7 @@ use linux_raw_sys::general as kernel;
 use nix::fcntl::AtFlags;
 use nix::sys::mman::ProtFlags;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockType};
+use nix::sys::socket::AddressFamily;
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::AccessFlags;
 
@@ -167,6 +167,7 @@ values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIO
 values!(flock_of, LOCK_SH LOCK_EX LOCK_UN);
 values!(futex_of, FUTEX_WAIT FUTEX_WAKE FUTEX_REQUEUE FUTEX_CMP_REQUEUE FUTEX_WAKE_OP FUTEX_LOCK_PI FUTEX_UNLOCK_PI
     FUTEX_TRYLOCK_PI FUTEX_WAIT_BITSET FUTEX_WAKE_BITSET FUTEX_WAIT_REQUEUE_PI FUTEX_CMP_REQUEUE_PI);
+values!(socket_of, SOCK_STREAM SOCK_DGRAM SOCK_RAW SOCK_RDM SOCK_SEQPACKET);
 values!(protocol, IPPROTO_IP IPPROTO_ICMP IPPROTO_TCP IPPROTO_UDP IPPROTO_ICMPV6 IPPROTO_RAW);
 values!(how_masked, SIG_BLOCK SIG_UNBLOCK SIG_SETMASK);
 flags!(access_flags, AccessFlags, "F_OK");
@@ -253,7 +254,6 @@ pub fn family(number: u64) -> String {
 }
 
 pub fn socket(bits: u64) -> String {
-    let kind = SockType::try_from((bits & 0xf) as i32);
-    let kind = kind.map_or_else(|_| (bits & 0xf).to_string(), |kind| format!("SOCK_{kind:?}").to_uppercase());
+    let kind = socket_of(bits & 0xf).unwrap_or_else(|| (bits & 0xf).to_string());
     both(kind, socket_flags(bits & !0xf))
 }

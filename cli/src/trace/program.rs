@@ -145,13 +145,15 @@ pub struct Registers {
     pub arguments: [u32; 6],
     /// Of the number of the call.
     number: u32,
+    /// Of the end of the stack.
+    stack: u32,
 }
 
 pub const REGISTERS: Option<Registers> = if cfg!(target_arch = "x86_64") {
-    Some(Registers { arguments: [112, 104, 96, 56, 72, 64], number: 120 })
+    Some(Registers { arguments: [112, 104, 96, 56, 72, 64], number: 120, stack: 152 })
 } else if cfg!(target_arch = "aarch64") {
     // The first one lies in orig_x0 as well, which the result does not replace.
-    Some(Registers { arguments: [272, 8, 16, 24, 32, 40], number: 280 })
+    Some(Registers { arguments: [272, 8, 16, 24, 32, 40], number: 280, stack: 248 })
 } else {
     None
 };
@@ -174,6 +176,9 @@ pub const BYTES_AT: usize = 24;
 pub const ELEMENT: i32 = 8;
 /// What the elements of a message are besides those of its vector.
 pub const NAME: i32 = 255;
+
+/// In the place of an argument: the strings that a new program has.
+pub const EXECUTED: usize = 7;
 
 /// Bytes after which no piece begins.
 const FULL: i32 = 8192;
@@ -226,7 +231,8 @@ pub struct Build {
     pub registers: Registers,
     /// The most bytes of a buffer that are printed.
     pub limit: i32,
-    /// Where `struct task_struct` has the status with which a thread ends and the number of its process, if that is known.
+    /// Where `struct task_struct` has the status with which a thread ends and the number of its process, if that is
+    /// known.
     pub task: Option<[i32; 2]>,
     /// Whether only processes in the map [`FAMILY`] count.
     pub has_family: bool,
@@ -252,9 +258,10 @@ fn exit(build: &Build) -> Code {
     code.set(3, build.registers.number as i32);
     register(&mut code, INDEX);
     row(&mut code);
-    ends_unless(&mut code, &[4, FIRST_KIND, SECOND_KIND]);
+    ends_unless(&mut code, &[0, 4, FIRST_KIND, SECOND_KIND]);
     // What was not in memory at the entry is there now: the kernel has read it.
-    code.load_u32(1, ENTRY, FIRST_KIND).unless(EQUAL, 1, 0, |code| again(code, build));
+    code.load_u32(1, ENTRY, FIRST_KIND).load_u32(2, ENTRY, 0).push(0x4f, 1, 2, 0, 0);
+    code.unless(EQUAL, 1, 0, |code| again(code, build));
     code.load_local(1, RESULT);
     // A call that fails has written nothing.
     code.unless(NOT_NEGATIVE, 1, 0, |code| {
@@ -277,10 +284,38 @@ fn again(code: &mut Code, build: &Build) {
         code.load_local(1, NUMBER).load_local(2, INDEX);
         code.unless_differs(1, 2, |code| {
             begin(code, AGAIN);
-            pieces(code, build, HEAD);
+            code.load_u32(1, ENTRY, 0).set(2, 0);
+            code.unless(UNEQUAL, 1, IS_EXEC as i32, |code| {
+                code.set(2, 1);
+            });
+            code.unless(UNEQUAL, 1, IS_EXECAT as i32, |code| {
+                code.set(2, 1);
+            });
+            code.store(FRAME, COUNT, 2).load_local(1, RESULT);
+            // What the program had before is gone if it executes another. That one finds its arguments on its stack.
+            code.unless(EQUAL, 1, 0, |code| {
+                code.set(2, 0).store(FRAME, COUNT, 2);
+            });
+            code.load_local(2, COUNT).either(
+                2,
+                1,
+                |code| executed(code, build),
+                |code| {
+                    special(code, build, 0);
+                    pieces(code, build, HEAD);
+                },
+            );
             write(code);
         });
     });
+}
+
+/// The strings of a program that begins: their number is at the end of the stack, and the list behind it.
+fn executed(code: &mut Code, build: &Build) {
+    code.set(3, build.registers.stack as i32);
+    register(code, LIST_AT);
+    code.load_local(1, LIST_AT).place(1, 1, 8).store(FRAME, LIST_AT, 1);
+    strings(code, EXECUTED);
 }
 
 /// `raw_tracepoint/signal_deliver` has the signal and what the kernel knows of it.
@@ -545,8 +580,8 @@ fn count(code: &mut Code, argument: usize) {
     length_of(code);
 }
 
-/// The buffers of the vector at [`LIST_AT`] with [`COUNT`] elements, as elements of argument 1. What a call has read is no longer
-/// than its result.
+/// The buffers of the vector at [`LIST_AT`] with [`COUNT`] elements, as elements of argument 1. What a call has read is no
+/// longer than its result.
 fn vector(code: &mut Code, build: &Build, is_read: bool) {
     for element in 0..VECTOR {
         code.load_local(1, COUNT);

@@ -1,5 +1,5 @@
-//! What pointers of system calls point to, as it was when the call was entered or when it returned, and what signals and
-//! ends of threads say.
+//! What pointers of system calls point to, as it was when the call was entered or when it returned, and what signals
+//! and ends of threads say.
 //!
 //! BPF programs ([`program`]) copy it. Their records come through rings of their own, so that the traced calls lose
 //! nothing by them. They are read without order: a record of a thread is that of the call which returns next in that
@@ -38,8 +38,8 @@ pub struct Strings {
     copied: BTreeMap<(u32, u64), (u64, Copied)>,
     newest: u64,
     quotes: Quotes,
-    /// Whether another tracer was there before: then the kernel runs the program for returns behind the tracepoint of the
-    /// rings.
+    /// Whether another tracer was there before: then the kernel runs the program for returns behind the tracepoint of
+    /// the rings.
     is_behind: Option<bool>,
     /// Whether records were lost: then the next one need not be the next.
     has_lost: bool,
@@ -73,9 +73,9 @@ pub struct Piece {
 }
 
 impl Strings {
-    /// Loads the programs for these calls. To be called before the calls' own rings are opened: the kernel runs what was
-    /// attached first. If another tracer was there before, what a call points to comes behind its entry.
-    /// `family` lists the processes of which something is copied, and of what they start then; of all without it.
+    /// Loads the programs for these calls. To be called before the calls' own rings are opened: the kernel runs what
+    /// was attached first. If another tracer was there before, what a call points to comes behind its entry. `family`
+    /// lists the processes of which something is copied, and of what they start then; of all without it.
     pub fn begin(
         calls: &mut Calls,
         which: &Which<i64>,
@@ -259,9 +259,26 @@ impl Copied {
         text(self.at(argument, pointer, false)?)
     }
 
-    /// The elements of an argument.
-    pub fn elements(&self, argument: usize) -> impl Iterator<Item = &Piece> {
-        self.pieces.iter().filter(move |piece| piece.argument == argument)
+    /// An element of an argument: as it was in memory, if it ever was.
+    pub fn element(&self, argument: usize, element: i32) -> Option<&Piece> {
+        let its = || self.pieces.iter().filter(|piece| piece.argument == argument && piece.element == element);
+        its().find(|piece| piece.bytes.is_some()).or_else(|| its().next())
+    }
+
+    /// The strings of a list, and whether these are all. Those that were not in memory are in that of the new program,
+    /// if it has as many: a script has others.
+    pub fn strings(&self, argument: usize) -> Option<(Vec<Bytes<'_>>, bool)> {
+        let of = |list: usize| (0..program::STRINGS).map_while(move |at| self.element(list, at));
+        let count = of(argument).count();
+        let last = self.element(argument, program::NAME)?;
+        let is_all = last.pointer == 0;
+        let is_same = is_all && of(program::EXECUTED).count() == count;
+        if !is_all && count < program::STRINGS as usize {
+            return None;
+        }
+        let later = |at: i32| self.element(program::EXECUTED, at).filter(|_| is_same)?.string();
+        let strings = of(argument).zip(0..).map(|(piece, at)| piece.string().or_else(|| later(at)));
+        Some((strings.collect::<Option<_>>()?, is_all))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::asked::{Asked, End, Which};
 use super::calls::{Calls, Values, error, is_exec};
 use super::ends::{Ended, Ends};
+use super::executed::Executed;
 use super::lines::{At, Lines};
 use super::pairs::{Entry, Pairs, Step, sources_of};
 use super::shown::Shown;
@@ -35,6 +36,7 @@ struct Trace {
     has_lines: bool,
     enter: bool,
     signals: Signals,
+    executed: Executed,
     ends: Ends,
     family: Family,
     /// Where only some calls have lines, the threads that have one: the ends and signals of others are not printed.
@@ -51,7 +53,8 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
     let options = Rings::options().bytes(args.common.buffer);
     let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);
-    let rings = args.whom.limit(Signals::source(options), child.as_ref()).open()?;
+    let options = Executed::source(Signals::source(options));
+    let rings = args.whom.limit(options, child.as_ref()).open()?;
     // After they were opened: what starts from now on has its records.
     let family = args.whom.family(child.as_ref(), false)?;
     let shown = shown(args, asked);
@@ -59,6 +62,7 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let mut trace = Trace {
         pairs: Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?,
         signals: Signals::new(&rings)?,
+        executed: Executed::new(&rings)?,
         lines: lines(args, &rings)?,
         summary: args.summarizes().then(|| Summary::sorted(args.sort)),
         asked: Asked { is_quiet: asked.is_quiet || args.quiet > 1, ..asked.clone() },
@@ -130,6 +134,7 @@ impl Trace {
         let Item::Record(record) = event.item() else {
             self.pairs.forget();
             self.ends.forget();
+            self.executed.forget();
             self.strings.iter_mut().for_each(Strings::forget_all);
             return if self.has_lines { self.lines.notice(event) } else { Ok(()) };
         };
@@ -141,6 +146,7 @@ impl Trace {
         if let (Some(signal), Some((pid, tid))) = (self.signals.take(&record), record.pid_tid()) {
             return self.delivered(At::new(event, pid, tid), &signal);
         }
+        self.executed.take(&record);
         match self.pairs.take(&record) {
             Step::Enters(entry) => {
                 self.ends.enters(&entry);
@@ -218,6 +224,7 @@ impl Trace {
             self.forget(entry.tid, &at);
         }
         self.forget(at.tid, &at);
+        let executed = self.executed.of(at.tid);
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
         let end = if error.is_some() { End::Failed } else { End::Successful };
@@ -226,7 +233,10 @@ impl Trace {
         }
         self.has_line(at.tid);
         let call = self.calls.of(number);
-        let values = entry.as_ref().map(|entry| values(entry, copied.as_ref(), Some(result)));
+        let values = entry.as_ref().map(|entry| {
+            let values = values(entry, copied.as_ref(), Some(result));
+            Values { executed: executed.as_deref().filter(|_| result == 0 && is_exec(number)), ..values }
+        });
         if let Some(summary) = &mut self.summary {
             summary.add(&call.name, at.time.zip(time), error.is_some());
         }
@@ -293,5 +303,5 @@ impl Trace {
 
 /// What a call was entered with, and what it points to.
 fn values<'a>(entry: &'a Entry, copied: Option<&'a Copied>, result: Option<i64>) -> Values<'a> {
-    Values { values: &entry.args, copied, result }
+    Values { values: &entry.args, copied, result, executed: None }
 }
