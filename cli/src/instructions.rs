@@ -153,11 +153,6 @@ impl Code {
         self
     }
 
-    /// Leaves instructions out if two registers differ.
-    pub fn unless_differs(&mut self, of: u8, from: u8, body: impl FnOnce(&mut Self)) -> &mut Self {
-        self.unless_by(0x5d, of, from, 0, body)
-    }
-
     /// Leaves instructions out if a register is not above a number, both without a sign.
     pub fn unless_less_or_equal(&mut self, of: u8, value: i32, body: impl FnOnce(&mut Self)) -> &mut Self {
         self.unless_by(0xb5, of, 0, value, body)

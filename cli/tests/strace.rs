@@ -163,6 +163,7 @@ const CALLS: &str = r#"
     #include <sys/resource.h>
     #include <sys/socket.h>
     #include <sys/stat.h>
+    #include <sys/syscall.h>
     #include <sys/time.h>
     #include <sys/un.h>
     #include <sys/uio.h>
@@ -207,6 +208,9 @@ const CALLS: &str = r#"
         int status, child = fork();
         if (!child) execl("/bin/sh", "sh", "-c", "exit 3", "a b\n", (char *)0);
         wait4(child, &status, 0, 0);
+        char *again[] = {"sh", "-c", "exit 4", 0}, *with[] = {"A=1", "B=2", 0};
+        if (!fork()) syscall(SYS_execveat, AT_FDCWD, "/bin/sh", again, with, 0);
+        wait(&status);
         return 0;
     }
 "#;
@@ -243,6 +247,8 @@ fn what_arguments_point_to_is_printed() {
         r#"msg_iov=[{iov_base="abc", iov_len=3}, {iov_base="de\n", iov_len=60}], msg_iovlen=2, msg_controllen=0"#,
         r#"execve("/bin/sh", ["sh", "-c", "exit 3", "a b\n"], 0x"#,
         "[{WIFEXITED(s) && WEXITSTATUS(s) == 3}], 0, NULL) = ",
+        r#"execveat(AT_FDCWD, "/bin/sh", ["sh", "-c", "exit 4"], 0x"#,
+        " /* 2 vars */, 0) = 0",
     ] {
         assert!(ran.out.contains(text), "{text} in {}", ran.out);
     }

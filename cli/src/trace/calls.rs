@@ -4,7 +4,7 @@ use super::named::{
     F_GET_SEALS, F_GETPIPE_SZ, TMPFILE, accept, at, clone, epoll_made, family, known, made, mapping, message_flags,
     open, protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
 };
-use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VECTOR};
+use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VARIABLES_OF, VECTOR};
 use super::shapes::{self, Seen, Shape, socket_address};
 use super::strings::{Bytes, Copied, Quotes};
 use crate::exact::Exact;
@@ -250,11 +250,11 @@ impl Call {
                 Pointed::Text((shape.text)(&Seen { bytes, values: values.values, result: values.result })?)
             }
             How::Strings => {
-                let (strings, is_all) = copied.strings(at)?;
+                let (strings, is_all) = copied.strings()?;
                 Pointed::List(strings, !is_all)
             }
             How::Variables => {
-                let count = copied.element(at, NAME)?.pointer;
+                let count = copied.element(VARIABLES_OF, NAME)?.pointer;
                 let word = if count == 1 { "var" } else { "vars" };
                 Pointed::Text(format!("{value:#x} /* {count} {word} */")).filter(count.cast_signed() >= 0)?
             }
@@ -486,7 +486,7 @@ impl How {
                 "flag" | "flags",
             ) => Self::Named(at),
             (_, "sig" | "signum") => Self::Named(signal),
-            (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") => Self::Directory,
+            (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
             (_, name) if name.ends_with("fd") || name.starts_with("fd_") || name == "fildes" => Self::Signed(32),

@@ -87,8 +87,11 @@ pub fn sources_of(options: RingOptions, calls: &Which<i64>, has_command: bool, b
 /// What the kernel keeps: these calls, or all but the others, whichever is shorter. Who reads it leaves out what else
 /// comes.
 fn filter(calls: &Which<i64>, besides: &BTreeSet<i64>) -> Option<String> {
-    let Which::Only(calls) = calls else { return None };
-    let all = calls.union(besides).copied().collect::<BTreeSet<_>>();
+    let Which::Only(some) = calls else { return None };
+    let mut all = some.union(besides).copied().collect::<BTreeSet<_>>();
+    if all.iter().any(|number| is_exec(*number)) {
+        all.extend(["execve", "execveat"].into_iter().filter_map(calls::number));
+    }
     let no_call = all.iter().any(|number| is_sigreturn(*number)).then_some(NO_CALL);
     let others: Vec<_> = calls::all().filter(|number| !all.contains(number)).collect();
     let joined = |each: Vec<String>, by| each.join(by);
@@ -177,17 +180,25 @@ impl Pairs {
             return Step::Nothing;
         };
         // The kernel returns from rt_sigreturn as from no call: with the registers of what the signal interrupted.
-        let is_this = |entry: &Entry| entry.number == number || number == NO_CALL && is_sigreturn(entry.number);
+        // And from execveat as from execve.
+        let is_this = |entry: &Entry| {
+            entry.number == number
+                || number == NO_CALL && is_sigreturn(entry.number)
+                || is_exec(number) && is_exec(entry.number)
+        };
         // Where the order is not proven, the entry of the next call may have come before. It waits for its own return.
         let is_next = self.inside.get(&tid).is_some_and(|entry| entry.time > time);
         let mut entry = if is_next { None } else { self.inside.remove(&tid).filter(is_this) };
-        let number = entry.as_ref().map_or(number, |entry| entry.number);
+        let mut number = entry.as_ref().map_or(number, |entry| entry.number);
         let executes = result == 0 && is_exec(number);
         if entry.is_none() && executes {
             // The thread that executes takes the number of the first thread of its process.
             let by =
-                self.inside.values().find(|entry| entry.pid == pid && entry.number == number).map(|entry| entry.tid);
+                self.inside.values().find(|entry| entry.pid == pid && is_exec(entry.number)).map(|entry| entry.tid);
             entry = by.and_then(|tid| self.inside.remove(&tid));
+        }
+        if let Some(entry) = &entry {
+            number = entry.number;
         }
         if self.waits == Some(tid) {
             if !executes {

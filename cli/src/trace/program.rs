@@ -32,7 +32,7 @@ const LIST: i32 = 512;
 
 /// The most strings of argv, and the most variables that are counted.
 pub const STRINGS: i32 = 32;
-const VARIABLES: i32 = 512;
+const VARIABLES: i32 = 256;
 
 /// The most elements of an I/O vector.
 pub const VECTOR: i32 = 8;
@@ -60,7 +60,7 @@ pub enum Length {
 /// What is copied beside pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
-    /// The strings of argument 1, and the number of those of argument 2; one later for execveat.
+    /// The strings of an argument, and the number of those of the next.
     Exec(usize),
     /// The buffers of the I/O vector in argument 1, whose length is argument 2.
     Vector,
@@ -177,7 +177,9 @@ pub const ELEMENT: i32 = 8;
 /// What the elements of a message are besides those of its vector.
 pub const NAME: i32 = 255;
 
-/// In the place of an argument: the strings that a new program has.
+/// In the place of an argument: the variables and strings that a new program is to have, and those that it has.
+pub const VARIABLES_OF: usize = 5;
+pub const STRINGS_OF: usize = 6;
 pub const EXECUTED: usize = 7;
 
 /// Bytes after which no piece begins.
@@ -245,7 +247,8 @@ fn enter(build: &Build) -> Code {
     row(&mut code);
     ends_unless(&mut code, &[0, FIRST_KIND]);
     begin(&mut code, AT_ENTER);
-    special(&mut code, build, 0);
+    executes(&mut code, build);
+    buffers(&mut code, build, 0);
     pieces(&mut code, build, HEAD);
     output(&mut code, true);
     code
@@ -268,7 +271,7 @@ fn exit(build: &Build) -> Code {
         code.exit_with(0);
     });
     begin(&mut code, AT_EXIT);
-    special(&mut code, build, 1);
+    buffers(&mut code, build, 1);
     pieces(&mut code, build, SECOND);
     output(&mut code, false);
     code
@@ -279,34 +282,32 @@ fn again(code: &mut Code, build: &Build) {
     code.call(GET_CURRENT_PID_TGID).store(FRAME, THREAD, 0);
     code.map(COLD, 1).place(2, FRAME, THREAD.into()).call(MAP_LOOKUP_ELEM);
     code.unless(EQUAL, 0, 0, |code| {
-        code.load(1, 0, 0).store(FRAME, NUMBER, 1);
+        // The number as it was at the entry: the kernel returns from execveat as from execve.
+        code.load(1, 0, 0).store(FRAME, INDEX, 1);
         code.map(COLD, 1).place(2, FRAME, THREAD.into()).call(MAP_DELETE_ELEM);
-        code.load_local(1, NUMBER).load_local(2, INDEX);
-        code.unless_differs(1, 2, |code| {
-            begin(code, AGAIN);
-            code.load_u32(1, ENTRY, 0).set(2, 0);
-            code.unless(UNEQUAL, 1, IS_EXEC as i32, |code| {
-                code.set(2, 1);
-            });
-            code.unless(UNEQUAL, 1, IS_EXECAT as i32, |code| {
-                code.set(2, 1);
-            });
-            code.store(FRAME, COUNT, 2).load_local(1, RESULT);
-            // What the program had before is gone if it executes another. That one finds its arguments on its stack.
-            code.unless(EQUAL, 1, 0, |code| {
-                code.set(2, 0).store(FRAME, COUNT, 2);
-            });
-            code.load_local(2, COUNT).either(
-                2,
-                1,
-                |code| executed(code, build),
-                |code| {
-                    special(code, build, 0);
-                    pieces(code, build, HEAD);
-                },
-            );
-            write(code);
+        begin(code, AGAIN);
+        code.load_u32(1, ENTRY, 0).set(2, 0);
+        code.unless(UNEQUAL, 1, IS_EXEC as i32, |code| {
+            code.set(2, 1);
         });
+        code.unless(UNEQUAL, 1, IS_EXECAT as i32, |code| {
+            code.set(2, 1);
+        });
+        code.store(FRAME, COUNT, 2).load_local(1, RESULT);
+        // What the program had before is gone if it executes another. That one finds its arguments on its stack.
+        code.unless(EQUAL, 1, 0, |code| {
+            code.set(2, 0).store(FRAME, COUNT, 2);
+        });
+        code.load_local(2, COUNT).either(
+            2,
+            1,
+            |code| executed(code, build),
+            |code| {
+                buffers(code, build, 0);
+                pieces(code, build, HEAD);
+            },
+        );
+        write(code);
     });
 }
 
@@ -504,29 +505,41 @@ fn length_of(code: &mut Code) {
     code.place(1, 0, 0).push(0x77, 1, 0, 0, 63).load_local(2, FAILED).push(0x4f, 2, 1, 0, 0).store(FRAME, FAILED, 2);
     code.place(1, 0, 0).push(0xc7, 1, 0, 0, 63).push(0xa7, 1, 0, 0, -1).push(0x5f, 0, 1, 0, 0).and(0, LONGEST);
     code.push(0x07, 0, 0, 0, 7 + BYTES_AT as i32).and(0, -8).add(END_OF_RECORD, 0);
+    // The verifier forgets where it is at least: otherwise it follows each element of a list to the end.
+    code.and(END_OF_RECORD, 0x7ff8);
 }
 
-/// What is copied beside pieces, as the row says in this word.
-fn special(code: &mut Code, build: &Build, word: usize) {
-    if word == 0 {
-        for (kind, first) in [(IS_EXEC, 1), (IS_EXECAT, 2)] {
-            code.load_u32(1, ENTRY, 4 * word).unless(UNEQUAL, 1, kind as i32, |code| {
-                for (argument, is_counted) in [(first, false), (first + 1, true)] {
-                    code.set(3, build.registers.arguments[argument] as i32);
-                    register(code, LIST_AT);
-                    if is_counted { count(code, argument) } else { strings(code, argument) }
-                }
-            });
-        }
+/// The strings and variables of a program that is to be executed, if the row says so.
+fn executes(code: &mut Code, build: &Build) {
+    let [.., first, second, third, _, _] = build.registers.arguments;
+    code.load_u32(1, ENTRY, 0).set(2, 0);
+    for (kind, list, variables) in [(IS_EXEC, first, second), (IS_EXECAT, second, third)] {
+        code.unless(UNEQUAL, 1, kind as i32, |code| {
+            code.set(2, list as i32).set(3, variables as i32).store(FRAME, COUNT, 3);
+        });
     }
+    code.unless(EQUAL, 2, 0, |code| {
+        code.store(FRAME, LENGTH, 2).load_local(3, COUNT);
+        register(code, NUMBER);
+        code.load_local(3, LENGTH);
+        register(code, LIST_AT);
+        strings(code, STRINGS_OF);
+        code.load_local(1, NUMBER).store(FRAME, LIST_AT, 1);
+        count(code, VARIABLES_OF);
+    });
+}
+
+/// The buffers of an I/O vector or of a message, as the row says in this word.
+fn buffers(code: &mut Code, build: &Build, word: usize) {
+    code.set(1, 0).store(FRAME, COUNT, 1);
     code.load_u32(1, ENTRY, 4 * word).unless(UNEQUAL, 1, IS_VECTOR as i32, |code| {
         code.set(3, build.registers.arguments[1] as i32);
         register(code, LIST_AT);
         code.set(3, build.registers.arguments[2] as i32);
         register(code, COUNT);
-        vector(code, build, word == 1);
     });
-    code.load_u32(1, ENTRY, 4 * word).unless(UNEQUAL, 1, IS_MESSAGE as i32, |code| message(code, build, word == 1));
+    code.load_u32(1, ENTRY, 4 * word).unless(UNEQUAL, 1, IS_MESSAGE as i32, |code| message(code, build));
+    vector(code, build, word == 1);
 }
 
 /// Each of the strings to which the list at [`LIST_AT`] points, as elements of an argument.
@@ -547,8 +560,7 @@ fn strings(code: &mut Code, argument: usize) {
         code.load_local(1, COUNT).place(1, 1, 1).store(FRAME, COUNT, 1);
         code.back_if_less(1, STRINGS, again);
     });
-    // How many there are at least, and whether that is all: the pointer behind them.
-    code.load_local(1, COUNT).store(FRAME, LENGTH, 1);
+    // Whether that is all: the pointer behind them.
     code.set(1, argument as i32 | (NAME << ELEMENT)).store(FRAME, ELEMENT_AT, 1);
     code.place(1, FRAME, POINTER.into()).set(2, 8).load_local(3, LIST_AT).call(PROBE_READ_USER);
     code.unless(EQUAL, 0, 0, |code| {
@@ -609,8 +621,8 @@ fn vector(code: &mut Code, build: &Build, is_read: bool) {
     }
 }
 
-/// The message of argument 1, its address and its buffers.
-fn message(code: &mut Code, build: &Build, is_read: bool) {
+/// The message of argument 1 and its address. [`LIST_AT`] and [`COUNT`] get its vector.
+fn message(code: &mut Code, build: &Build) {
     const BYTES: i32 = size_of::<msghdr>() as i32;
     code.set(3, build.registers.arguments[1] as i32);
     register(code, POINTER);
@@ -633,7 +645,6 @@ fn message(code: &mut Code, build: &Build, is_read: bool) {
             header_of_element(code);
             bytes(code);
         });
-        vector(code, build, is_read);
     });
 }
 

@@ -265,9 +265,10 @@ impl Copied {
         its().find(|piece| piece.bytes.is_some()).or_else(|| its().next())
     }
 
-    /// The strings of a list, and whether these are all. Those that were not in memory are in that of the new program,
+    /// The strings of a program that is executed, and whether these are all. Those that were not in memory are in that of the new program,
     /// if it has as many: a script has others.
-    pub fn strings(&self, argument: usize) -> Option<(Vec<Bytes<'_>>, bool)> {
+    pub fn strings(&self) -> Option<(Vec<Bytes<'_>>, bool)> {
+        let argument = program::STRINGS_OF;
         let of = |list: usize| (0..program::STRINGS).map_while(move |at| self.element(list, at));
         let count = of(argument).count();
         let last = self.element(argument, program::NAME)?;
