@@ -7,7 +7,8 @@ use crate::descriptors;
 use crate::failure::Failure;
 use crate::trace::calls;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use std::ffi::{OsStr, OsString};
+use nix::unistd::{Uid, User, initgroups, setgid, setuid};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -15,7 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 
 /// The first argument of the second process. The next are the pipe's descriptor, the command's limit on descriptors (0
-/// for what it has) and the command.
+/// for what it has), the user that it becomes (empty for the same) and the command.
 const WAIT: &str = "--wait-until-traced";
 
 /// The command. Dropped before it is let go, it never runs.
@@ -28,18 +29,31 @@ pub struct Child {
 impl Child {
     /// Starts the command, which waits.
     pub fn start(command: &[OsString]) -> Result<Self, Failure> {
-        Self::start_writing(command, Stdio::inherit())
+        Self::start_as(command, None)
+    }
+
+    /// The same as another user, with the user's groups.
+    pub fn start_as(command: &[OsString], user: Option<&str>) -> Result<Self, Failure> {
+        if let Some(user) = user {
+            known(user)?;
+        }
+        Self::second(command, Stdio::inherit(), user)
     }
 
     /// The same with another standard output than this program's.
     pub fn start_writing(command: &[OsString], output: Stdio) -> Result<Self, Failure> {
+        Self::second(command, output, None)
+    }
+
+    fn second(command: &[OsString], output: Stdio, user: Option<&str>) -> Result<Self, Failure> {
         let (reader, gate) = io::pipe()?;
         // The second process inherits this end. The other end closes with this process, so that the second never waits
         // for ever.
         fcntl(reader.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map_err(io::Error::from)?;
         let mut second = Command::new("/proc/self/exe");
         let limit = descriptors::before().unwrap_or(0);
-        second.args([WAIT, &reader.as_raw_fd().to_string(), &limit.to_string()]).args(command).stdout(output);
+        let words = [WAIT, &reader.as_raw_fd().to_string(), &limit.to_string(), user.unwrap_or_default()];
+        second.args(words).args(command).stdout(output);
         Ok(Self { process: second.spawn()?, gate: Some(gate) })
     }
 
@@ -90,9 +104,13 @@ pub fn second_process() -> Option<Failure> {
     }
     let descriptor = args.next()?.to_str()?.parse::<RawFd>().ok()?;
     let limit = args.next()?.to_str()?.parse::<u64>().ok().filter(|limit| *limit > 0);
+    let user = args.next()?.into_string().ok()?;
     let (name, rest) = (args.next()?, args);
     match limit.map_or(Ok(()), descriptors::set).and_then(|()| pass(descriptor)) {
         Ok(true) => {
+            if let Err(failure) = if user.is_empty() { Ok(()) } else { become_user(&user) } {
+                return Some(failure);
+            }
             let error = Command::new(&name).args(rest).exec();
             let name = name.to_string_lossy();
             let message = format!("{name}: {error}");
@@ -104,6 +122,26 @@ pub fn second_process() -> Option<Failure> {
         Ok(false) => Some(Failure::Closed),
         Err(error) => Some(error.into()),
     }
+}
+
+/// A user by name or number.
+fn known(name: &str) -> Result<User, Failure> {
+    let user = match name.parse() {
+        Ok(number) => User::from_uid(Uid::from_raw(number)),
+        Err(_) => User::from_name(name),
+    };
+    let hint = "getent passwd lists those there are";
+    user.map_err(io::Error::from)?.ok_or_else(|| Failure::hinting(format_args!("there is no user {name}"), hint))
+}
+
+/// Becomes a user, with the user's groups.
+fn become_user(name: &str) -> Result<(), Failure> {
+    let user = known(name)?;
+    let groups = CString::new(user.name.as_str()).map_err(io::Error::from)?;
+    initgroups(&groups, user.gid)
+        .and_then(|()| setgid(user.gid))
+        .and_then(|()| setuid(user.uid))
+        .map_err(|error| Failure::hinting(format_args!("cannot become {name}: {error}"), "it takes root"))
 }
 
 /// Waits until the first process has begun to trace. False if it has ended instead.

@@ -47,7 +47,7 @@ impl Family {
         Ok(Self::Tree(threads))
     }
 
-    /// The same of several processes.
+    /// The same of several processes, each of which there must be.
     pub fn of_all(pids: &[u32]) -> Result<Self, Failure> {
         let mut all = HashSet::new();
         for pid in pids {
@@ -61,6 +61,18 @@ impl Family {
     /// A process of a recording. Its threads are told by their process, its children by their records.
     pub fn recorded(pid: u32) -> Self {
         Self::Recorded(pid, HashSet::from([pid]))
+    }
+
+    /// The processes of these threads.
+    pub fn processes(&self) -> Vec<u32> {
+        match self {
+            Self::Tree(threads) => {
+                let status = |tid: &u32| fs::read_to_string(format!("/proc/{tid}/status")).ok();
+                let of = |tid| status(tid)?.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+                threads.iter().filter_map(of).collect::<HashSet<_>>().into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Takes new threads from their records.

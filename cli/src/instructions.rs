@@ -63,6 +63,7 @@ impl Code {
         self.push(0x7b, to, from, offset, 0)
     }
 
+    #[cfg(feature = "btf")]
     pub fn store_u32(&mut self, to: u8, offset: i16, from: u8) -> &mut Self {
         self.push(0x63, to, from, offset, 0)
     }
@@ -93,6 +94,11 @@ impl Code {
 
     pub fn call(&mut self, helper: i32) -> &mut Self {
         self.push(0x85, 0, 0, 0, helper)
+    }
+
+    /// Ends with a number.
+    pub fn exit_with(&mut self, value: i32) -> &mut Self {
+        self.set(0, value).exit()
     }
 
     pub fn exit(&mut self) -> &mut Self {
@@ -130,6 +136,31 @@ impl Code {
     /// Leaves instructions out if a register is less than another one.
     pub fn unless_less(&mut self, of: u8, than: u8, body: impl FnOnce(&mut Self)) -> &mut Self {
         self.unless_by(0xad, of, than, 0, body)
+    }
+
+    /// The first instructions if a register is a number, and the others if it is not.
+    pub fn either(
+        &mut self,
+        of: u8,
+        value: i32,
+        is: impl FnOnce(&mut Self),
+        is_not: impl FnOnce(&mut Self),
+    ) -> &mut Self {
+        let mut at = 0;
+        self.unless(UNEQUAL, of, value, |code| {
+            is(code);
+            at = code.bytes.len();
+            code.push(0x05, 0, 0, 0, 0);
+        });
+        is_not(self);
+        let skipped = (self.bytes.len() - at - 1) as i16;
+        self.bytes[at][2..4].copy_from_slice(&skipped.to_ne_bytes());
+        self
+    }
+
+    /// Leaves instructions out if a register is not above a number, both without a sign.
+    pub fn unless_less_or_equal(&mut self, of: u8, value: i32, body: impl FnOnce(&mut Self)) -> &mut Self {
+        self.unless_by(0xb5, of, 0, value, body)
     }
 
     /// Leaves instructions out if a register is not above another one.

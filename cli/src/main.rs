@@ -72,7 +72,7 @@ Tracing takes root, or CAP_PERFMON and a readable tracefs: `perfweave check` say
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Trace(trace::Args),
+    Trace(Box<trace::Args>),
     Wakeups(wakeups::Args),
     Offcpu(offcpu::Args),
     Latency(latency::Args),
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     }
     descriptors::raise();
     let result = match Cli::parse().command {
-        Command::Trace(args) => trace::run(args),
+        Command::Trace(args) => trace::run(*args),
         Command::Wakeups(args) => wakeups::run(args),
         Command::Offcpu(args) => offcpu::run(args),
         Command::Latency(args) => latency::run(args),

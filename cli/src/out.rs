@@ -5,8 +5,9 @@ pub use crate::printable::{printable, say};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt::Arguments;
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A name as a frame of a folded stack, in which semicolons separate frames.
 pub fn frame(name: &str) -> String {
@@ -18,19 +19,38 @@ pub fn line(out: &mut impl Write, text: Arguments<'_>) -> io::Result<()> {
     writeln!(out, "{}", printable(&text.to_string()))
 }
 
-/// Lines on standard output.
+/// Lines on standard output, or in a file.
 #[derive(Debug)]
 pub struct Out(BufWriter<Waiting>);
 
-/// Standard output, which is waited for where somebody made it one that does not block (`O_NONBLOCK`).
+/// An output, which is waited for where somebody made it one that does not block (`O_NONBLOCK`).
 #[derive(Debug)]
-struct Waiting(StdoutLock<'static>);
+enum Waiting {
+    Standard(StdoutLock<'static>),
+    File(File),
+}
+
+impl Waiting {
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Standard(out) => out,
+            Self::File(file) => file,
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Standard(out) => out.as_fd(),
+            Self::File(file) => file.as_fd(),
+        }
+    }
+}
 
 impl Write for Waiting {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.0.write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(&self.0),
+            match self.writer().write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(self.descriptor()),
                 wrote => return wrote,
             }
         }
@@ -38,8 +58,8 @@ impl Write for Waiting {
 
     fn flush(&mut self) -> io::Result<()> {
         loop {
-            match self.0.flush() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(&self.0),
+            match self.writer().flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(self.descriptor()),
                 flushed => return flushed,
             }
         }
@@ -47,13 +67,18 @@ impl Write for Waiting {
 }
 
 /// Waits until something can be written. A signal may end it early, and then the next try finds out.
-fn writable(out: &StdoutLock<'_>) {
-    let _ = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE);
+fn writable(out: BorrowedFd<'_>) {
+    let _ = poll(&mut [PollFd::new(out, PollFlags::POLLOUT)], PollTimeout::NONE);
 }
 
 impl Out {
     pub fn new() -> Self {
-        Self(BufWriter::with_capacity(1 << 16, Waiting(io::stdout().lock())))
+        Self(BufWriter::with_capacity(1 << 16, Waiting::Standard(io::stdout().lock())))
+    }
+
+    /// Lines in a file.
+    pub fn file(file: File) -> Self {
+        Self(BufWriter::with_capacity(1 << 16, Waiting::File(file)))
     }
 
     /// Whether a person sees it at once.

@@ -1,7 +1,7 @@
 //! A pinned map of any BPF program, as ordered lines.
 
 #[cfg(feature = "btf")]
-mod btf;
+pub mod btf;
 mod layout;
 
 use crate::args::Common;

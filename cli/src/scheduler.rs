@@ -50,9 +50,14 @@ const PREEMPTED: u16 = 1 << 14;
 /// Those of the tracepoints whose facts the programs tell.
 const BY_PROGRAMS: [&str; 3] = ["sched:sched_switch", "raw_syscalls:sys_enter", "raw_syscalls:sys_exit"];
 
+/// Who wakes whom.
+fn wake_ups(options: RingOptions) -> RingOptions {
+    options.tracepoint("sched:sched_waking")
+}
+
 /// Who runs and who wakes whom, by tracepoints and the kernel's own records of switches.
 pub fn sources(options: RingOptions) -> RingOptions {
-    options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([bindings::PERF_RECORD_SWITCH])
+    wake_ups(options).tracepoint("sched:sched_switch").records([bindings::PERF_RECORD_SWITCH])
 }
 
 /// All tracepoints that a [`Scheduler`] takes. `but`: without some.

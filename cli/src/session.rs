@@ -48,8 +48,8 @@ pub struct Session {
     assumed: u64,
     /// Why events of before the end are missing, if they are.
     incomplete: Option<String>,
-    /// The session ends with this process or thread.
-    watched: Option<u32>,
+    /// The session ends with the last of these processes or threads.
+    watched: Vec<u32>,
     /// How times are printed.
     stamp: Option<Stamp>,
     cure: Cure,
@@ -162,9 +162,9 @@ impl Session {
         self.began.elapsed()
     }
 
-    /// Ends the session when this process or thread has ended, as well.
-    pub fn until_the_end_of(&mut self, id: Option<u32>) {
-        self.watched = id;
+    /// Ends the session when these processes or threads have ended, as well, if there are any.
+    pub fn until_the_end_of(&mut self, ids: impl IntoIterator<Item = u32>) {
+        self.watched = ids.into_iter().collect();
     }
 
     /// Calls a function with each event until the end. Loss, gaps and damage are events too. It ends well if the other
@@ -223,7 +223,9 @@ impl Session {
                 }
                 if looked.elapsed() >= TICK {
                     looked = now();
-                    if self.watched.take_if(|id| !Path::new("/proc").join(id.to_string()).exists()).is_some() {
+                    let had = !self.watched.is_empty();
+                    self.watched.retain(|id| Path::new("/proc").join(id.to_string()).exists());
+                    if had && self.watched.is_empty() {
                         stop.now(&handle);
                     }
                 }

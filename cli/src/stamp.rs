@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use clap::ValueEnum;
+use jiff::ZonedDateTime;
 use perfweave::{Clock, ClockOffset, Rings};
 use std::time::{Duration, SystemTime};
 
@@ -28,10 +29,24 @@ pub struct Printed {
     pub time: Option<By>,
 }
 
+/// How the wall clock is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wall {
+    /// Date and time of day in UTC, with nanoseconds.
+    Date,
+    /// As `strace -t`: the time of day here.
+    OfDay,
+    /// As `strace -tt`: with microseconds.
+    Microseconds,
+    /// As `strace -ttt`: seconds since 1970, with microseconds.
+    Epoch,
+}
+
 /// Turns times of the rings' clock into those that are printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     by: By,
+    wall: Wall,
     /// The clock of the events.
     clock: Clock,
     from: u64,
@@ -60,7 +75,7 @@ impl Printed {
             }
             (started, _) => started.unwrap_or(0),
         };
-        Ok(Stamp { by, clock: rings.clock(), from, offset })
+        Ok(Stamp { by, wall: Wall::Date, clock: rings.clock(), from, offset })
     }
 
     /// For a recording.
@@ -80,7 +95,7 @@ impl Printed {
                 return Err(Failure::new("of other clocks than its own, a recording says the wall clock: --time real"));
             }
         };
-        Ok(Stamp { by, clock: rings.clock(), from: 0, offset })
+        Ok(Stamp { by, wall: Wall::Date, clock: rings.clock(), from: 0, offset })
     }
 }
 
@@ -92,6 +107,33 @@ impl By {
             Self::Boot => Some(Clock::Boottime),
             Self::Real => Some(Clock::Realtime),
             Self::Tai => Some(Clock::Tai),
+        }
+    }
+}
+
+impl Wall {
+    /// Nanoseconds since 1970.
+    fn text(self, time: u64) -> String {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(time);
+        let of_day = |form| match ZonedDateTime::try_from(at) {
+            Ok(here) => here.strftime(form).to_string(),
+            // No such time can be.
+            Err(_) => "?".into(),
+        };
+        match self {
+            Self::Date => humantime::format_rfc3339_nanos(at).to_string(),
+            Self::OfDay => of_day("%H:%M:%S"),
+            Self::Microseconds => of_day("%H:%M:%S.%6f"),
+            Self::Epoch => format!("{}.{:06}", time / 1_000_000_000, time % 1_000_000_000 / 1000),
+        }
+    }
+
+    fn width(self) -> usize {
+        match self {
+            Self::Date => 30,
+            Self::OfDay => 8,
+            Self::Microseconds => 15,
+            Self::Epoch => 17,
         }
     }
 }
@@ -110,7 +152,12 @@ fn name(clock: Clock) -> &'static str {
 impl Stamp {
     /// Counts from a time of this clock.
     pub fn since(from: u64, clock: Clock) -> Self {
-        Self { by: By::Start, clock, from, offset: SAME }
+        Self { by: By::Start, wall: Wall::Date, clock, from, offset: SAME }
+    }
+
+    /// Prints the wall clock so.
+    pub fn as_wall(self, wall: Wall) -> Self {
+        Self { wall, ..self }
     }
 
     /// Nanoseconds, for JSON.
@@ -122,13 +169,11 @@ impl Stamp {
     /// For people.
     pub fn text(&self, time: Option<u64>) -> String {
         match (time.map(|time| self.number(time)), self.by) {
-            (Some(time), By::Real) => {
-                humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + Duration::from_nanos(time)).to_string()
-            }
+            (Some(time), By::Real) => self.wall.text(time),
             (Some(time), By::Start) => format!("{:>5}.{:09}", time / 1_000_000_000, time % 1_000_000_000),
             (Some(time), _) => format!("{:>6}.{:09}", time / 1_000_000_000, time % 1_000_000_000),
             // A call that has not returned when the trace ends, and a notice that stays with the line before it.
-            (None, By::Real) => format!("{:>30}", "-"),
+            (None, By::Real) => format!("{:>width$}", "-", width = self.wall.width()),
             (None, By::Start) => format!("{:>15}", "-"),
             (None, _) => format!("{:>16}", "-"),
         }
@@ -151,12 +196,12 @@ impl Stamp {
 
 #[cfg(test)]
 mod tests {
-    use super::{By, SAME, Stamp};
+    use super::{By, SAME, Stamp, Wall};
     use perfweave::{Clock, ClockOffset};
 
     #[test]
     fn each_clock_has_its_own_form_and_all_have_one_width() {
-        let stamp = |by, offset| Stamp { by, clock: Clock::Monotonic, from: 1_000_000_000, offset };
+        let stamp = |by, offset| Stamp { by, wall: Wall::Date, clock: Clock::Monotonic, from: 1_000_000_000, offset };
         let wall = ClockOffset { nanoseconds: 1_700_000_000_000_000_000, uncertainty: Some(40) };
         let time = Some(2_000_000_001);
         assert_eq!(stamp(By::Start, SAME).text(time), "    1.000000001");
@@ -166,6 +211,14 @@ mod tests {
         assert_eq!([By::Start, By::Real].map(|by| stamp(by, wall).exactness()), [None, Some(40)]);
         for by in [By::Start, By::Monotonic, By::Real] {
             let stamp = stamp(by, if by == By::Real { wall } else { SAME });
+            assert_eq!(stamp.text(None).len(), stamp.text(time).len());
+        }
+        let real = stamp(By::Real, wall);
+        assert_eq!(real.as_wall(Wall::Epoch).text(Some(2_000_001_000)), "1700000002.000001");
+        // The hour depends on where the machine is.
+        assert!(real.as_wall(Wall::Microseconds).text(Some(2_000_001_000)).ends_with(":22.000001"));
+        for wall in [Wall::OfDay, Wall::Microseconds, Wall::Epoch] {
+            let stamp = real.as_wall(wall);
             assert_eq!(stamp.text(None).len(), stamp.text(time).len());
         }
     }

@@ -109,7 +109,7 @@ fn a_full_output_is_an_error() {
     let convert = ["--text", "--json", "--html", "--folded"].map(|format| format!("convert {format} {file}"));
     let commands = [
         "trace -- true",
-        "trace -s -- true",
+        "trace -c -- true",
         "trace --json -- true",
         "wakeups -d 0.2",
         "wakeups --each -d 0.2",

@@ -5,7 +5,7 @@ use super::causes::{Ender, How, Wait, What};
 use super::threads::Place;
 use crate::out::{Out, line};
 use crate::times::short;
-use crate::trace::calls::Calls;
+use crate::trace::calls::{Calls, Values};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -118,7 +118,7 @@ fn place(wait: &Wait, calls: &mut Calls) -> String {
     match wait.thread.place {
         Some(Place::Call(number, args)) => {
             let call = calls.of(number);
-            format!(" in {}({})", call.name, call.args(&args, None))
+            format!(" in {}({})", call.name, call.named_args(Values::bare(&args), None))
         }
         _ if wait.thread.wchan.is_empty() => String::new(),
         _ => format!(" in the kernel's {}", wait.thread.wchan),

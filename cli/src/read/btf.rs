@@ -32,6 +32,21 @@ pub fn layout(path: &Path, name: &str) -> Result<Payload, String> {
     }
 }
 
+/// The offsets of members in a struct of the kernel that runs.
+pub fn offsets<const N: usize>(of: &str, members: [&str; N]) -> Option<[usize; N]> {
+    let btf = load(Path::new("/sys/kernel/btf/vmlinux")).ok()?;
+    let found = btf.resolve_types_by_name(of).ok()?.into_iter().find_map(|kind| match kind {
+        Type::Struct(found) => Some(found),
+        _ => None,
+    })?;
+    let named = |name: &str| found.members.iter().find(|one| btf.resolve_name(*one).is_ok_and(|its| its == name));
+    let mut offsets = [0; N];
+    for (offset, name) in offsets.iter_mut().zip(members) {
+        *offset = named(name)?.bit_offset() as usize / 8;
+    }
+    Some(offsets)
+}
+
 fn load(path: &Path) -> Result<Btf, String> {
     let there = fs::metadata(path).map_err(|error| error.to_string())?;
     if !there.is_file() || there.len() > LARGEST {

@@ -4,7 +4,7 @@
 //! A thread that falls asleep in a system call has the call's number and arguments where the entry has saved its
 //! registers. So nothing needs to be traced at entries and returns, most of which are of calls that do not sleep.
 
-use super::told::{ARGS, CALL, CALLER, COMPAT, DEVICE, INODE, LENGTH, NUMBER, PREEMPTED, SIGNAL, SWITCH};
+use super::told::{ARGS, CALL, COMPAT, DEVICE, INODE, NUMBER, PREEMPTED, SIGNAL, SWITCH};
 use super::types::Types;
 use crate::instructions::{Code, EQUAL, FRAME, UNEQUAL};
 use aya::maps::Map;
@@ -40,6 +40,9 @@ const CONTEXT: u8 = 6;
 const TASK: u8 = 7;
 const STATE: u8 = 8;
 const REGISTERS: u8 = 9;
+
+/// Bytes of a [`CALL`].
+const LENGTH: usize = INODE + 8;
 
 // Local places: the record, and a pointer.
 const RECORD: i16 = -(LENGTH as i16);
@@ -129,7 +132,6 @@ fn call(code: &mut Code, types: &Types) {
     for (arg, register) in types.args.into_iter().enumerate() {
         code.load(1, REGISTERS, register).store(FRAME, RECORD + (ARGS + 8 * arg) as i16, 1);
     }
-    code.load(1, REGISTERS, types.caller).store(FRAME, RECORD + CALLER as i16, 1);
     code.set(1, 0).store(FRAME, RECORD + INODE as i16, 1);
     field(code, DEVICE, 1);
     let [files, table, most, all] = types.files;

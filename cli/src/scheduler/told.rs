@@ -16,14 +16,12 @@ pub const SIGNAL: u32 = 3;
 /// Of a switch: it was taken off its CPU, whatever its state.
 pub const PREEMPTED: u32 = 1 << 31;
 
-/// Of a [`CALL`]: `u32` device and `i32` number of the call, `u64` its six arguments, the caller's address, and the inode
+/// Of a [`CALL`]: `u32` device and `i32` number of the call, `u64` its six arguments, and the inode
 /// of the file that the first argument is the descriptor of.
 pub const DEVICE: usize = 16;
 pub const NUMBER: usize = 20;
 pub const ARGS: usize = 24;
-pub const CALLER: usize = 72;
-pub const INODE: usize = 80;
-pub const LENGTH: usize = 88;
+pub const INODE: usize = 72;
 
 /// The number of a call that a 32-bit program makes: its numbers and registers are others.
 pub const COMPAT: i32 = i32::MIN;
@@ -51,7 +49,7 @@ impl Told {
                     _ => match word(NUMBER)?.cast_signed() {
                         COMPAT => In::Unknown,
                         // What comes by an exception has no number.
-                        ..0 => In::Nothing,
+                        number if number < 0 => In::Nothing,
                         number => {
                             let mut args = [0; 6];
                             for (place, arg) in args.iter_mut().enumerate() {
@@ -118,8 +116,8 @@ mod tests {
     /// A thread falls asleep in the call with this number, on the file with this inode.
     fn asleep(number: i32, inode: u64) -> Option<Told> {
         let mut bytes = words(&[CALL, 7, 8, 1, 0x801, number.cast_unsigned()]);
-        bytes.extend([1_u64, 2, 3, 4, 5, 6, 0x40_1000, inode].iter().flat_map(|value| value.to_ne_bytes()));
-        assert_eq!(bytes.len(), LENGTH);
+        bytes.extend([1_u64, 2, 3, 4, 5, 6, inode].iter().flat_map(|value| value.to_ne_bytes()));
+        assert_eq!(bytes.len(), INODE + 8);
         told(&bytes)
     }
 

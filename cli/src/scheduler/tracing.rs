@@ -6,7 +6,6 @@ use crate::args::Common;
 use crate::numbers::Numbers;
 use perf_event_open_sys::bindings;
 use perfweave::{Order, RingOptions};
-use perfweave_events::EventOptions;
 
 /// The name that a source of the programs' records has, live.
 pub const OUTPUT: &str = "BPF output";
@@ -60,7 +59,7 @@ impl Tracing {
     pub fn sources(&self, options: RingOptions) -> RingOptions {
         #[cfg(feature = "btf")]
         if let Some(programs) = &self.programs {
-            return programs.output(options.tracepoint("sched:sched_waking"));
+            return programs.output(super::wake_ups(options));
         }
         super::sources(options)
     }

@@ -22,10 +22,9 @@ pub struct Types {
     pub inode: [usize; 4],
     /// Where it says that a system call is one of a 32-bit program, and which bits say so.
     pub compat: (usize, u32),
-    /// Of `struct pt_regs`: the number of the call, its six arguments, the address of its caller, its result.
+    /// Of `struct pt_regs`: the number of the call, its six arguments, its result.
     pub call: usize,
     pub args: [usize; 6],
-    pub caller: usize,
     pub result: usize,
 }
 
@@ -49,7 +48,6 @@ impl Types {
             compat: registers.compat,
             call: registers.call,
             args: registers.args,
-            caller: registers.caller,
             result: registers.result,
         })
     }
@@ -60,7 +58,6 @@ struct Registers {
     compat: (usize, u32),
     call: usize,
     args: [usize; 6],
-    caller: usize,
     result: usize,
 }
 
@@ -74,8 +71,8 @@ impl Registers {
         }
         // `TS_COMPAT` (arch/x86/include/asm/thread_info.h).
         let status = kernel.offset("task_struct", "thread_info")? + kernel.offset("thread_info", "status")?;
-        let [call, caller, result] = [register("orig_ax")?, register("ip")?, register("ax")?];
-        Ok(Self { compat: (status, 2), call, args, caller, result })
+        let [call, result] = [register("orig_ax")?, register("ax")?];
+        Ok(Self { compat: (status, 2), call, args, result })
     }
 
     #[cfg(target_arch = "aarch64")]
@@ -86,8 +83,8 @@ impl Registers {
         let args = [first, regs + 8, regs + 16, regs + 24, regs + 32, regs + 40];
         // `TIF_32BIT` (arch/arm64/include/asm/thread_info.h).
         let flags = kernel.offset("task_struct", "thread_info")? + kernel.offset("thread_info", "flags")?;
-        let [call, caller] = [register("syscallno")?, register("pc")?];
-        Ok(Self { compat: (flags, 1 << 22), call, args, caller, result: regs })
+        let call = register("syscallno")?;
+        Ok(Self { compat: (flags, 1 << 22), call, args, result: regs })
     }
 
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -1,17 +1,16 @@
 //! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
 
-use super::program::Pointers;
-use super::strings::{Bytes, Copied, quoted};
+use super::named::{
+    F_GET_SEALS, F_GETPIPE_SZ, TMPFILE, accept, at, clone, epoll_made, family, known, made, mapping, message_flags,
+    open, protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
+};
+use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VARIABLES_OF, VECTOR};
+use super::shapes::{self, Seen, Shape, socket_address};
+use super::strings::{Bytes, Copied, Quotes};
 use crate::exact::Exact;
 use crate::waits;
+use linux_raw_sys::general as kernel;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sched::CloneFlags;
-use nix::sys::mman::{MapFlags, ProtFlags};
-use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType};
-use nix::sys::wait::WaitPidFlag;
-use nix::unistd::AccessFlags;
 use perfweave_events::{Field, Format};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -47,10 +46,53 @@ enum How {
         text: fn(u64) -> Option<String>,
         is_signed: bool,
     },
+    /// An address, or `NULL`.
+    Pointer,
     /// An address. What lies there is printed, if it was copied.
     String,
     /// The same of a buffer, whose length is the next argument.
     Buffer,
+    /// The same of a buffer that the call has filled, as far as its result says.
+    Filled,
+    /// The same of a struct or list.
+    Shape(Shape),
+    /// The strings of a new program, and how many variables it has.
+    Strings,
+    Variables,
+    /// An I/O vector, or a message with one: whether the call has filled it.
+    Vector(bool),
+    Message(bool),
+}
+
+/// What an argument points to.
+#[derive(Debug)]
+enum Pointed<'a> {
+    Nothing,
+    Path(Bytes<'a>),
+    Buffer(Bytes<'a>),
+    /// Bytes that are no text.
+    Random(Bytes<'a>),
+    /// Strings, and whether there are more.
+    List(Vec<Bytes<'a>>, bool),
+    Text(String),
+}
+
+/// The values of a call, and what they point to.
+#[derive(Debug, Clone, Copy)]
+pub struct Values<'a> {
+    pub values: &'a [u64; 6],
+    pub copied: Option<&'a Copied>,
+    /// `None`: it has not returned.
+    pub result: Option<i64>,
+    /// The path of the program that it has executed.
+    pub executed: Option<&'a [u8]>,
+}
+
+impl<'a> Values<'a> {
+    /// Of a call that has not returned, without what it points to.
+    pub fn bare(values: &'a [u64; 6]) -> Self {
+        Self { values, copied: None, result: None, executed: None }
+    }
 }
 
 impl Calls {
@@ -61,7 +103,8 @@ impl Calls {
     /// `flock(fd: 7</run/lock>, cmd: 2)`. `file`: what is behind its descriptor, if that is known.
     pub fn words(&mut self, call: &waits::Call, file: Option<&str>) -> String {
         let of = self.of(call.number);
-        format!("{}({})", of.name, of.args_with(&call.args, None, file))
+        let values = Values::bare(&call.args);
+        format!("{}({})", of.name, of.named_args(values, file))
     }
 }
 
@@ -89,9 +132,36 @@ impl Call {
         Self { name: name.to_owned(), args }
     }
 
-    /// `dfd: AT_FDCWD, filename: "/etc/passwd"`.
-    pub fn args(&self, values: &[u64; 6], copied: Option<&Copied>) -> String {
-        self.args_with(values, copied, None)
+    /// `AT_FDCWD, "/etc/passwd", O_RDONLY`, as strace(1) has it.
+    pub fn args(&self, values: Values<'_>) -> String {
+        if self.args.is_none() {
+            return values.values.map(|value| How::Hex(64).text(value)).join(", ");
+        }
+        if self.name == "clone" {
+            return clone_args(values.values);
+        }
+        let args = self.each(values).take(self.printed(values.values));
+        args.map(|(_, how, value, pointed)| pointed.text(how, value, values)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// How many arguments have a meaning: others are not printed.
+    fn printed(&self, values: &[u64; 6]) -> usize {
+        let makes = |flags: u64| flags & u64::from(kernel::O_CREAT) != 0 || flags & TMPFILE == TMPFILE;
+        match self.name.as_str() {
+            "open" if !makes(values[1]) => 2,
+            "openat" if !makes(values[2]) => 3,
+            "mremap" if values[3] & u64::from(kernel::MREMAP_FIXED) == 0 => 4,
+            "fcntl" => match values[1] as u32 {
+                kernel::F_GETFD | kernel::F_GETFL | kernel::F_GETOWN | F_GETPIPE_SZ | F_GET_SEALS => 2,
+                _ => 3,
+            },
+            "futex" => match values[1] as u32 & !(kernel::FUTEX_PRIVATE_FLAG | kernel::FUTEX_CLOCK_REALTIME) {
+                kernel::FUTEX_WAKE | kernel::FUTEX_UNLOCK_PI | kernel::FUTEX_TRYLOCK_PI => 3,
+                kernel::FUTEX_WAIT | kernel::FUTEX_LOCK_PI => 4,
+                _ => 6,
+            },
+            _ => 6,
+        }
     }
 
     /// The descriptor that it is called with.
@@ -100,35 +170,37 @@ impl Call {
         ["fd", "epfd", "fildes"].contains(&name.as_str()).then_some(values[0] as i32)
     }
 
-    /// `file`: what is behind that descriptor.
-    fn args_with(&self, values: &[u64; 6], copied: Option<&Copied>, file: Option<&str>) -> String {
+    /// `fd: 7</run/lock>, cmd: 2`. `file`: what is behind the descriptor.
+    pub fn named_args(&self, values: Values<'_>, file: Option<&str>) -> String {
         // As strace(1) has them: a name may not end the brackets.
         let mut file = file.map(|file| format!("<{}>", file.replace('<', "\\74").replace('>', "\\76")));
-        let mut line = String::new();
-        let mut arg = |name: &str, text: String| {
-            let comma = if line.is_empty() { "" } else { ", " };
-            let colon = if name.is_empty() { "" } else { ": " };
-            let _ = write!(line, "{comma}{name}{colon}{text}");
-        };
-        match self.args {
-            Some(_) => self.each(values, copied).for_each(|(name, how, value, bytes)| {
-                let file = file.take().unwrap_or_default();
-                arg(name, bytes.map_or_else(|| how.text(value), quoted) + &file);
-            }),
-            None => values.iter().for_each(|value| arg("", How::Hex(64).text(*value))),
+        if self.args.is_none() {
+            return self.args(values);
         }
-        line
+        let args = self.each(values).map(|(name, how, value, pointed)| {
+            format!("{name}: {}{}", pointed.text(how, value, values), file.take().unwrap_or_default())
+        });
+        args.collect::<Vec<_>>().join(", ")
     }
 
     /// The arguments. What their strings do not say is noted for `args` of an object.
-    pub fn json(&self, values: &[u64; 6], copied: Option<&Copied>, exact: &mut Exact) -> Value {
+    pub fn json(&self, values: Values<'_>, exact: &mut Exact) -> Value {
         if self.args.is_none() {
-            return Value::from(values.as_slice());
+            return Value::from(values.values.as_slice());
         }
-        let object = self.each(values, copied).map(|(name, how, value, bytes)| {
-            let value = match bytes {
-                Some((bytes, more)) => exact.string(&["args", name], bytes, more),
-                None => how.json(value),
+        let object = self.each(values).map(|(name, how, value, pointed)| {
+            let value = match pointed {
+                Pointed::Path((bytes, more)) | Pointed::Buffer((bytes, more)) | Pointed::Random((bytes, more)) => {
+                    exact.string(&["args", name], bytes, more)
+                }
+                Pointed::List(strings, _) => {
+                    let strings = strings.into_iter().enumerate();
+                    strings
+                        .map(|(at, (bytes, more))| exact.string(&["args", name, &at.to_string()], bytes, more))
+                        .collect()
+                }
+                Pointed::Text(text) if !matches!(how, How::Variables) => text.into(),
+                _ => how.json(value),
             };
             (name.to_owned(), value)
         });
@@ -136,62 +208,235 @@ impl Call {
     }
 
     /// Each argument with its value, and what it points to.
-    fn each<'a>(
-        &'a self,
-        values: &'a [u64; 6],
-        copied: Option<&'a Copied>,
-    ) -> impl Iterator<Item = (&'a str, How, u64, Option<Bytes<'a>>)> {
-        let mut pointer = 0;
-        self.args.iter().flatten().zip(values).enumerate().map(move |(at, ((name, how), value))| {
-            let bytes = copied.and_then(|copied| match how {
-                How::String => copied.string(pointer, *value),
-                How::Buffer => copied.buffer(pointer, *value, *values.get(at + 1)?),
-                _ => None,
-            });
-            pointer += usize::from(how.points());
-            (name.as_str(), *how, *value, bytes)
+    fn each<'a>(&'a self, values: Values<'a>) -> impl Iterator<Item = (&'a str, How, u64, Pointed<'a>)> {
+        let args = self.args.iter().flatten().zip(values.values).enumerate();
+        args.map(move |(at, ((name, how), value))| {
+            let copied = values.copied.filter(|_| *value != 0);
+            let is_internet = [nix::libc::AF_INET, nix::libc::AF_INET6].contains(&(values.values[0] as i32));
+            let pointed = match how {
+                How::Signed(_) if self.name == "socket" && at == 2 && is_internet => {
+                    protocol(*value).map(Pointed::Text)
+                }
+                How::Hex(_) if self.name == "fcntl" => fcntl_argument(values.values).map(Pointed::Text),
+                how => copied.and_then(|copied| self.pointed(at, *how, copied, values)),
+            };
+            (name.as_str(), *how, *value, pointed.unwrap_or(Pointed::Nothing))
         })
     }
 
-    /// Whether an argument points to a string or a buffer.
-    pub fn points(&self) -> bool {
-        self.args.iter().flatten().any(|(_, how)| how.points())
+    fn pointed<'a>(&self, at: usize, how: How, copied: &'a Copied, values: Values<'a>) -> Option<Pointed<'a>> {
+        let value = values.values[at];
+        Some(match how {
+            How::String => Pointed::Path(copied.string(at, value).or(values.executed.map(|path| (path, false)))?),
+            How::Buffer => {
+                let bytes = copied.at(at, value, false)?;
+                Pointed::Buffer((bytes, *values.values.get(at + 1)? > bytes.len() as u64))
+            }
+            How::Filled => {
+                let bytes = copied.at(at, value, true)?;
+                let more = values.result? > bytes.len() as i64;
+                match bytes.strip_suffix(b"\0") {
+                    Some(path) if self.name == "getcwd" => Pointed::Path((path, more)),
+                    _ if self.name == "getrandom" => Pointed::Random((bytes, more)),
+                    _ => Pointed::Buffer((bytes, more)),
+                }
+            }
+            How::Shape(shape) if shape.is_length => {
+                let [before, after] = [false, true].map(|is_returned| copied.at(at, value, is_returned));
+                Pointed::Text(shapes::length(before, after)?)
+            }
+            How::Shape(shape) => {
+                let bytes = copied.at(at, value, shape.is_returned)?;
+                Pointed::Text((shape.text)(&Seen { bytes, values: values.values, result: values.result })?)
+            }
+            How::Strings => {
+                let (strings, is_all) = copied.strings()?;
+                Pointed::List(strings, !is_all)
+            }
+            How::Variables => {
+                let count = copied.element(VARIABLES_OF, NAME)?.pointer;
+                let word = if count == 1 { "var" } else { "vars" };
+                Pointed::Text(format!("{value:#x} /* {count} {word} */")).filter(count.cast_signed() >= 0)?
+            }
+            How::Vector(is_filled) => {
+                let result = values.result.filter(|_| is_filled);
+                Pointed::Text(vector(at, copied, values.values[2], result)?)
+            }
+            How::Message(is_filled) => Pointed::Text(message(at, copied, values.result.filter(|_| is_filled))?),
+            _ => return None,
+        })
     }
 
-    /// The arguments that point to something, for the program that copies it. `registers`: where each argument is.
-    pub fn pointers(&self, registers: &[u32; 6]) -> Pointers {
+    /// Whether an argument is the path of a file.
+    pub fn takes_path(&self) -> bool {
+        const PATHS: &str = "filename pathname path oldname newname dev_name dir_name new_root put_old special specialfile \
+            from_pathname to_pathname";
+        let mut args = self.args.iter().flatten();
+        args.any(|(name, how)| matches!(how, How::String) && PATHS.split_whitespace().any(|path| path == name))
+    }
+
+    /// Whether an argument is a descriptor, or a list of them.
+    pub fn takes_descriptor(&self) -> bool {
+        let is_one = |name: &str| {
+            let others = ["fildes", "ufds", "fdin", "fdout", "mqdes"];
+            name.ends_with("fd") || name.starts_with("fd_") || others.contains(&name)
+        };
+        self.args.iter().flatten().any(|(name, _)| is_one(name))
+    }
+
+    /// The paths to which its arguments point, as far as they were copied.
+    pub fn paths<'a>(&'a self, values: Values<'a>) -> impl Iterator<Item = Bytes<'a>> {
+        self.each(values).filter_map(|(.., pointed)| if let Pointed::Path(path) = pointed { Some(path) } else { None })
+    }
+
+    /// Whether an argument points to something that is copied at the entry.
+    pub fn points(&self, values: &[u64; 6]) -> bool {
+        let mut args = self.args.iter().flatten().zip(values);
+        args.any(|((_, how), value)| *value != 0 && matches!(how, How::String | How::Buffer))
+    }
+
+    /// What its arguments point to, for the program that copies it.
+    pub fn pointers(&self) -> Pointers {
         let mut pointers = Pointers::default();
-        let pointing = self.args.iter().flatten().zip(registers).enumerate().filter(|(_, ((_, how), _))| how.points());
-        for (at, ((_, how), register)) in pointing.take(2) {
-            let len = registers.get(at + 1).filter(|_| matches!(how, How::Buffer)).map_or(0, |len| len + 1);
-            let entry = 1 + 2 * pointers[0] as usize;
-            (pointers[entry], pointers[entry + 1]) = (*register, len);
-            pointers[0] += 1;
+        for (at, (_, how)) in self.args.iter().flatten().enumerate() {
+            match *how {
+                How::String => pointers.enter.push((at, Length::String)),
+                How::Buffer => pointers.enter.push((at, Length::Argument(at + 1))),
+                How::Filled => pointers.exit.push((at, Length::Result)),
+                How::Shape(shape) if shape.is_length => {
+                    pointers.enter.push((at, shape.length));
+                    pointers.exit.push((at, shape.length));
+                }
+                How::Shape(shape) if shape.is_returned => pointers.exit.push((at, shape.length)),
+                How::Shape(shape) => pointers.enter.push((at, shape.length)),
+                How::Strings => pointers.special = Some((Special::Exec(at), false)),
+                How::Vector(is_filled) => pointers.special = Some((Special::Vector, is_filled)),
+                How::Message(is_filled) => pointers.special = Some((Special::Message, is_filled)),
+                _ => {}
+            }
+        }
+        if let ("poll" | "ppoll", Some(list)) = (self.name.as_str(), pointers.enter.first().copied()) {
+            pointers.exit.push(list);
         }
         pointers
     }
 
     /// `3`, `-1 ENOENT (No such file or directory)`, `0x7f12` for calls that give an address.
-    pub fn result(&self, result: i64) -> String {
+    pub fn result(&self, values: Option<Values<'_>>, result: i64) -> String {
+        let of = values.map_or([0; 6], |values| *values.values);
         match error(result) {
             Some((name, text)) if result < -511 => format!("? {name} ({text})"),
             Some((name, text)) => format!("-1 {name} ({text})"),
             None if matches!(self.name.as_str(), "mmap" | "brk" | "mremap" | "shmat") => format!("{result:#x}"),
             // The mask that was there before.
-            None if self.name == "umask" => How::Octal.text(result as u64),
+            None if self.name == "umask" => format!("0{result:02o}"),
+            None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFL => {
+                format!("{result:#x} (flags {})", open(result as u64))
+            }
+            None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFD && result == 1 => {
+                "0x1 (flags FD_CLOEXEC)".into()
+            }
+            None if matches!(self.name.as_str(), "poll" | "ppoll") => match (result, values) {
+                (0, Some(_)) => "0 (Timeout)".into(),
+                (_, Some(Values { values, copied: Some(copied), .. })) => {
+                    let happened = copied.at(0, values[0], true).map(shapes::happened);
+                    happened.map_or_else(|| result.to_string(), |happened| format!("{result} ({happened})"))
+                }
+                _ => result.to_string(),
+            },
             None => result.to_string(),
         }
     }
 }
 
+impl Pointed<'_> {
+    fn filter(self, is_known: bool) -> Option<Self> {
+        is_known.then_some(self)
+    }
+
+    fn text(self, how: How, value: u64, values: Values<'_>) -> String {
+        let quotes = values.copied.map(|copied| copied.quotes).unwrap_or_default();
+        match self {
+            Self::Nothing => how.text(value),
+            Self::Path(path) => quotes.quoted(path),
+            Self::Buffer(bytes) => quotes.limited(bytes),
+            Self::Random(bytes) => Quotes { hexadecimal: 2, ..quotes }.limited(bytes),
+            Self::Text(text) => text,
+            Self::List(strings, more) => {
+                let mut strings: Vec<_> = strings.into_iter().map(|string| quotes.limited(string)).collect();
+                strings.extend(more.then(|| "...".to_owned()));
+                format!("[{}]", strings.join(", "))
+            }
+        }
+    }
+}
+
+/// What fcntl(2) does with its argument.
+fn fcntl_argument(values: &[u64; 6]) -> Option<String> {
+    Some(match values[1] as u32 {
+        kernel::F_SETFD if values[2] == u64::from(kernel::FD_CLOEXEC) => "FD_CLOEXEC".into(),
+        kernel::F_SETFL => open(values[2]),
+        kernel::F_DUPFD | kernel::F_DUPFD_CLOEXEC => values[2].to_string(),
+        _ => return None,
+    })
+}
+
+/// `[{iov_base="ab", iov_len=2}]`. `count`: how many elements it has. `filled`: how many bytes the call has written.
+fn vector(at: usize, copied: &Copied, count: u64, filled: Option<i64>) -> Option<String> {
+    let mut left = filled.map_or(u64::MAX, i64::cast_unsigned);
+    let elements = (0..VECTOR).map_while(|element| copied.element(at, element)).map(|piece| {
+        let whole = piece.whole.min(left);
+        left -= whole;
+        let base = match &piece.bytes {
+            Some(bytes) => copied.quotes.limited((bytes, whole > bytes.len() as u64)),
+            None => format!("{:#x}", piece.pointer),
+        };
+        format!("{{iov_base={base}, iov_len={}}}", piece.whole)
+    });
+    let mut elements: Vec<_> = elements.collect();
+    if elements.is_empty() && count > 0 {
+        return None;
+    }
+    elements.extend((count > VECTOR as u64).then(|| "...".to_owned()));
+    Some(format!("[{}]", elements.join(", ")))
+}
+
+/// `{msg_name=NULL, msg_namelen=0, msg_iov=[...], msg_iovlen=1, ...}`.
+fn message(at: usize, copied: &Copied, filled: Option<i64>) -> Option<String> {
+    let of = |element| copied.element(at, element).and_then(|piece| piece.bytes.as_deref());
+    let [length, count, control, flags] = shapes::message(of(NAME - 1)?)?;
+    let name = of(NAME).and_then(socket_address).unwrap_or_else(|| "NULL".into());
+    let vector = vector(at, copied, count, filled)?;
+    let flags = message_flags(flags);
+    Some(format!(
+        "{{msg_name={name}, msg_namelen={length}, msg_iov={vector}, msg_iovlen={count}, msg_controllen={control}, \
+         msg_flags={flags}}}"
+    ))
+}
+
+/// As strace(1) has it, in another order than the kernel.
+fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6]) -> String {
+    let mut text = format!("child_stack={}, flags={}", How::Pointer.text(*stack), clone(*flags));
+    for (name, value, bits) in [
+        ("parent_tid", parent, kernel::CLONE_PARENT_SETTID | kernel::CLONE_PIDFD),
+        ("tls", tls, kernel::CLONE_SETTLS),
+        ("child_tidptr", child, kernel::CLONE_CHILD_SETTID | kernel::CLONE_CHILD_CLEARTID),
+    ] {
+        if flags & u64::from(bits) != 0 {
+            let _ = write!(text, ", {name}={value:#x}");
+        }
+    }
+    text
+}
+
 /// The name and the meaning of a result that is an error.
 pub fn error(result: i64) -> Option<(String, String)> {
     // include/linux/errno.h: these never leave the kernel. The call goes on after a signal, or fails with EINTR.
-    let restarts = match result {
-        -512 => "ERESTARTSYS",
-        -513 => "ERESTARTNOINTR",
-        -514 => "ERESTARTNOHAND",
-        -516 => "ERESTART_RESTARTBLOCK",
+    let (restarts, when) = match result {
+        -512 => ("ERESTARTSYS", "To be restarted if SA_RESTART is set"),
+        -513 => ("ERESTARTNOINTR", "To be restarted"),
+        -514 => ("ERESTARTNOHAND", "To be restarted if no handler"),
+        -516 => ("ERESTART_RESTARTBLOCK", "Interrupted by signal"),
         -4095..0 => {
             let number = (-result) as i32;
             // The C library's words, as strace has them: nix says of ENOTTY that it is no typewriter.
@@ -201,7 +446,7 @@ pub fn error(result: i64) -> Option<(String, String)> {
         }
         _ => return None,
     };
-    Some((restarts.into(), "interrupted by a signal".into()))
+    Some((restarts.into(), when.into()))
 }
 
 impl How {
@@ -212,14 +457,27 @@ impl How {
         {
             return Self::Known { text, is_signed: matches!(number, Self::Signed(_)) };
         }
+        if let Some(how) = Self::pointing(call, field.name(), kind) {
+            return how;
+        }
         match (call, field.name()) {
-            ("write" | "pwrite64", "buf") | ("sendto", "buff") | ("mq_timedsend", "u_msg_ptr") => Self::Buffer,
-            (_, name) if kind == "const char *" && name != "buf" => Self::String,
-            _ if kind.contains('*') => Self::Hex(64),
-            ("open" | "openat" | "pipe2" | "dup3" | "open_by_handle_at", "flags") => Self::Named(open),
+            ("mmap", "off") | ("rseq", "rseq_len" | "sig") | ("mremap", "new_addr") => Self::Hex(64),
+            ("ioctl" | "fcntl", "arg") => Self::Hex(64),
+            (_, "brk" | "newsp") | ("mmap" | "munmap" | "mremap", "addr") => Self::Pointer,
+            ("open" | "openat" | "open_by_handle_at", "flags") => Self::Named(open),
+            ("pipe2" | "dup3" | "inotify_init1" | "eventfd2" | "userfaultfd", "flags") => Self::Named(made),
+            ("epoll_create1", "flags") => Self::Named(epoll_made),
+            ("getrandom", "flags") => Self::Named(random),
+            ("statx", "flags") => Self::Named(statx_flags),
+            ("arch_prctl", "arg2") | ("prctl", "arg2" | "arg3" | "arg4" | "arg5") => Self::Hex(64),
             ("mmap" | "mprotect" | "pkey_mprotect", "prot") => Self::Named(protection),
             ("mmap", "flags") => Self::Named(mapping),
-            ("clone" | "unshare", "clone_flags" | "unshare_flags") => Self::Named(clone),
+            ("unshare", "unshare_flags") => Self::Named(clone),
+            ("statx", "mask") => Self::Named(statx_mask),
+            (_, "flags") if ["sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg"].contains(&call) => {
+                Self::Named(message_flags)
+            }
+            ("accept4", "flags") => Self::Named(accept),
             ("socket" | "socketpair", "family") => Self::Named(family),
             ("socket" | "socketpair", "type") => Self::Named(socket),
             ("wait4" | "waitid", "options") => Self::Named(wait),
@@ -228,7 +486,7 @@ impl How {
                 "flag" | "flags",
             ) => Self::Named(at),
             (_, "sig" | "signum") => Self::Named(signal),
-            (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") => Self::Directory,
+            (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
             (_, name) if name.ends_with("fd") || name.starts_with("fd_") || name == "fildes" => Self::Signed(32),
@@ -241,6 +499,29 @@ impl How {
                 number => number,
             },
         }
+    }
+
+    /// An argument that points to something.
+    fn pointing(call: &str, name: &str, kind: &str) -> Option<Self> {
+        Some(match (call, name) {
+            ("write" | "pwrite64", "buf") | ("sendto", "buff") | ("mq_timedsend", "u_msg_ptr") => Self::Buffer,
+            ("mount" | "umount2" | "utime" | "utimes", _) if kind == "char *" => Self::String,
+            (_, name) if kind == "const char *" && name != "buf" => Self::String,
+            ("execve" | "execveat", "argv") => Self::Strings,
+            ("execve" | "execveat", "envp") => Self::Variables,
+            ("read" | "pread64" | "readlink" | "readlinkat" | "getcwd", "buf")
+            | ("getrandom", "ubuf")
+            | ("recvfrom", "ubuf")
+            | ("getxattr" | "lgetxattr" | "fgetxattr", "value") => Self::Filled,
+            ("setxattr" | "lsetxattr" | "fsetxattr", "value") => Self::Buffer,
+            ("writev" | "pwritev" | "pwritev2", "vec") => Self::Vector(false),
+            ("readv" | "preadv" | "preadv2", "vec") => Self::Vector(true),
+            ("sendmsg", "msg") => Self::Message(false),
+            ("recvmsg", "msg") => Self::Message(true),
+            _ if let Some(shape) = shapes::of(call, name, kind) => Self::Shape(shape),
+            _ if kind.contains('*') => Self::Pointer,
+            _ => return None,
+        })
     }
 
     /// By the name of the type: every field has eight bytes and no sign. A type that is not known has all bits.
@@ -259,10 +540,6 @@ impl How {
         }
     }
 
-    fn points(self) -> bool {
-        matches!(self, Self::String | Self::Buffer)
-    }
-
     /// What the kernel takes of a register.
     fn value(self, register: u64) -> i128 {
         let cut = |bits: u32| register << (64 - bits) >> (64 - bits);
@@ -276,7 +553,7 @@ impl How {
             Self::Unsigned(64) => (register as i64).into(),
             Self::Unsigned(bits) | Self::Hex(bits) => cut(bits).into(),
             Self::Octal => cut(16).into(),
-            Self::Named(_) | Self::String | Self::Buffer => register.into(),
+            _ => register.into(),
         }
     }
 
@@ -295,133 +572,13 @@ impl How {
             Self::Named(text) => text(register),
             Self::Known { text, .. } => text(register).unwrap_or_else(|| value.to_string()),
             Self::Directory if value == nix::libc::AT_FDCWD.into() => "AT_FDCWD".into(),
-            Self::Hex(_) | Self::String | Self::Buffer if value != 0 => format!("{value:#x}"),
-            Self::Octal if value != 0 => format!("0{value:o}"),
-            _ => value.to_string(),
+            Self::Hex(_) if value != 0 => format!("{value:#x}"),
+            Self::Octal => format!("0{value:02o}"),
+            Self::Signed(_) | Self::Unsigned(_) | Self::Directory | Self::Hex(_) => value.to_string(),
+            _ if value == 0 => "NULL".into(),
+            _ => format!("{value:#x}"),
         }
     }
-}
-
-/// `A|B|0x40`, or the name of no flag.
-macro_rules! flags {
-    ($name:ident, $type:ty, $none:literal) => {
-        fn $name(bits: u64) -> String {
-            let flags = <$type>::from_bits_retain(bits as _);
-            let mut names: Vec<_> = flags.iter_names().map(|(name, _)| name.to_owned()).collect();
-            let rest = flags.difference(<$type>::all()).bits();
-            if rest != 0 {
-                names.push(format!("{rest:#x}"));
-            }
-            if names.is_empty() { $none.into() } else { names.join("|") }
-        }
-    };
-}
-
-flags!(open_flags, OFlag, "");
-flags!(protection, ProtFlags, "PROT_NONE");
-flags!(mapping, MapFlags, "0");
-flags!(clone_flags, CloneFlags, "");
-flags!(at, AtFlags, "0");
-flags!(wait, WaitPidFlag, "0");
-flags!(socket_flags, SockFlag, "");
-
-/// The name of a number, as the crate libc has it from the kernel's headers.
-macro_rules! values {
-    ($name:ident, $($value:ident)+) => {
-        fn $name(number: u64) -> Option<String> {
-            let known = [$((nix::libc::$value as u32, stringify!($value))),+];
-            known.iter().find(|(value, _)| *value == number as u32).map(|(_, name)| (*name).to_owned())
-        }
-    };
-}
-
-values!(whence, SEEK_SET SEEK_CUR SEEK_END SEEK_DATA SEEK_HOLE);
-values!(advice, MADV_NORMAL MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE MADV_REMOVE MADV_DONTFORK
-    MADV_DOFORK MADV_MERGEABLE MADV_UNMERGEABLE MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTDUMP MADV_DODUMP
-    MADV_WIPEONFORK MADV_KEEPONFORK MADV_COLD MADV_PAGEOUT MADV_POPULATE_READ MADV_POPULATE_WRITE);
-values!(resource, RLIMIT_CPU RLIMIT_FSIZE RLIMIT_DATA RLIMIT_STACK RLIMIT_CORE RLIMIT_RSS RLIMIT_NPROC RLIMIT_NOFILE
-    RLIMIT_MEMLOCK RLIMIT_AS RLIMIT_LOCKS RLIMIT_SIGPENDING RLIMIT_MSGQUEUE RLIMIT_NICE RLIMIT_RTPRIO RLIMIT_RTTIME);
-values!(fcntl, F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW F_SETOWN F_GETOWN F_DUPFD_CLOEXEC
-    F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_OFD_GETLK F_OFD_SETLK F_OFD_SETLKW F_SETLEASE F_GETLEASE
-    F_NOTIFY);
-values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIOCSPGRP TIOCSCTTY TIOCNOTTY FIONREAD
-    FIONBIO FIOCLEX FIONCLEX);
-values!(flock_of, LOCK_SH LOCK_EX LOCK_UN);
-values!(futex_of, FUTEX_WAIT FUTEX_WAKE FUTEX_REQUEUE FUTEX_CMP_REQUEUE FUTEX_WAKE_OP FUTEX_LOCK_PI FUTEX_UNLOCK_PI
-    FUTEX_TRYLOCK_PI FUTEX_WAIT_BITSET FUTEX_WAKE_BITSET FUTEX_WAIT_REQUEUE_PI FUTEX_CMP_REQUEUE_PI);
-values!(how_masked, SIG_BLOCK SIG_UNBLOCK SIG_SETMASK);
-flags!(access_flags, AccessFlags, "F_OK");
-
-fn access(bits: u64) -> Option<String> {
-    Some(access_flags(bits))
-}
-
-fn flock(bits: u64) -> Option<String> {
-    const NOT_BLOCKING: u64 = nix::libc::LOCK_NB as u64;
-    let name = flock_of(bits & !NOT_BLOCKING)?;
-    Some(if bits & NOT_BLOCKING == 0 { name } else { name + "|LOCK_NB" })
-}
-
-fn futex(bits: u64) -> Option<String> {
-    const PRIVATE: u64 = nix::libc::FUTEX_PRIVATE_FLAG as u64;
-    const REALTIME: u64 = nix::libc::FUTEX_CLOCK_REALTIME as u64;
-    let name = futex_of(bits & !(PRIVATE | REALTIME))?;
-    let private = if bits & PRIVATE == 0 { "" } else { "_PRIVATE" };
-    Some(name + private + if bits & REALTIME == 0 { "" } else { "|FUTEX_CLOCK_REALTIME" })
-}
-
-/// How an argument is called whose numbers have names.
-fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
-    Some(match (call, argument) {
-        ("lseek", "whence") => whence,
-        ("access" | "faccessat" | "faccessat2", "mode") => access,
-        ("madvise" | "process_madvise", "behavior") => advice,
-        ("prlimit64" | "getrlimit" | "setrlimit", "resource") => resource,
-        ("fcntl", "cmd") => fcntl,
-        ("ioctl", "cmd") => ioctl,
-        ("flock", "cmd") => flock,
-        ("futex", "op") => futex,
-        ("rt_sigprocmask", "how") => how_masked,
-        _ => return None,
-    })
-}
-
-/// Two texts with `|` in between, unless one is empty.
-fn both(one: String, other: String) -> String {
-    if one.is_empty() || other.is_empty() { one + &other } else { format!("{one}|{other}") }
-}
-
-fn open(bits: u64) -> String {
-    // Reading alone is no flag: both bits are 0. O_LARGEFILE is 0 in 64-bit programs.
-    let access = match bits & 3 {
-        0 => "O_RDONLY",
-        1 => "O_WRONLY",
-        2 => "O_RDWR",
-        _ => "O_ACCMODE",
-    };
-    both(access.into(), open_flags(bits & !3))
-}
-
-fn clone(bits: u64) -> String {
-    // The lowest byte is the signal at the child's end.
-    let signal = if bits & 0xff == 0 { String::new() } else { signal(bits & 0xff) };
-    let text = both(clone_flags(bits & !0xff), signal);
-    if text.is_empty() { "0".into() } else { text }
-}
-
-pub fn signal(number: u64) -> String {
-    Signal::try_from(number as i32).map_or_else(|_| number.to_string(), |signal| signal.as_str().to_owned())
-}
-
-fn family(number: u64) -> String {
-    AddressFamily::from_i32(number as i32)
-        .map_or_else(|| number.to_string(), |family| format!("AF_{family:?}").to_uppercase())
-}
-
-fn socket(bits: u64) -> String {
-    let kind = SockType::try_from((bits & 0xf) as i32);
-    let kind = kind.map_or_else(|_| (bits & 0xf).to_string(), |kind| format!("SOCK_{kind:?}").to_uppercase());
-    both(kind, socket_flags(bits & !0xf))
 }
 
 /// Whether it is execve or execveat.
@@ -437,6 +594,11 @@ pub fn is_fork(number: i64) -> bool {
 /// Whether it ends a signal's handler.
 pub fn is_sigreturn(number: i64) -> bool {
     name_of(number) == Some("rt_sigreturn")
+}
+
+/// The numbers of all calls that have a name here.
+pub fn all() -> impl Iterator<Item = i64> {
+    (0..MOST_CALLS.into()).filter(|number| name_of(*number).is_some())
 }
 
 /// The name of a system call by its number.
@@ -480,7 +642,7 @@ mod tests {
         }
         assert_eq!(error(-25).unwrap(), ("ENOTTY".to_owned(), "Inappropriate ioctl for device".to_owned()));
         let umask = Call { name: "umask".into(), args: None };
-        assert_eq!([0o22, 0].map(|mask| umask.result(mask)), ["022", "0"]);
+        assert_eq!([0o22, 0].map(|mask| umask.result(None, mask)), ["022", "000"]);
     }
 
     /// The type says how many bits of a register are the argument, and whether it can be negative.
@@ -524,7 +686,7 @@ mod tests {
             ("unsigned long", "flags", DIRTY, "0xdeadbeefffffff9c", json!(DIRTY)),
             ("void *", "ptr", DIRTY, "0xdeadbeefffffff9c", json!(DIRTY)),
             ("cap_user_header_t", "header", 16, "0x10", json!(16)),
-            ("const char *", "name", 0, "0", json!(0)),
+            ("const char *", "name", 0, "NULL", json!(0)),
             ("umode_t", "mode", 0xdead_0000_0000_01a4, "0644", json!(0o644)),
         ] {
             assert_eq!(printed(kind, name, register), (text.to_owned(), value), "{kind} {name} {register:#x}");

@@ -23,7 +23,7 @@ use std::io::{self, Write};
 use std::rc::Rc;
 
 pub fn run(args: &Args) -> Outcome {
-    let child = args.target.start()?;
+    let child = args.whom.start()?;
     let mut options = Rings::options().bytes(args.common.buffer);
     for name in &args.events {
         options = event(options, name, args.filter.as_deref())?;
@@ -31,24 +31,25 @@ pub fn run(args: &Args) -> Outcome {
     // The records come last: they are the source after the events.
     let options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_IP);
     // The kernel does not let processes inherit probes. Then the rings have those of all processes.
-    let of = args.events.iter().any(|name| is_probe(name)).then(|| args.target.process(child.as_ref())).flatten();
-    let rings = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) }.open()?;
+    let has_probes = args.events.iter().any(|name| is_probe(name));
+    let is_open = has_probes && args.whom.target().process(child.as_ref()).is_some();
+    let rings = if is_open { options } else { args.whom.limit(options, child.as_ref()) }.open()?;
     // After they were opened: what starts from now on has its records.
-    let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
+    let mut family = args.whom.family(child.as_ref(), has_probes)?;
     for skipped in rings.skipped() {
         say(format_args!("perfweave: left out: {}", in_line(skipped)));
     }
     let kernel = Rc::new(Kernel::running());
     let known = |source| Known::new(&rings, source, &kernel);
     let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
-    let (mut lines, mut summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
+    let (mut lines, mut summary) = (lines(args, &rings)?, args.summarizes().then(|| Summary::sorted(args.sort)));
     let mut waits = child.as_ref().map(|child| child.pid());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(lines.stamp);
-    session.until_the_end_of(args.target.watched());
+    session.until_the_end_of(args.whom.watched());
     session.each(|tell| match tell {
         Tell::Event(event) if is_of(&mut family, event) => {
-            take(event, &kinds, &mut lines, summary.as_mut(), &mut waits)
+            take(event, &kinds, (&mut lines, !args.summary_only), summary.as_mut(), &mut waits)
         }
         Tell::Event(_) => Ok(()),
         Tell::Pause => lines.out.flush(),
@@ -67,7 +68,7 @@ pub fn recorded(args: &Args, recorded: &mut Recorded, mut family: Family, mut li
     let kernel = Rc::new(Kernel::recorded(&perf_data::kernel_strings(rings)));
     let known = |source| Known::new(rings, source, &kernel);
     let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
-    let mut summary = args.summary.then(Summary::default);
+    let mut summary = args.summarizes().then(|| Summary::sorted(args.sort));
     let is_wanted = |event: &Event<'_>| {
         let sample = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE);
         let source = sample.and_then(|record| record.source());
@@ -79,7 +80,7 @@ pub fn recorded(args: &Args, recorded: &mut Recorded, mut family: Family, mut li
         let is_other = event.record().is_some_and(|record| record.kind() != bindings::PERF_RECORD_SAMPLE);
         match event.record() {
             Some(record) if is_other => lines.names.take(&record),
-            _ if is_meant => return take(event, &kinds, &mut lines, summary.as_mut(), &mut None),
+            _ if is_meant => return take(event, &kinds, (&mut lines, !args.summary_only), summary.as_mut(), &mut None),
             _ => false,
         };
         Ok(())
@@ -174,13 +175,13 @@ impl Known {
 fn take(
     event: &Event<'_>,
     kinds: &[Known],
-    lines: &mut Lines,
+    (lines, has_lines): (&mut Lines, bool),
     summary: Option<&mut Summary>,
     waits: &mut Option<u32>,
 ) -> io::Result<()> {
     let Item::Record(record) = event.item() else {
         *waits = None;
-        return if summary.is_some() { Ok(()) } else { lines.notice(event) };
+        return if has_lines { lines.notice(event) } else { Ok(()) };
     };
     if lines.names.take(&record) {
         // The process becomes the command, which is when the kernel gives it the command's name.
@@ -193,12 +194,14 @@ fn take(
     else {
         return Ok(());
     };
-    match summary {
-        _ if *waits == Some(tid) => Ok(()),
-        Some(summary) => {
-            summary.add(&known.name, None, false);
-            Ok(())
-        }
-        None => lines.line(At::new(event, pid, tid), || known.text(&record), || known.json(&record)),
+    if *waits == Some(tid) {
+        return Ok(());
     }
+    if let Some(summary) = summary {
+        summary.add(&known.name, None, false);
+    }
+    if !has_lines {
+        return Ok(());
+    }
+    lines.line(At::new(event, pid, tid), || known.text(&record), || known.json(&record))
 }

@@ -19,6 +19,29 @@ pub struct Lines {
     pub stamp: Stamp,
     /// Whether events before their proof are marked. With `--hold none` all are.
     marks: bool,
+    /// Whether times are those since the line before.
+    since_last: Option<SinceLast>,
+}
+
+/// Times since the line before, as `strace -r` has them.
+#[derive(Debug)]
+struct SinceLast {
+    /// Of the line before.
+    last: Option<u64>,
+    /// Whether the time itself is printed as well.
+    is_added: bool,
+}
+
+impl SinceLast {
+    fn text(&mut self, time: Option<u64>, stamp: &Stamp) -> String {
+        let since = time.map(|time| time.saturating_sub(self.last.unwrap_or(time)) / 1000);
+        self.last = time.max(self.last);
+        let text = since.map_or_else(
+            || format!("{:>13}", "-"),
+            |since| format!("{:>6}.{:06}", since / 1_000_000, since % 1_000_000),
+        );
+        if self.is_added { format!("{} (+{text})", stamp.text(time)) } else { text }
+    }
 }
 
 /// Where and when an event is, and how far its place in the stream can be trusted.
@@ -45,8 +68,13 @@ impl At {
 }
 
 impl Lines {
-    pub fn new(json: bool, stamp: Stamp, marks: bool) -> Self {
-        Self { out: Out::new(), names: Names::now(), json, stamp, marks }
+    pub fn new(out: Out, json: bool, stamp: Stamp, marks: bool) -> Self {
+        Self { out, names: Names::now(), json, stamp, marks, since_last: None }
+    }
+
+    /// Prints times since the line before, beside the time itself or alone.
+    pub fn since_last(&mut self, is_added: bool) {
+        self.since_last = Some(SinceLast { last: None, is_added });
     }
 
     /// A line. `text` is made only for text, `value` only for JSON: an object, to which the time and the thread are
@@ -60,7 +88,11 @@ impl Lines {
         let At { time, cpu, pid, tid, certainty, late_by } = at;
         let comm = self.names.of(tid);
         if !self.json {
-            let (time, cpu) = (self.stamp.text(time), cpu.map_or("   ".into(), |cpu| format!("{cpu:03}")));
+            let time = match &mut self.since_last {
+                Some(since_last) => since_last.text(time, &self.stamp),
+                None => self.stamp.text(time),
+            };
+            let cpu = cpu.map_or("   ".into(), |cpu| format!("{cpu:03}"));
             let place = match certainty {
                 Certainty::Late => format!(" [late by {}]", short(late_by)),
                 Certainty::Assumed if self.marks => " [its order is not proven]".into(),

@@ -1,12 +1,13 @@
 //! Entries and returns of system calls, joined by thread.
 
+use super::asked::Which;
 use super::calls::{self, is_exec, is_fork, is_sigreturn};
 use crate::failure::Failure;
 use crate::recorded::Recorded;
 use perf_event_open_sys::bindings;
 use perfweave::{Record, RingOptions, Rings};
 use perfweave_events::{EventOptions, Field, Format};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A call that has been entered.
 #[derive(Debug, Clone)]
@@ -62,20 +63,47 @@ pub const NOWHERE: u32 = 0;
 /// The number of a return from no call.
 const NO_CALL: i64 = -1;
 
+/// The most bytes of a filter, and its end (`perf_event_set_filter`, kernel/events/core.c: a page).
+const FILTER: usize = 4000;
+
 /// The first sources of the rings: entries, returns, and records of threads. `numbers` are the calls, or all if there
 /// are none.
 pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> RingOptions {
+    let calls = if numbers.is_empty() { Which::All } else { Which::Only(numbers.iter().copied().collect()) };
+    sources_of(options, &calls, has_command, &[])
+}
+
+/// The same with the calls of these names, whatever is asked for.
+pub fn sources_of(options: RingOptions, calls: &Which<i64>, has_command: bool, besides: &[&str]) -> RingOptions {
     // execve shows where a command begins.
-    let exec = calls::number("execve").filter(|_| has_command);
-    let no_call = numbers.iter().any(|number| is_sigreturn(*number)).then_some(NO_CALL);
-    let ids = numbers.iter().copied().chain(exec).chain(no_call).map(|number| format!("id == {number}"));
-    let filter = ids.collect::<Vec<_>>().join(" || ");
-    let with = |options: RingOptions| if numbers.is_empty() { options } else { options.filter(&filter) };
+    let exec = has_command.then_some("execve");
+    let besides = besides.iter().copied().chain(exec).filter_map(calls::number).collect();
+    let filter = filter(calls, &besides).filter(|filter| filter.len() < FILTER);
+    let with = |options: RingOptions| filter.iter().fold(options, |options, filter| options.filter(filter));
     let options = with(options.tracepoint("raw_syscalls:sys_enter"));
     let options = with(options.tracepoint("raw_syscalls:sys_exit"));
     options
         .records([bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_FORK, bindings::PERF_RECORD_EXIT])
         .sample(bindings::PERF_SAMPLE_TID)
+}
+
+/// What the kernel keeps: these calls, or all but the others, whichever is shorter. Who reads it leaves out what else
+/// comes.
+fn filter(calls: &Which<i64>, besides: &BTreeSet<i64>) -> Option<String> {
+    let Which::Only(some) = calls else { return None };
+    let mut all = some.union(besides).copied().collect::<BTreeSet<_>>();
+    if all.iter().any(|number| is_exec(*number)) {
+        all.extend(["execve", "execveat"].into_iter().filter_map(calls::number));
+    }
+    let no_call = all.iter().any(|number| is_sigreturn(*number)).then_some(NO_CALL);
+    let others: Vec<_> = calls::all().filter(|number| !all.contains(number)).collect();
+    let joined = |each: Vec<String>, by| each.join(by);
+    Some(if all.len() > others.len() {
+        joined(others.iter().map(|number| format!("id != {number}")).collect(), " && ")
+    } else {
+        joined(all.into_iter().chain(no_call).map(|number| format!("id == {number}")).collect(), " || ")
+    })
+    .filter(|filter| !filter.is_empty())
 }
 
 impl Pairs {
@@ -117,6 +145,11 @@ impl Pairs {
     /// Whether this thread is in a call.
     pub fn is_inside(&self, tid: u32) -> bool {
         self.inside.contains_key(&tid)
+    }
+
+    /// The thread of a process that is about to execute a program.
+    pub fn executing(&self, pid: u32) -> Option<u32> {
+        self.inside.values().find(|entry| entry.pid == pid && is_exec(entry.number)).map(|entry| entry.tid)
     }
 
     /// Whether nothing of this thread is the traced command's yet.
@@ -165,17 +198,25 @@ impl Pairs {
             return Step::Nothing;
         };
         // The kernel returns from rt_sigreturn as from no call: with the registers of what the signal interrupted.
-        let is_this = |entry: &Entry| entry.number == number || number == NO_CALL && is_sigreturn(entry.number);
+        // And from execveat as from execve.
+        let is_this = |entry: &Entry| {
+            entry.number == number
+                || number == NO_CALL && is_sigreturn(entry.number)
+                || is_exec(number) && is_exec(entry.number)
+        };
         // Where the order is not proven, the entry of the next call may have come before. It waits for its own return.
         let is_next = self.inside.get(&tid).is_some_and(|entry| entry.time > time);
         let mut entry = if is_next { None } else { self.inside.remove(&tid).filter(is_this) };
-        let number = entry.as_ref().map_or(number, |entry| entry.number);
+        let mut number = entry.as_ref().map_or(number, |entry| entry.number);
         let executes = result == 0 && is_exec(number);
         if entry.is_none() && executes {
             // The thread that executes takes the number of the first thread of its process.
             let by =
-                self.inside.values().find(|entry| entry.pid == pid && entry.number == number).map(|entry| entry.tid);
+                self.inside.values().find(|entry| entry.pid == pid && is_exec(entry.number)).map(|entry| entry.tid);
             entry = by.and_then(|tid| self.inside.remove(&tid));
+        }
+        if let Some(entry) = &entry {
+            number = entry.number;
         }
         if self.waits == Some(tid) {
             if !executes {

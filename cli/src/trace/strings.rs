@@ -1,81 +1,180 @@
-//! What pointers of system calls point to: strings, and the beginnings of buffers, as they were when the call was
-//! entered.
+//! What pointers of system calls point to, as it was when the call was entered or when it returned, and what signals
+//! and ends of threads say.
 //!
-//! A BPF program ([`program`]) copies them. Its records come through rings of their own, so that the traced calls lose
+//! BPF programs ([`program`]) copy it. Their records come through rings of their own, so that the traced calls lose
 //! nothing by them. They are read without order: a record of a thread is that of the call which returns next in that
 //! thread.
 
+use super::asked::Which;
 use super::calls::Calls;
 use super::pairs::{Entry, NOWHERE};
-use super::program::{self, BUFFER, BYTES, CALLS, FIRST, LEN, MOST_CALLS, OUTPUT, PROGRAM, Pointers, SECOND, STRING};
-use aya::maps::{Array, Map};
+use super::program::{self, Build, CALLS, END, ENTER, EXIT, FAMILY, FORK, MOST, MOST_CALLS, OUTPUT, Row, SIGNAL};
+use crate::failure::Failure;
+use aya::maps::{Array, HashMap, Map};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Rings};
+use perfweave::{Event, Item, Rings};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
 /// Bytes of each CPU's ring.
-const RING: u64 = 1 << 20;
+const RING: u64 = 1 << 21;
 
 /// Records of threads that are not traced are dropped when they are older than this, in nanoseconds; sooner if there
 /// are too many.
 const OLD: [u64; 3] = [10_000_000_000, 1_000_000_000, 0];
-const MOST: usize = 1 << 16;
+const MANY: usize = 1 << 16;
 
-/// What threads have pointed to, and the program that copies it.
+/// What threads have pointed to, and the programs that copy it.
 #[derive(Debug)]
 pub struct Strings {
     rings: Rings,
     /// Unloaded on drop.
     _program: Ebpf,
     /// By thread and time.
-    copied: BTreeMap<(u32, u64), Copied>,
+    copied: BTreeMap<(u32, u64), (u64, Copied)>,
     newest: u64,
+    quotes: Quotes,
+    /// Whether another tracer was there before: then the kernel runs the program for returns behind the tracepoint of
+    /// the rings.
+    is_behind: Option<bool>,
+    /// Whether records were lost: then the next one need not be the next.
+    has_lost: bool,
 }
+
+/// Behind a return, what the call has written comes within so many nanoseconds.
+const BEHIND: u64 = 1_000_000;
 
 /// What the arguments of one call pointed to.
 #[derive(Debug, Clone, Default)]
 pub struct Copied {
     number: i64,
-    /// Pointers, and what lies there.
-    pointed: [Option<(u64, Vec<u8>)>; 2],
+    result: i64,
+    pieces: Vec<Piece>,
+    /// How its strings are printed.
+    pub quotes: Quotes,
+}
+
+/// What one argument, or one element of it, points to.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    argument: usize,
+    /// Of a list, or 0.
+    pub element: i32,
+    /// How long the whole is of which this is the beginning, if it is an element of an I/O vector.
+    pub whole: u64,
+    pub pointer: u64,
+    /// `None`: it was not in memory.
+    pub bytes: Option<Vec<u8>>,
+    kind: u64,
 }
 
 impl Strings {
-    /// Loads the program for these calls, or for all if there are none. `None` if they point to nothing. To be called
-    /// before the calls' own rings are opened: the kernel runs what was attached first. If another tracer was there
-    /// before, a call's strings come behind its entry.
-    pub fn begin(calls: &mut Calls, numbers: &[i64]) -> Result<Option<Self>, Box<dyn Error>> {
+    /// Loads the programs for these calls. To be called before the calls' own rings are opened: the kernel runs what
+    /// was attached first. If another tracer was there before, what a call points to comes behind its entry. `family`
+    /// lists the processes of which something is copied, and of what they start then; of all without it.
+    pub fn begin(
+        calls: &mut Calls,
+        which: &Which<i64>,
+        quotes: Quotes,
+        family: Option<impl FnOnce() -> Result<Vec<u32>, Failure>>,
+    ) -> Result<Self, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
-        let all = if numbers.is_empty() { (0..MOST_CALLS.into()).collect() } else { numbers.to_vec() };
-        let with_pointers = all.into_iter().filter_map(|number| {
-            let pointers = calls.of(number).pointers(&registers);
-            Some((u32::try_from(number).ok()?, pointers)).filter(|(_, [count, ..])| *count > 0)
+        let asked = (0..MOST_CALLS.into()).filter(|number| which.has(number));
+        let with_pointers = asked.filter_map(|number| {
+            let pointers = calls.of(number).pointers();
+            Some((u32::try_from(number).ok()?, pointers)).filter(|(_, pointers)| !pointers.is_empty())
         });
         let pointers: Vec<_> = with_pointers.collect();
-        if pointers.is_empty() {
-            return Ok(None);
+        let limit = i32::try_from(quotes.limit).unwrap_or(MOST).min(MOST);
+        let task = task();
+        let family = family.filter(|_| has_first_numbers()).zip(task).map(|(family, _)| family);
+        let build = Build { registers, limit, task, has_family: family.is_some() };
+        let mut program = EbpfLoader::new().load(&program::object(&build)?)?;
+        let mut table = Array::<_, Row>::try_from(program.map_mut(CALLS).ok_or("no map")?)?;
+        pointers.iter().try_for_each(|(number, pointers)| table.set(*number, pointers.row(&registers), 0))?;
+        let of_calls = if pointers.is_empty() { &[][..] } else { &[ENTER, EXIT] };
+        let of_ends = task.map(|_| END);
+        // The family before all others: what starts while it is listed is followed.
+        let first = family.is_some().then_some(FORK);
+        for (name, tracepoint) in first.into_iter().chain(of_calls.iter().copied()).chain([SIGNAL]).chain(of_ends) {
+            let of: &mut RawTracePoint = program.program_mut(name).ok_or("no program")?.try_into()?;
+            of.load()?;
+            of.attach(tracepoint)?;
         }
-        let mut program = EbpfLoader::new().load(&program::object()?)?;
-        let mut table = Array::<_, Pointers>::try_from(program.map_mut(CALLS).ok_or("no map")?)?;
-        pointers.into_iter().try_for_each(|(number, pointers)| table.set(number, pointers, 0))?;
-        let tracepoint: &mut RawTracePoint = program.program_mut(PROGRAM).ok_or("no program")?.try_into()?;
-        tracepoint.load()?;
-        tracepoint.attach("sys_enter")?;
+        if let Some(family) = family {
+            let mut map = HashMap::<_, u32, u32>::try_from(program.map_mut(FAMILY).ok_or("no family")?)?;
+            let listed = family().map_err(|failure| failure.message().to_owned())?;
+            listed.into_iter().try_for_each(|process| map.insert(process, 1, 0))?;
+        }
         let Some(Map::PerfEventArray(output)) = program.map(OUTPUT) else { return Err("no output".into()) };
         let rings = Rings::options().bpf_output(output.fd()).sample(bindings::PERF_SAMPLE_TID).bytes(RING).open()?;
-        Ok(Some(Self { rings, _program: program, copied: BTreeMap::new(), newest: 0 }))
+        Ok(Self {
+            rings,
+            _program: program,
+            copied: BTreeMap::new(),
+            newest: 0,
+            quotes,
+            is_behind: None,
+            has_lost: false,
+        })
     }
 
-    /// What the call pointed to. `until`: when it returned, or when it was entered if it has not.
-    pub fn of(&mut self, entry: &Entry, until: u64) -> Option<Copied> {
+    /// What the call pointed to. `until`: when it returned, with that result, or when it was entered if it has not.
+    pub fn of(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Option<Copied> {
         self.read();
-        let (_, copied) = self.copied.range((entry.tid, 0)..=(entry.tid, until)).next_back()?;
-        (copied.number == entry.number).then(|| copied.clone())
+        let is_this = |copied: &Copied| copied.number == entry.number;
+        let range = (entry.tid, 0)..=(entry.tid, until);
+        let mut before = self.copied.range(range).rev().filter(|(_, (kind, _))| *kind == program::AT_ENTER);
+        let entered = before.next().filter(|(_, (_, copied))| is_this(copied));
+        let mut all = entered.map(|(_, (_, copied))| copied.clone());
+        for kind in [program::AGAIN, program::AT_EXIT] {
+            let its = result.and_then(|result| self.returned(entry, until, kind, result));
+            all.get_or_insert_default().pieces.extend(its.into_iter().flat_map(|copied| copied.pieces));
+        }
+        all.filter(|copied| !copied.pieces.is_empty()).map(|copied| Copied { quotes: self.quotes, ..copied })
+    }
+
+    /// What a call has left at its return. What comes before its entry is of a call before.
+    fn returned(&mut self, entry: &Entry, until: u64, kind: u64, result: i64) -> Option<Copied> {
+        let first = |from: u64, to: u64| {
+            let later = self.copied.range((entry.tid, from)..=(entry.tid, to.max(from)));
+            let mut its = later.filter(|(_, (one, copied))| *one == kind && copied.number == entry.number);
+            its.next().map(|(_, (_, copied))| copied).filter(|copied| copied.result == result)
+        };
+        let ahead = first(entry.time, until);
+        let behind = || first(until, until.saturating_add(BEHIND)).filter(|_| !self.has_lost);
+        // A call that has succeeded has left something if any has. The order of the two does not change as long as
+        // both are there.
+        let is_told = kind == program::AT_EXIT && result >= 0;
+        let is_behind = self.is_behind.unwrap_or(is_told && ahead.is_none());
+        let found = if is_behind { behind() } else { ahead }?.clone();
+        if is_told {
+            self.is_behind = Some(is_behind);
+        }
+        Some(found)
+    }
+
+    /// What the kernel knows of a signal that a thread takes, or the status with which it ends: of the last.
+    fn last(&mut self, tid: u32, until: u64, of: u64) -> Option<Vec<u8>> {
+        self.read();
+        let mut all = self.copied.range((tid, 0)..=(tid, until.saturating_add(BEHIND))).rev();
+        let (_, (_, copied)) = all.find(|(_, (kind, _))| *kind == of)?;
+        copied.pieces.first()?.bytes.clone()
+    }
+
+    /// What the kernel knows of a signal.
+    pub fn signal(&mut self, tid: u32, until: u64) -> Option<Vec<u8>> {
+        self.last(tid, until, program::OF_SIGNAL)
+    }
+
+    /// The status with which a thread ends, as wait(2) has it.
+    pub fn end(&mut self, tid: u32, until: u64) -> Option<i32> {
+        let bytes = self.last(tid, until, program::OF_END)?;
+        Some(i32::from_ne_bytes(*bytes.first_chunk()?))
     }
 
     /// A call has returned, or a thread has ended: what the thread pointed to before is no later call's.
@@ -97,15 +196,16 @@ impl Strings {
         for age in OLD {
             let old = self.newest.saturating_sub(age);
             self.copied.retain(|(tid, time), _| *time >= old || is_inside(*tid));
-            if self.copied.len() <= MOST {
+            if self.copied.len() <= MANY {
                 break;
             }
         }
     }
 
     fn read(&mut self) {
-        let Self { rings, copied, newest, .. } = self;
+        let Self { rings, copied, newest, has_lost, .. } = self;
         let _ = rings.drain(|event| {
+            *has_lost |= !matches!(event.item(), Item::Record(_));
             if let Some((thread, what)) = read(&event) {
                 *newest = thread.1.max(*newest);
                 copied.insert(thread, what);
@@ -116,98 +216,196 @@ impl Strings {
 }
 
 /// The thread and the time, and what the thread pointed to.
-fn read(event: &Event<'_>) -> Option<((u32, u64), Copied)> {
+fn read(event: &Event<'_>) -> Option<((u32, u64), (u64, Copied))> {
     let record = event.record()?;
     let payload = record.payload()?;
-    let argument = |at: usize| {
-        let len = usize::try_from(payload.u64(at + LEN)?.cast_signed()).ok()?;
-        let bytes = (at + BYTES..at + BYTES + len).map(|at| payload.u8(at)).collect::<Option<_>>()?;
-        Some((payload.u64(at)?, bytes))
-    };
-    let pointed = [argument(FIRST), argument(SECOND)];
     // Of the thread, perf says the number in this PID namespace. Outside of it all have the same.
     let (_, tid) = record.pid_tid().filter(|(_, tid)| *tid != NOWHERE)?;
-    Some(((tid, record.time()?), Copied { number: payload.u64(0)?.cast_signed(), pointed }))
+    let first = payload.u64(0)?;
+    let (number, kind) = (i64::from(first as u32), first >> 32);
+    let result = payload.u64(program::RESULT_AT)?.cast_signed();
+    let (mut pieces, mut at) = (Vec::new(), program::FIRST);
+    while let (Some(word), Some(pointer), Some(len)) =
+        (payload.u64(at), payload.u64(at + program::POINTER_AT), payload.u64(at + program::LENGTH_AT))
+    {
+        let len = usize::try_from(len.cast_signed()).ok().filter(|len| *len <= MOST as usize);
+        let begin = at + program::BYTES_AT;
+        let bytes = len.and_then(|len| (begin..begin + len).map(|at| payload.u8(at)).collect::<Option<_>>());
+        let (argument, element) = ((word & 0xff) as usize, (word as u32 >> program::ELEMENT) as i32);
+        pieces.push(Piece { argument, element, whole: word >> 32, pointer, bytes, kind });
+        at = begin + len.unwrap_or(0).next_multiple_of(8);
+    }
+    Some(((tid, record.time()?), (kind, Copied { number, result, pieces, quotes: Quotes::default() })))
 }
 
 /// Bytes, and whether more follow.
 pub type Bytes<'a> = (&'a [u8], bool);
 
 impl Copied {
-    /// The string to which an argument points, the first or the second of those that point to something. Without the
-    /// end that strings have.
-    pub fn string(&self, at: usize, pointer: u64) -> Option<Bytes<'_>> {
-        let bytes = self.at(at, pointer)?;
-        let more = bytes.len() == STRING as usize;
-        Some((&bytes[..bytes.len().checked_sub(1 + usize::from(more))?], more))
+    /// What an argument with this value points to. A 32-bit program has its arguments in other registers than those
+    /// that were copied.
+    pub fn at(&self, argument: usize, pointer: u64, is_returned: bool) -> Option<&[u8]> {
+        let of = |piece: &&Piece| {
+            piece.argument == argument
+                && piece.element == 0
+                && piece.pointer == pointer
+                && (piece.kind == program::AT_EXIT) == is_returned
+        };
+        self.pieces.iter().filter(of).find_map(|piece| piece.bytes.as_deref())
     }
 
-    /// The beginning of a buffer with that length.
-    pub fn buffer(&self, at: usize, pointer: u64, len: u64) -> Option<Bytes<'_>> {
-        Some((self.at(at, pointer)?, len > BUFFER as u64))
+    /// The string to which an argument points. Without the end that strings have.
+    pub fn string(&self, argument: usize, pointer: u64) -> Option<Bytes<'_>> {
+        text(self.at(argument, pointer, false)?)
     }
 
-    /// What lies where an argument points to. A 32-bit program has its arguments in other registers than those that
-    /// were copied.
-    fn at(&self, at: usize, pointer: u64) -> Option<&[u8]> {
-        let (copied, bytes) = self.pointed.get(at)?.as_ref()?;
-        (*copied == pointer).then_some(bytes)
+    /// An element of an argument: as it was in memory, if it ever was.
+    pub fn element(&self, argument: usize, element: i32) -> Option<&Piece> {
+        let its = || self.pieces.iter().filter(|piece| piece.argument == argument && piece.element == element);
+        its().find(|piece| piece.bytes.is_some()).or_else(|| its().next())
+    }
+
+    /// The strings of a program that is executed, and whether these are all. Those that were not in memory are in that of the new program,
+    /// if it has as many: a script has others.
+    pub fn strings(&self) -> Option<(Vec<Bytes<'_>>, bool)> {
+        let argument = program::STRINGS_OF;
+        let of = |list: usize| (0..program::STRINGS).map_while(move |at| self.element(list, at));
+        let count = of(argument).count();
+        let last = self.element(argument, program::NAME)?;
+        let is_all = last.pointer == 0;
+        let is_same = is_all && of(program::EXECUTED).count() == count;
+        if !is_all && count < program::STRINGS as usize {
+            return None;
+        }
+        let later = |at: i32| self.element(program::EXECUTED, at).filter(|_| is_same)?.string();
+        let strings = of(argument).zip(0..).map(|(piece, at)| piece.string().or_else(|| later(at)));
+        Some((strings.collect::<Option<_>>()?, is_all))
     }
 }
 
-/// Why strings cannot be had, with what lies behind the error.
-pub fn why(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut behind = error.source();
-    while let Some(error) = behind {
-        let _ = write!(text, ": {error}");
-        behind = error.source();
+impl Piece {
+    /// A string, without the end that strings have.
+    pub fn string(&self) -> Option<Bytes<'_>> {
+        text(self.bytes.as_deref()?)
     }
-    text
 }
 
-/// Bytes as strace(1) prints them: in quotes, with the escapes of C, and dots if more follows. UTF-8 is printed as it
-/// is.
-pub fn quoted((bytes, more): Bytes<'_>) -> String {
-    let mut text = String::from("\"");
+/// Without the end of a string. One that is as long as can be goes on.
+fn text(bytes: &[u8]) -> Option<Bytes<'_>> {
+    let more = bytes.len() == MOST as usize;
+    Some((&bytes[..bytes.len().checked_sub(1)?], more))
+}
+
+/// Where `struct task_struct` has the status of a thread that ends, and the number of its process.
+#[cfg(feature = "btf")]
+fn task() -> Option<[i32; 2]> {
+    let offsets = crate::read::btf::offsets("task_struct", ["exit_code", "tgid"])?;
+    Some(offsets.map(|offset| offset as i32))
+}
+
+#[cfg(not(feature = "btf"))]
+fn task() -> Option<[i32; 2]> {
+    None
+}
+
+/// Whether the numbers of processes are those that BPF programs see (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+fn has_first_numbers() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
+}
+
+/// How strings are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quotes {
+    /// The most bytes of a string that is no path.
+    pub limit: usize,
+    /// Whether strings that are not of ASCII are in hexadecimal, or, from 2 on, all.
+    pub hexadecimal: u8,
+}
+
+impl Default for Quotes {
+    fn default() -> Self {
+        Self { limit: 32, hexadecimal: 0 }
+    }
+}
+
+impl Quotes {
+    /// As strace(1) has it: in quotes, with the escapes of C, and dots if more follows. UTF-8 is printed as it is.
+    pub fn quoted(self, (bytes, more): Bytes<'_>) -> String {
+        let mut text = String::from("\"");
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t'..=b'\r');
+        if self.hexadecimal > 1 || self.hexadecimal > 0 && !bytes.iter().all(is_plain) {
+            for byte in bytes {
+                let _ = write!(text, "\\x{byte:02x}");
+            }
+        } else {
+            escape(&mut text, bytes);
+        }
+        text.push('"');
+        if more {
+            text.push_str("...");
+        }
+        text
+    }
+
+    /// The same of a string that is no path: no more of it than is asked for.
+    pub fn limited(self, (bytes, more): Bytes<'_>) -> String {
+        let cut = bytes.len().min(self.limit);
+        self.quoted((&bytes[..cut], more || cut < bytes.len()))
+    }
+}
+
+fn escape(text: &mut String, bytes: &[u8]) {
+    let mut at = 0;
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
+            at += letter.len_utf8();
             match letter {
                 '"' | '\\' => text.extend(['\\', letter]),
                 '\n' => text.push_str("\\n"),
                 '\t' => text.push_str("\\t"),
                 '\r' => text.push_str("\\r"),
+                '\u{b}' => text.push_str("\\v"),
+                '\u{c}' => text.push_str("\\f"),
                 letter if letter.is_control() => {
-                    letter.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| octal(&mut text, byte));
+                    let next = bytes.get(at).copied();
+                    let all = letter.encode_utf8(&mut [0; 4]).len();
+                    let of = &bytes[at - all..at];
+                    of.iter().enumerate().for_each(|(n, byte)| octal(text, *byte, of.get(n + 1).copied().or(next)));
                 }
                 letter => text.push(letter),
             }
         }
-        chunk.invalid().iter().for_each(|byte| octal(&mut text, *byte));
+        for byte in chunk.invalid() {
+            at += 1;
+            octal(text, *byte, bytes.get(at).copied());
+        }
     }
-    text.push('"');
-    if more {
-        text.push_str("...");
-    }
-    text
 }
 
-/// Three digits, whatever follows.
-fn octal(text: &mut String, byte: u8) {
-    let _ = write!(text, "\\{byte:03o}");
+/// As few digits as the next letter allows.
+fn octal(text: &mut String, byte: u8, next: Option<u8>) {
+    let _ = match next {
+        Some(b'0'..=b'9') => write!(text, "\\{byte:03o}"),
+        _ => write!(text, "\\{byte:o}"),
+    };
 }
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::Quotes;
 
     #[test]
     fn bytes_are_quoted_as_c_has_them() {
-        let text = |bytes: &[u8]| quoted((bytes, false));
+        let text = |bytes: &[u8]| Quotes::default().quoted((bytes, false));
         assert_eq!(text(b""), r#""""#);
-        assert_eq!(text(b"a \"b\" \\c\n\t\r"), r#""a \"b\" \\c\n\t\r""#);
-        assert_eq!(text("Größe\u{1}\u{7f}\u{85}".as_bytes()), "\"Größe\\001\\177\\302\\205\"");
-        assert_eq!(text(b"\xff1\0"), r#""\3771\000""#);
-        assert_eq!(quoted((b"cut", true)), r#""cut"..."#);
+        assert_eq!(text(b"a \"b\" \\c\n\t\r\x0b\x0c"), r#""a \"b\" \\c\n\t\r\v\f""#);
+        assert_eq!(text("Größe\u{1}\u{7f}\u{85}".as_bytes()), "\"Größe\\1\\177\\302\\205\"");
+        assert_eq!(text(b"\xff1\0\x012\0"), r#""\3771\0\0012\0""#);
+        assert_eq!(Quotes::default().quoted((b"cut", true)), r#""cut"..."#);
+        let limited = |limit, hexadecimal| Quotes { limit, hexadecimal }.limited((b"a\xffb", false));
+        assert_eq!(
+            [limited(3, 0), limited(2, 0), limited(3, 1), limited(1, 1), limited(1, 2)],
+            [r#""a\377b""#, r#""a\377"..."#, r#""\x61\xff\x62""#, r#""a"..."#, r#""\x61"..."#]
+        );
     }
 }

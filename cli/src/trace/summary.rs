@@ -3,15 +3,41 @@
 use crate::out::line;
 use crate::recent::{Last, Recent};
 use crate::times::{Times, short};
+use clap::ValueEnum;
 use perfweave::{Event, Status};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+/// By what the rows are sorted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// The longest in all first
+    #[default]
+    #[value(aliases = ["total-time", "total_time", "time-percent", "time_percent"])]
+    Time,
+    /// The longest single call first
+    #[value(aliases = ["max-time", "max_time", "longest"])]
+    Max,
+    /// The longest on average first
+    #[value(aliases = ["avg-time", "avg_time"])]
+    Avg,
+    /// The most calls first
+    #[value(alias = "count")]
+    Calls,
+    /// The most errors first
+    #[value(alias = "error")]
+    Errors,
+    /// By name
+    #[value(aliases = ["syscall", "syscall-name", "syscall_name"])]
+    Name,
+}
+
 /// What came so far.
 #[derive(Debug, Default)]
 pub struct Summary {
+    sort: Sort,
     rows: HashMap<String, Row>,
     /// Of what returned.
     times: Recent<String, u64, Times>,
@@ -25,6 +51,10 @@ struct Row {
 }
 
 impl Summary {
+    pub fn sorted(sort: Sort) -> Self {
+        Self { sort, ..Self::default() }
+    }
+
     /// A call or event. Without times if it did not return: when it did, and how long it took.
     pub fn add(&mut self, name: &str, times: Option<(u64, u64)>, is_error: bool) {
         let row = match self.rows.get_mut(name) {
@@ -44,14 +74,25 @@ impl Summary {
         self.times.void(self.last.takes(event));
     }
 
-    /// The longest in all first.
+    /// A row for each name, and the total.
     pub fn print(&mut self, ledger: &Status, out: &mut impl Write, json: bool) -> io::Result<()> {
         self.times.void(self.last.unreported_since(ledger));
         let mut times = self.times.sums();
         let mut rows: Vec<_> =
             self.rows.iter().map(|(name, row)| (name, times.remove(name).unwrap_or_default(), row)).collect();
         let all: u64 = rows.iter().map(|(_, times, _)| times.total).sum();
-        rows.sort_by_key(|(name, times, row)| (Reverse(times.total), Reverse(row.calls), *name));
+        let key = |times: &Times, row: &Row| match self.sort {
+            Sort::Time => times.total,
+            Sort::Max => times.most,
+            Sort::Avg => times.total / times.count.max(1),
+            Sort::Calls => row.calls,
+            Sort::Errors => row.errors,
+            Sort::Name => 0,
+        };
+        rows.sort_by_key(|(name, times, row)| {
+            let calls = if self.sort == Sort::Name { 0 } else { row.calls };
+            (Reverse(key(times, row)), Reverse(calls), *name)
+        });
         // Events without a return take no time.
         if !json && all == 0 {
             writeln!(out, "{:>9}  name", "events")?;

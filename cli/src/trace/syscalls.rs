@@ -1,19 +1,22 @@
 //! `trace` of system calls.
 
-use super::calls::{Calls, error};
-use super::events::is_of;
+use super::asked::{Asked, End, Which};
+use super::calls::{Calls, Values, error, is_exec};
+use super::ends::{Ended, Ends};
+use super::executed::Executed;
 use super::lines::{At, Lines};
-use super::pairs::{Entry, Pairs, Step, sources};
-use super::strings::{self, Copied, Strings};
+use super::pairs::{Entry, Pairs, Step, sources_of};
+use super::shown::Shown;
+use super::signals::{Delivered, Signals};
+use super::strings::{Copied, Quotes, Strings};
 use super::summary::Summary;
-use super::{Args, lines};
+use super::{Args, events, lines, shown};
 use crate::exact::Exact;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, with_causes};
 use crate::family::Family;
 use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use crate::times::short;
-use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Rings};
 use serde_json::json;
 use std::collections::HashSet;
@@ -28,37 +31,52 @@ struct Trace {
     bare: u64,
     lines: Lines,
     summary: Option<Summary>,
+    asked: Asked,
+    shown: Shown,
+    /// Whether there are lines at all, and at entries.
+    has_lines: bool,
     enter: bool,
-    /// With `-e`, the threads that have lines: the ends of others are not printed.
+    /// Where signals and executed programs are told.
+    signals: Option<Signals>,
+    executed: Option<Executed>,
+    ends: Ends,
+    family: Family,
+    /// Where only some calls have lines, the threads that have one: the ends and signals of others are not printed.
     with_lines: Option<HashSet<u32>>,
 }
 
-pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
-    let child = args.target.start()?;
+pub fn run(args: &Args, asked: &Asked) -> Outcome {
+    let child = args.whom.start()?;
     let mut calls = Calls::default();
-    let strings = if args.summary { Ok(None) } else { Strings::begin(&mut calls, numbers) };
+    let needs_strings = !args.summary_only || !args.path.is_empty();
+    let quotes = Quotes { limit: args.string_limit, hexadecimal: args.hexadecimal };
+    let family = args.whom.has_family().then_some(|| args.whom.processes(child.as_ref()));
+    let strings = needs_strings.then(|| Strings::begin(&mut calls, &asked.calls, quotes, family)).transpose();
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
-    let options = sources(Rings::options(), numbers, child.is_some()).bytes(args.common.buffer);
-    let rings = args.target.limit(options, child.as_ref()).open()?;
+    let options = Rings::options().bytes(args.common.buffer);
+    let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);
+    let options = Executed::source(Signals::source(options));
+    let rings = args.whom.limit(options, child.as_ref()).open()?;
+    // After they were opened: what starts from now on has its records.
+    let family = args.whom.family(child.as_ref(), false)?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
-    let (lines, summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
-    let with_lines = (!numbers.is_empty()).then(HashSet::new);
-    let mut trace = Trace { calls, pairs, strings, bare: 0, lines, summary, enter: args.enter, with_lines };
-    let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
+    let mut trace = Trace::new(args, asked, pairs, family, lines(args, &rings)?);
+    (trace.signals, trace.executed) = (Some(Signals::new(&rings)?), Some(Executed::new(&rings)?));
+    (trace.calls, trace.strings) = (calls, strings);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(trace.lines.stamp);
-    session.until_the_end_of(args.target.watched());
+    session.until_the_end_of(args.whom.watched());
     session.each(|tell| match tell {
-        Tell::Event(event) => trace.event(event, only),
+        Tell::Event(event) => trace.event(event),
         Tell::Pause => trace.pause(),
     })?;
-    trace.end(only)?;
+    trace.end()?;
     if let Some(summary) = &mut trace.summary {
         summary.print(&session.ledger()?, &mut trace.lines.out, args.common.json)?;
     }
     session.conclude(&mut trace.lines.out, args.common.json)?;
     if let Some(why) = without {
-        let why = strings::why(&*why);
+        let why = with_causes(&*why);
         eprintln!(
             "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: \
              {why}"
@@ -70,27 +88,19 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
     Ok(session.status())
 }
 
-/// Of a recording.
+/// Of a recording. Nothing in it says what arguments point to.
 pub fn recorded(
     args: &Args,
-    numbers: &[i64],
+    asked: &Asked,
     recorded: &mut Recorded,
-    mut family: Family,
+    family: Family,
     lines: Lines,
 ) -> Result<(), Failure> {
-    let pairs = Pairs::recorded(recorded)?;
-    let summary = args.summary.then(Summary::default);
-    let with_lines = (!numbers.is_empty()).then(HashSet::new);
-    let calls = Calls::default();
-    let mut trace = Trace { calls, pairs, strings: None, bare: 0, lines, summary, enter: args.enter, with_lines };
-    let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
-    recorded.each(|event, _| {
-        let ends = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_EXIT);
-        // struct { u32 pid, ppid, tid, ptid; u64 time; }
-        let is_others = ends.and_then(|record| record.body().u32(8)).is_some_and(|tid| !family.has(tid));
-        if is_of(&mut family, event) && !is_others { trace.event(event, only) } else { Ok(()) }
-    })?;
-    trace.end(only)?;
+    let mut trace = Trace::new(args, asked, Pairs::recorded(recorded)?, family, lines);
+    let rings = recorded.rings();
+    (trace.signals, trace.executed) = (Signals::new(rings).ok(), Executed::new(rings).ok());
+    recorded.each(|event, _| trace.event(event))?;
+    trace.end()?;
     if let Some(summary) = &mut trace.summary {
         summary.print(&recorded.ledger()?, &mut trace.lines.out, args.common.json)?;
     }
@@ -98,6 +108,28 @@ pub fn recorded(
 }
 
 impl Trace {
+    fn new(args: &Args, asked: &Asked, pairs: Pairs, family: Family, lines: Lines) -> Self {
+        let shown = shown(args, asked);
+        let only_some = matches!(&asked.calls, Which::Only(calls) if !calls.is_empty()) || !shown.is_all();
+        Self {
+            pairs,
+            signals: None,
+            executed: None,
+            lines,
+            summary: args.summarizes().then(|| Summary::sorted(args.sort)),
+            asked: Asked { is_quiet: asked.is_quiet || args.quiet > 1, ..asked.clone() },
+            with_lines: only_some.then(HashSet::new),
+            has_lines: !args.summary_only,
+            enter: args.enter,
+            ends: Ends::default(),
+            bare: 0,
+            calls: Calls::default(),
+            strings: None,
+            shown,
+            family,
+        }
+    }
+
     fn pause(&mut self) -> io::Result<()> {
         let Self { strings, pairs, .. } = self;
         if let Some(strings) = strings {
@@ -107,9 +139,9 @@ impl Trace {
     }
 
     /// What the call's arguments point to.
-    fn copied(&mut self, entry: &Entry, until: u64) -> Option<Copied> {
-        let strings = self.strings.as_mut().filter(|_| self.calls.of(entry.number).points())?;
-        strings.of(entry, until)
+    fn copied(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Option<Copied> {
+        let strings = self.strings.as_mut().filter(|_| !self.calls.of(entry.number).pointers().is_empty())?;
+        strings.of(entry, until, result)
     }
 
     fn has_line(&mut self, tid: u32) {
@@ -125,77 +157,129 @@ impl Trace {
         }
     }
 
-    fn event(&mut self, event: &Event<'_>, only: impl Fn(i64) -> bool) -> io::Result<()> {
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.summary.iter_mut().for_each(|summary| summary.saw(event));
         let Item::Record(record) = event.item() else {
             self.pairs.forget();
+            self.ends.forget();
+            self.executed.iter_mut().for_each(Executed::forget);
             self.strings.iter_mut().for_each(Strings::forget_all);
-            return if self.summary.is_some() { Ok(()) } else { self.lines.notice(event) };
+            return if self.has_lines { self.lines.notice(event) } else { Ok(()) };
         };
         self.lines.names.take(&record);
+        self.ends.take(&record);
+        if !events::is_of(&mut self.family, event) {
+            return Ok(());
+        }
+        let signal = self.signals.as_ref().and_then(|signals| signals.take(&record));
+        if let (Some(signal), Some((pid, tid))) = (signal, record.pid_tid()) {
+            return self.delivered(At::new(event, pid, tid), &signal);
+        }
+        self.executed.iter_mut().for_each(|executed| executed.take(&record));
         match self.pairs.take(&record) {
-            Step::Enters(entry) if self.enter && only(entry.number) => {
-                let at = At::new(event, entry.pid, entry.tid);
-                let copied = self.copied(&entry, entry.time);
-                self.has_line(at.tid);
-                let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
-                let text = || format!("{}({}) ...", call.name, call.args(&entry.args, copied));
-                let value = || {
-                    let mut exact = Exact::default();
-                    let args = call.json(&entry.args, copied, &mut exact);
-                    (json!({ "enters": call.name, "args": args }), exact)
-                };
-                self.lines.line(at, text, value)
+            Step::Enters(entry) => {
+                self.ends.enters(&entry);
+                self.entered(At::new(event, entry.pid, entry.tid), &entry)
             }
-            Step::Returns { pid, tid, number, result, entry } if only(number) => {
+            Step::Returns { pid, tid, number, result, entry } => {
+                if result == 0 && is_exec(number) {
+                    self.ends.executed(pid);
+                }
                 self.returned(At::new(event, pid, tid), number, result, entry)
             }
-            Step::Ends { pid, tid, entry } if !self.pairs.waits(tid) => {
-                let at = At::new(event, pid, tid);
-                if let Some(entry) = entry.filter(|entry| only(entry.number)) {
-                    self.unreturned(at, &entry)?;
-                }
-                self.forget(tid, &at);
-                let is_told = self.with_lines.as_mut().is_none_or(|threads| threads.remove(&tid));
-                if self.summary.is_some() || !is_told {
-                    return Ok(());
-                }
-                self.lines.line(
-                    at,
-                    || "+++ the thread ends +++".into(),
-                    || (json!({ "thread": "ends" }), Exact::default()),
-                )
+            Step::Ends { pid, tid, entry } if self.family.has(tid) && !self.pairs.waits(tid) => {
+                self.thread_ends(At::new(event, pid, tid), entry)
             }
             _ => Ok(()),
         }
     }
 
+    /// Whether lines about a thread itself are printed.
+    fn tells_of(&self, tid: u32) -> bool {
+        self.has_lines && self.with_lines.as_ref().is_none_or(|threads| threads.contains(&tid))
+    }
+
+    fn delivered(&mut self, at: At, signal: &Delivered) -> io::Result<()> {
+        self.ends.delivered(at.pid, signal);
+        let is_told = !signal.is_kill() && self.asked.signals.has(&signal.signal) && self.tells_of(at.tid);
+        if !is_told || self.pairs.waits(at.tid) {
+            return Ok(());
+        }
+        let info = self.strings.as_mut().and_then(|strings| strings.signal(at.tid, at.time?));
+        self.lines.line(at, || signal.text(info.as_deref()), || (signal.json(info.as_deref()), Exact::default()))
+    }
+
+    fn entered(&mut self, at: At, entry: &Entry) -> io::Result<()> {
+        if !self.enter || !self.asked.calls.has(&entry.number) {
+            return Ok(());
+        }
+        let copied = self.copied(entry, entry.time, None);
+        self.has_line(at.tid);
+        let (call, values) = (self.calls.of(entry.number), values(entry, copied.as_ref(), None));
+        let text = || format!("{}({}) ...", call.name, call.args(values));
+        let value = || {
+            let mut exact = Exact::default();
+            let args = call.json(values, &mut exact);
+            (json!({ "enters": call.name, "args": args }), exact)
+        };
+        self.lines.line(at, text, value)
+    }
+
+    fn thread_ends(&mut self, at: At, entry: Option<Entry>) -> io::Result<()> {
+        let status = self.strings.as_mut().and_then(|strings| strings.end(at.tid, at.time?));
+        let how = self.ends.ends(at.pid, at.tid, self.pairs.executing(at.pid), status);
+        if let Some(entry) = entry {
+            self.unreturned(at, &entry)?;
+        }
+        self.forget(at.tid, &at);
+        let is_told = self.tells_of(at.tid) && !self.asked.is_quiet;
+        if let Some(threads) = &mut self.with_lines {
+            threads.remove(&at.tid);
+        }
+        if !is_told {
+            return Ok(());
+        }
+        self.lines.line(at, || Ended::text(how), || (Ended::json(how), Exact::default()))
+    }
+
     fn returned(&mut self, at: At, number: i64, result: i64, entry: Option<Entry>) -> io::Result<()> {
         let until = at.time.unwrap_or(u64::MAX);
-        let copied = entry.as_ref().and_then(|entry| self.copied(entry, until));
+        let copied = entry.as_ref().and_then(|entry| self.copied(entry, until, Some(result)));
         if let Some(entry) = &entry {
-            let points = self.strings.is_some() && self.calls.of(number).points();
+            let points =
+                self.strings.is_some() && self.asked.calls.has(&number) && self.calls.of(number).points(&entry.args);
             self.bare += u64::from(points && copied.is_none());
             // The thread that executes a program had another number before.
             self.forget(entry.tid, &at);
         }
         self.forget(at.tid, &at);
-        self.has_line(at.tid);
-        let (call, copied) = (self.calls.of(number), copied.as_ref());
+        let executed = self.executed.as_mut().and_then(|executed| executed.of(at.tid));
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
+        let end = if error.is_some() { End::Failed } else { End::Successful };
+        if !self.has(number, (end, time), entry.as_ref(), copied.as_ref()) {
+            return Ok(());
+        }
+        self.has_line(at.tid);
+        let call = self.calls.of(number);
+        let values = entry.as_ref().map(|entry| {
+            let values = values(entry, copied.as_ref(), Some(result));
+            Values { executed: executed.as_deref().filter(|_| result == 0 && is_exec(number)), ..values }
+        });
         if let Some(summary) = &mut self.summary {
             summary.add(&call.name, at.time.zip(time), error.is_some());
+        }
+        if !self.has_lines {
             return Ok(());
         }
         let text = || {
-            let args = entry.as_ref().map_or("...".into(), |entry| call.args(&entry.args, copied));
+            let args = values.map_or("...".into(), |values| call.args(values));
             let time = time.map_or("its entry is not in the trace".into(), short);
-            format!("{}({args}) = {} <{time}>", call.name, call.result(result))
+            format!("{}({args}) = {} <{time}>", call.name, call.result(values, result))
         };
         let value = || {
             let mut exact = Exact::default();
-            let args = entry.as_ref().map(|entry| call.json(&entry.args, copied, &mut exact));
+            let args = values.map(|values| call.json(values, &mut exact));
             let value = json!({ "call": call.name, "args": args, "result": result, "error": error.map(|(name, _)| name), "ns": time });
             (value, exact)
         };
@@ -204,26 +288,49 @@ impl Trace {
 
     /// A call that has not returned when its thread or the trace ends.
     fn unreturned(&mut self, at: At, entry: &Entry) -> io::Result<()> {
-        let copied = self.copied(entry, entry.time);
-        self.has_line(at.tid);
-        let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
-        if let Some(summary) = &mut self.summary {
-            summary.add(&call.name, None, false);
+        let copied = self.copied(entry, entry.time, None);
+        if !self.has(entry.number, (End::Unfinished, None), Some(entry), copied.as_ref()) {
             return Ok(());
         }
-        let text = || format!("{}({}) = ? <has not returned>", call.name, call.args(&entry.args, copied));
+        self.has_line(at.tid);
+        let (call, values) = (self.calls.of(entry.number), values(entry, copied.as_ref(), None));
+        if let Some(summary) = &mut self.summary {
+            summary.add(&call.name, None, false);
+        }
+        if !self.has_lines {
+            return Ok(());
+        }
+        let text = || format!("{}({}) = ? <has not returned>", call.name, call.args(values));
         let value = || {
             let mut exact = Exact::default();
-            let args = call.json(&entry.args, copied, &mut exact);
+            let args = call.json(values, &mut exact);
             (json!({ "call": call.name, "args": args, "entered": entry.time }), exact)
         };
         self.lines.line(at, text, value)
     }
 
-    fn end(&mut self, only: impl Fn(i64) -> bool) -> io::Result<()> {
-        for entry in self.pairs.left().into_iter().filter(|entry| only(entry.number)) {
+    /// Whether a call is one of those that have lines, or count.
+    fn has(
+        &mut self,
+        number: i64,
+        (end, took): (End, Option<u64>),
+        entry: Option<&Entry>,
+        copied: Option<&Copied>,
+    ) -> bool {
+        let call = self.calls.of(number);
+        let has_path = |entry: &Entry| self.shown.has_path(call, values(entry, copied, None));
+        self.asked.calls.has(&number) && self.shown.has(end, took) && entry.is_none_or(has_path)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        for entry in self.pairs.left() {
             self.unreturned(At::end(entry.cpu, entry.pid, entry.tid), &entry)?;
         }
         Ok(())
     }
+}
+
+/// What a call was entered with, and what it points to.
+fn values<'a>(entry: &'a Entry, copied: Option<&'a Copied>, result: Option<i64>) -> Values<'a> {
+    Values { values: &entry.args, copied, result, executed: None }
 }

@@ -8,7 +8,8 @@ use crate::out::{Out, frame, line};
 use crate::scheduler::Scheduler;
 use crate::stamp::Stamp;
 use crate::times::short;
-use crate::trace::calls::{Calls, signal};
+use crate::trace::calls::{Calls, Values};
+use crate::trace::named::signal;
 use crate::waits::{Call, Has, In, Waker, What as Does, Who, Why};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -416,7 +417,7 @@ impl Found {
         if let In::Call(call) = call {
             let of = calls.of(call.number);
             set("call", of.name.clone().into());
-            set("args", of.json(&call.args, None, &mut Exact::default()));
+            set("args", of.json(Values::bare(&call.args), &mut Exact::default()));
             self.file(step.who, call).into_iter().for_each(|file| set("file", file.into()));
         }
         let by = match end {

@@ -1,0 +1,259 @@
+//! Numbers and flags by the names of the kernel's headers, as strace(1) prints them.
+//!
+//! The crates libc, nix and linux-raw-sys have them from these headers.
+
+use super::shapes;
+use linux_raw_sys::general as kernel;
+use nix::fcntl::AtFlags;
+use nix::sys::mman::ProtFlags;
+use nix::sys::signal::Signal;
+use nix::sys::socket::AddressFamily;
+use nix::sys::wait::WaitPidFlag;
+use nix::unistd::AccessFlags;
+
+/// `A|B|0x40`, or the name of no flag.
+macro_rules! flags {
+    ($name:ident, $type:ty, $none:literal) => {
+        pub fn $name(bits: u64) -> String {
+            let flags = <$type>::from_bits_retain(bits as _);
+            let mut names: Vec<_> = flags.iter_names().map(|(name, _)| name.to_owned()).collect();
+            let rest = flags.difference(<$type>::all()).bits();
+            if rest != 0 {
+                names.push(format!("{rest:#x}"));
+            }
+            if names.is_empty() { $none.into() } else { names.join("|") }
+        }
+    };
+}
+
+flags!(protection, ProtFlags, "PROT_NONE");
+flags!(at, AtFlags, "0");
+flags!(wait, WaitPidFlag, "0");
+
+/// `A|B|0x40` by a table, or what stands for no flag.
+pub fn flag_names(bits: u64, table: &[(u64, &str)], none: &str) -> String {
+    let mut rest = bits;
+    let mut names = Vec::new();
+    for (flag, name) in table.iter().filter(|(flag, _)| *flag != 0) {
+        if rest & flag == *flag {
+            names.push((*name).to_owned());
+            rest &= !flag;
+        }
+    }
+    if rest != 0 {
+        names.push(format!("{rest:#x}"));
+    }
+    if names.is_empty() { none.into() } else { names.join("|") }
+}
+
+/// Flags by name, in the order in which strace(1) prints them.
+macro_rules! table {
+    ($of:ident: $name:ident, $($flag:ident)+) => {
+        const $name: &[(u64, &str)] = &[$(($of::$flag as u64, stringify!($flag))),+];
+    };
+}
+
+// O_LARGEFILE is 0 in the C library's headers of 64-bit programs, and not in the kernel's.
+table!(kernel: OPENS, O_CREAT O_EXCL O_NOCTTY O_TRUNC O_APPEND O_NONBLOCK O_SYNC O_DSYNC FASYNC O_DIRECT O_LARGEFILE
+    O_NOFOLLOW O_NOATIME O_CLOEXEC O_PATH O_TMPFILE O_DIRECTORY);
+table!(kernel: MAPPINGS, MAP_SHARED_VALIDATE MAP_SHARED MAP_PRIVATE MAP_FIXED MAP_ANONYMOUS MAP_NORESERVE MAP_POPULATE
+    MAP_NONBLOCK MAP_GROWSDOWN MAP_DENYWRITE MAP_EXECUTABLE MAP_LOCKED MAP_STACK MAP_HUGETLB MAP_SYNC
+    MAP_FIXED_NOREPLACE);
+pub const TMPFILE: u64 = kernel::O_TMPFILE as u64;
+pub const F_GETPIPE_SZ: u32 = nix::libc::F_GETPIPE_SZ as u32;
+pub const F_GET_SEALS: u32 = nix::libc::F_GET_SEALS as u32;
+/// Flags of messages, as the C library's headers have them.
+const MESSAGES: &[(u64, &str)] = &[
+    (nix::libc::MSG_OOB as u64, "MSG_OOB"),
+    (nix::libc::MSG_PEEK as u64, "MSG_PEEK"),
+    (nix::libc::MSG_DONTROUTE as u64, "MSG_DONTROUTE"),
+    (nix::libc::MSG_CTRUNC as u64, "MSG_CTRUNC"),
+    (nix::libc::MSG_TRUNC as u64, "MSG_TRUNC"),
+    (nix::libc::MSG_DONTWAIT as u64, "MSG_DONTWAIT"),
+    (nix::libc::MSG_EOR as u64, "MSG_EOR"),
+    (nix::libc::MSG_WAITALL as u64, "MSG_WAITALL"),
+    (nix::libc::MSG_NOSIGNAL as u64, "MSG_NOSIGNAL"),
+    (nix::libc::MSG_MORE as u64, "MSG_MORE"),
+    (nix::libc::MSG_CMSG_CLOEXEC as u64, "MSG_CMSG_CLOEXEC"),
+];
+
+pub fn mapping(bits: u64) -> String {
+    flag_names(bits, MAPPINGS, "MAP_FILE")
+}
+
+pub fn message_flags(bits: u64) -> String {
+    flag_names(bits & u64::from(u32::MAX), MESSAGES, "0")
+}
+
+pub fn statx_mask(bits: u64) -> String {
+    let text = flag_names(bits & u64::from(u32::MAX), shapes::STATX, "0");
+    text.replace(shapes::BASIC_WORDS, "STATX_BASIC_STATS")
+}
+
+pub fn socket_flags(bits: u64) -> String {
+    const FLAGS: &[(u64, &str)] =
+        &[(nix::libc::SOCK_CLOEXEC as u64, "SOCK_CLOEXEC"), (nix::libc::SOCK_NONBLOCK as u64, "SOCK_NONBLOCK")];
+    flag_names(bits, FLAGS, "")
+}
+
+/// Flags of calls that make descriptors, but for those of open.
+pub fn made(bits: u64) -> String {
+    flag_names(bits & u64::from(u32::MAX), OPENS, "0")
+}
+
+pub fn epoll_made(bits: u64) -> String {
+    let known = if bits == u64::from(kernel::O_CLOEXEC) { Some("EPOLL_CLOEXEC") } else { None };
+    known.map_or_else(|| made(bits), str::to_owned)
+}
+
+pub fn random(bits: u64) -> String {
+    const FLAGS: &[(u64, &str)] = &[
+        (nix::libc::GRND_NONBLOCK as u64, "GRND_NONBLOCK"),
+        (nix::libc::GRND_RANDOM as u64, "GRND_RANDOM"),
+        (nix::libc::GRND_INSECURE as u64, "GRND_INSECURE"),
+    ];
+    flag_names(bits & u64::from(u32::MAX), FLAGS, "0")
+}
+
+pub fn statx_flags(bits: u64) -> String {
+    const AS_STAT: &str = "AT_STATX_SYNC_AS_STAT";
+    let synchronizes = bits & (nix::libc::AT_STATX_FORCE_SYNC | nix::libc::AT_STATX_DONT_SYNC) as u64 != 0;
+    match at(bits) {
+        flags if synchronizes => flags,
+        flags if flags == "0" => AS_STAT.into(),
+        flags => format!("{AS_STAT}|{flags}"),
+    }
+}
+
+pub fn accept(bits: u64) -> String {
+    let text = socket_flags(bits);
+    if text.is_empty() { "0".into() } else { text }
+}
+
+/// The name of a number, as the crate libc has it from the kernel's headers.
+macro_rules! values {
+    ($name:ident, $($value:ident)+) => {
+        pub fn $name(number: u64) -> Option<String> {
+            let known = [$((nix::libc::$value as u32, stringify!($value))),+];
+            known.iter().find(|(value, _)| *value == number as u32).map(|(_, name)| (*name).to_owned())
+        }
+    };
+}
+
+values!(whence, SEEK_SET SEEK_CUR SEEK_END SEEK_DATA SEEK_HOLE);
+values!(advice, MADV_NORMAL MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE MADV_REMOVE MADV_DONTFORK
+    MADV_DOFORK MADV_MERGEABLE MADV_UNMERGEABLE MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTDUMP MADV_DODUMP
+    MADV_WIPEONFORK MADV_KEEPONFORK MADV_COLD MADV_PAGEOUT MADV_POPULATE_READ MADV_POPULATE_WRITE);
+values!(file_advice, POSIX_FADV_NORMAL POSIX_FADV_RANDOM POSIX_FADV_SEQUENTIAL POSIX_FADV_WILLNEED POSIX_FADV_DONTNEED
+    POSIX_FADV_NOREUSE);
+values!(clock, CLOCK_REALTIME CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID CLOCK_THREAD_CPUTIME_ID CLOCK_MONOTONIC_RAW
+    CLOCK_REALTIME_COARSE CLOCK_MONOTONIC_COARSE CLOCK_BOOTTIME CLOCK_REALTIME_ALARM CLOCK_BOOTTIME_ALARM CLOCK_TAI);
+values!(timer, ITIMER_REAL ITIMER_VIRTUAL ITIMER_PROF);
+values!(epoll_control, EPOLL_CTL_ADD EPOLL_CTL_DEL EPOLL_CTL_MOD);
+values!(shut, SHUT_RD SHUT_WR SHUT_RDWR);
+values!(level, SOL_SOCKET SOL_IP SOL_TCP SOL_UDP SOL_IPV6);
+values!(usage, RUSAGE_SELF RUSAGE_CHILDREN RUSAGE_THREAD);
+values!(option, PR_SET_NAME PR_GET_NAME PR_SET_PDEATHSIG PR_GET_PDEATHSIG PR_SET_DUMPABLE PR_GET_DUMPABLE
+    PR_SET_NO_NEW_PRIVS PR_GET_NO_NEW_PRIVS PR_SET_SECCOMP PR_GET_SECCOMP PR_CAPBSET_READ PR_CAPBSET_DROP
+    PR_SET_KEEPCAPS PR_GET_KEEPCAPS PR_CAP_AMBIENT PR_SET_CHILD_SUBREAPER PR_GET_CHILD_SUBREAPER PR_SET_VMA
+    PR_SET_TIMERSLACK PR_GET_TIMERSLACK PR_SET_MM);
+values!(resource, RLIMIT_CPU RLIMIT_FSIZE RLIMIT_DATA RLIMIT_STACK RLIMIT_CORE RLIMIT_RSS RLIMIT_NPROC RLIMIT_NOFILE
+    RLIMIT_MEMLOCK RLIMIT_AS RLIMIT_LOCKS RLIMIT_SIGPENDING RLIMIT_MSGQUEUE RLIMIT_NICE RLIMIT_RTPRIO RLIMIT_RTTIME);
+values!(fcntl, F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW F_SETOWN F_GETOWN F_DUPFD_CLOEXEC
+    F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_OFD_GETLK F_OFD_SETLK F_OFD_SETLKW F_SETLEASE F_GETLEASE
+    F_NOTIFY);
+values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIOCSPGRP TIOCSCTTY TIOCNOTTY FIONREAD
+    FIONBIO FIOCLEX FIONCLEX);
+values!(flock_of, LOCK_SH LOCK_EX LOCK_UN);
+values!(futex_of, FUTEX_WAIT FUTEX_WAKE FUTEX_REQUEUE FUTEX_CMP_REQUEUE FUTEX_WAKE_OP FUTEX_LOCK_PI FUTEX_UNLOCK_PI
+    FUTEX_TRYLOCK_PI FUTEX_WAIT_BITSET FUTEX_WAKE_BITSET FUTEX_WAIT_REQUEUE_PI FUTEX_CMP_REQUEUE_PI);
+values!(socket_of, SOCK_STREAM SOCK_DGRAM SOCK_RAW SOCK_RDM SOCK_SEQPACKET);
+values!(protocol, IPPROTO_IP IPPROTO_ICMP IPPROTO_TCP IPPROTO_UDP IPPROTO_ICMPV6 IPPROTO_RAW);
+values!(how_masked, SIG_BLOCK SIG_UNBLOCK SIG_SETMASK);
+flags!(access_flags, AccessFlags, "F_OK");
+
+pub fn access(bits: u64) -> Option<String> {
+    Some(access_flags(bits))
+}
+
+pub fn flock(bits: u64) -> Option<String> {
+    const NOT_BLOCKING: u64 = nix::libc::LOCK_NB as u64;
+    let name = flock_of(bits & !NOT_BLOCKING)?;
+    Some(if bits & NOT_BLOCKING == 0 { name } else { name + "|LOCK_NB" })
+}
+
+pub fn futex(bits: u64) -> Option<String> {
+    const PRIVATE: u64 = nix::libc::FUTEX_PRIVATE_FLAG as u64;
+    const REALTIME: u64 = nix::libc::FUTEX_CLOCK_REALTIME as u64;
+    let name = futex_of(bits & !(PRIVATE | REALTIME))?;
+    let private = if bits & PRIVATE == 0 { "" } else { "_PRIVATE" };
+    Some(name + private + if bits & REALTIME == 0 { "" } else { "|FUTEX_CLOCK_REALTIME" })
+}
+
+/// How an argument is called whose numbers have names.
+pub fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
+    Some(match (call, argument) {
+        ("lseek", "whence") => whence,
+        ("fadvise64", "advice") => file_advice,
+        ("arch_prctl", "option") => shapes::machine,
+        ("prctl", "option") => option,
+        (_, "which_clock" | "clockid") => clock,
+        ("getitimer" | "setitimer", "which") => timer,
+        ("epoll_ctl", "op") => epoll_control,
+        ("shutdown", "how") => shut,
+        ("setsockopt" | "getsockopt", "level") => level,
+        ("getrusage", "who") => usage,
+        ("access" | "faccessat" | "faccessat2", "mode") => access,
+        ("madvise" | "process_madvise", "behavior") => advice,
+        ("prlimit64" | "getrlimit" | "setrlimit", "resource") => resource,
+        ("fcntl", "cmd") => fcntl,
+        ("ioctl", "cmd") => ioctl,
+        ("flock", "cmd") => flock,
+        ("futex", "op") => futex,
+        ("rt_sigprocmask", "how") => how_masked,
+        _ => return None,
+    })
+}
+
+/// Two texts with `|` in between, unless one is empty.
+pub fn both(one: String, other: String) -> String {
+    if one.is_empty() || other.is_empty() { one + &other } else { format!("{one}|{other}") }
+}
+
+pub fn open(bits: u64) -> String {
+    // Reading alone is no flag: both bits are 0.
+    let access = match bits & 3 {
+        0 => "O_RDONLY",
+        1 => "O_WRONLY",
+        2 => "O_RDWR",
+        _ => "O_ACCMODE",
+    };
+    both(access.into(), flag_names(bits & !3 & u64::from(u32::MAX), OPENS, ""))
+}
+
+pub fn clone(bits: u64) -> String {
+    // The lowest byte is the signal at the child's end.
+    let signal = if bits & 0xff == 0 { String::new() } else { signal(bits & 0xff) };
+    let text = both(flag_names(bits & !0xff, shapes::CLONES, ""), signal);
+    if text.is_empty() { "0".into() } else { text }
+}
+
+pub fn signal(number: u64) -> String {
+    match Signal::try_from(number as i32) {
+        Ok(signal) => signal.as_str().to_owned(),
+        // As strace(1) counts them: the C library takes the first two for itself.
+        Err(_) if number == 32 => "SIGRTMIN".into(),
+        Err(_) if (33..=64).contains(&number) => format!("SIGRT_{}", number - 32),
+        Err(_) => number.to_string(),
+    }
+}
+
+pub fn family(number: u64) -> String {
+    AddressFamily::from_i32(number as i32)
+        .map_or_else(|| number.to_string(), |family| format!("AF_{family:?}").to_uppercase())
+}
+
+pub fn socket(bits: u64) -> String {
+    let kind = socket_of(bits & 0xf).unwrap_or_else(|| (bits & 0xf).to_string());
+    both(kind, socket_flags(bits & !0xf))
+}

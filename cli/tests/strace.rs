@@ -1,0 +1,310 @@
+//! `perfweave trace` beside strace(1): the same calls have the same text.
+
+mod program;
+
+use perfweave_support::runs;
+use program::{perfweave, python, run, traced};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A folder of its own for a test.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("perfweave-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A C program.
+fn built(folder: &Path, source: &str) -> Option<PathBuf> {
+    runs(&["cc", "--version"], "a C compiler")?;
+    let program = folder.join("program");
+    let ran = run(Command::new("cc").args(["-w", "-O1", "-xc", "-", "-o"]).arg(&program), source);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    Some(program)
+}
+
+/// Words of a line in which numbers of threads, and addresses, are the same for all runs.
+fn normal(line: &str, threads: &BTreeMap<String, usize>) -> String {
+    let mut text = String::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(|letter: char| letter.is_ascii_alphanumeric()) {
+        let (before, word) = rest.split_at(at);
+        let end = word.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(word.len());
+        let (word, after) = word.split_at(end);
+        text.push_str(before);
+        match threads.get(word) {
+            Some(number) => text.push_str(&format!("THREAD{number}")),
+            None if word.starts_with("0x") && word.len() >= 8 => text.push_str("ADDRESS"),
+            None => text.push_str(word),
+        }
+        rest = after;
+    }
+    text + rest
+}
+
+/// How often there is each line. `lines`: numbers of threads, and what they do.
+fn counted(lines: &[(String, String)]) -> BTreeMap<String, usize> {
+    let mut threads = BTreeMap::new();
+    for (thread, _) in lines {
+        let next = threads.len();
+        threads.entry(thread.clone()).or_insert(next);
+    }
+    let mut counted = BTreeMap::new();
+    for (_, line) in lines {
+        *counted.entry(normal(line, &threads)).or_default() += 1;
+    }
+    counted
+}
+
+/// What strace prints of a command, with the parts of a call in one line.
+fn theirs(file: &Path, command: &[&str]) -> BTreeMap<String, usize> {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-o"]).arg(file).args(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    strace.status().unwrap();
+    let text = String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned();
+    let (mut lines, mut begun) = (Vec::new(), BTreeMap::new());
+    for line in text.lines() {
+        let (thread, line) = line.split_once(' ').unwrap();
+        let line = line.trim_start();
+        if let Some(begin) = line.strip_suffix(" <unfinished ...>") {
+            begun.insert(thread.to_owned(), begin.to_owned());
+            continue;
+        }
+        let end = line.strip_prefix("<... ").and_then(|line| Some(line.split_once(" resumed>")?.1));
+        let whole = end.map_or_else(|| line.to_owned(), |end| begun.remove(thread).unwrap_or_default() + end);
+        // Results stand below each other.
+        let whole = match whole.rsplit_once(" = ") {
+            Some((call, result)) => format!("{} = {result}", call.trim_end()),
+            None => whole,
+        };
+        lines.push((thread.to_owned(), whole));
+    }
+    lines.extend(begun.into_iter().map(|(thread, call)| (thread, call + ") = ?")));
+    counted(&lines)
+}
+
+/// What perfweave prints of it.
+fn ours(file: &Path, command: &[&str]) -> BTreeMap<String, usize> {
+    let mut traces = perfweave();
+    traces.args(["trace", "-f", "-o"]).arg(file).args(command).stdin(Stdio::null()).stdout(Stdio::null());
+    let said = traces.stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("nothing is missing"), "{command:?} {said}");
+    let text = std::fs::read_to_string(file).unwrap();
+    let line = |line: &str| {
+        let (head, line) = line.split_once("] ")?;
+        let (thread, call) = line.split_once(' ').map(|(name, call)| (name.rsplit('/').next().unwrap(), call))?;
+        assert!(head.contains('['), "{line}");
+        // How long it took.
+        let call = call.rsplit_once(" <").map_or(call, |(call, _)| call);
+        Some((thread.to_owned(), call.to_owned()))
+    };
+    counted(&text.lines().filter_map(line).collect::<Vec<_>>())
+}
+
+/// Some commands under both. Random bytes, times of day, and the state of the machine differ between any two runs, and
+/// strace changes how long things take; the rest is the same.
+#[test]
+fn the_same_calls_have_the_same_text() {
+    let Some(()) = runs(&["strace", "--version"], "Debian's package strace") else { return };
+    let Some(_) = traced(&["trace", "true"]) else { return };
+    let folder = folder("same");
+    let [file, copy] = ["trace", "copy"].map(|name| folder.join(name));
+    let copy = copy.to_str().unwrap();
+    let mut commands: Vec<Vec<&str>> = vec![
+        vec!["true"],
+        vec!["ls", "/"],
+        vec!["ls", "-l", "/etc"],
+        vec!["cat", "/etc/passwd", "/nonexistent"],
+        vec!["cp", "/etc/passwd", copy],
+        vec!["sh", "-c", "ls / | wc -l; cat /etc/passwd | sort | uniq"],
+        vec!["sh", "-c", "exit 3"],
+        vec!["find", "/etc/apt"],
+        vec!["sed", "s/a/b/", "/etc/passwd"],
+        vec!["head", "-c", "100", "/etc/passwd"],
+        vec!["uname", "-a"],
+        vec!["sleep", "0.01"],
+        vec!["stat", "/etc/passwd"],
+        vec!["id"],
+    ];
+    let python = python();
+    if let Some(python) = &python {
+        commands.push(vec![python, "-c", "import os,socket; os.pipe(); socket.socketpair()"]);
+    }
+    let (mut all, mut equal, mut differ) = (0, 0, Vec::new());
+    for command in &commands {
+        let (theirs, ours) = (theirs(&file, command), ours(&file, command));
+        let same: usize = ours.iter().map(|(line, count)| *count.min(theirs.get(line).unwrap_or(&0))).sum();
+        let most = theirs.values().sum::<usize>().max(ours.values().sum());
+        (all, equal) = (all + most, equal + same);
+        let not_in = |these: &BTreeMap<String, usize>, those: &BTreeMap<String, usize>, who: &str| {
+            let differ = these.iter().filter(|(line, count)| those.get(*line).unwrap_or(&0) < count);
+            differ.map(|(line, _)| format!("{who} {line}")).collect::<Vec<_>>()
+        };
+        println!("{:5.1} % of {most:5} lines: {}", 100.0 * same as f64 / most as f64, command.join(" "));
+        differ.extend(not_in(&theirs, &ours, "strace:   "));
+        differ.extend(not_in(&ours, &theirs, "perfweave:"));
+    }
+    let share = 100.0 * equal as f64 / all as f64;
+    println!("{share:.1} % of {all} lines are equal. Others:\n{}", differ.join("\n"));
+    assert!(share > 95.0, "{share:.1} %");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Calls of which the numbers have names, and pointers that lead to what one wants to know.
+const CALLS: &str = r#"
+    #define _GNU_SOURCE
+    #include <arpa/inet.h>
+    #include <fcntl.h>
+    #include <poll.h>
+    #include <signal.h>
+    #include <string.h>
+    #include <sys/resource.h>
+    #include <sys/socket.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <sys/time.h>
+    #include <sys/un.h>
+    #include <sys/uio.h>
+    #include <sys/wait.h>
+    #include <unistd.h>
+    int main(void) {
+        struct sockaddr_un u = {.sun_family = AF_UNIX, .sun_path = "/nonexistent/socket"};
+        connect(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), (void *)&u, sizeof u);
+        int l = socket(AF_INET, SOCK_STREAM, 0), s = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001)};
+        bind(l, (void *)&a, sizeof a), listen(l, 1);
+        char big[128];
+        socklen_t n = sizeof big;
+        getsockname(l, (void *)&a, &n), connect(s, (void *)&a, sizeof a);
+        struct rlimit r = {1024 * 1024, RLIM_INFINITY};
+        setrlimit(RLIMIT_CPU, &r), getrlimit(RLIMIT_CPU, &r);
+        signal(SIGUSR1, SIG_IGN);
+        sigset_t set;
+        sigemptyset(&set), sigaddset(&set, SIGINT), sigaddset(&set, SIGCHLD), sigprocmask(SIG_BLOCK, &set, 0);
+        struct timespec t = {0, 5};
+        nanosleep(&t, 0);
+        struct itimerval i = {{0, 0}, {100, 7}};
+        setitimer(ITIMER_REAL, &i, 0);
+        int p[2];
+        pipe(p);
+        struct iovec v[2] = {{"ab", 2}, {"cde\n", 4}};
+        writev(p[1], v, 2);
+        struct pollfd f[2] = {{p[0], POLLIN | POLLPRI}, {p[1], POLLIN}};
+        poll(f, 2, 0);
+        char b[3], c[60];
+        struct iovec w[2] = {{b, 3}, {c, 60}};
+        readv(p[0], w, 2);
+        write(p[1], "01234567890123456789012345678901234567890123456789", 50);
+        read(p[0], c, 60);
+        struct stat st;
+        stat("/dev/null", &st), readlink("/proc/self/exe", c, 4), fcntl(p[0], F_SETFD, FD_CLOEXEC);
+        fcntl(p[0], F_GETFD), fcntl(p[1], F_GETFL), lseek(p[0], 0, SEEK_END);
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+        int q[2];
+        socketpair(AF_UNIX, SOCK_STREAM, 0, q), sendmsg(q[0], &m, MSG_NOSIGNAL);
+        m.msg_iov = w, recvmsg(q[1], &m, 0);
+        int status, child = fork();
+        if (!child) execl("/bin/sh", "sh", "-c", "exit 3", "a b\n", (char *)0);
+        wait4(child, &status, 0, 0);
+        char *again[] = {"sh", "-c", "exit 4", 0}, *with[] = {"A=1", "B=2", 0};
+        if (!fork()) syscall(SYS_execveat, AT_FDCWD, "/bin/sh", again, with, 0);
+        wait(&status);
+        return 0;
+    }
+"#;
+
+#[test]
+fn what_arguments_point_to_is_printed() {
+    let folder = folder("arguments");
+    let Some(program) = built(&folder, CALLS) else { return };
+    let Some(ran) = traced(&["trace", program.to_str().unwrap()]) else { return };
+    for text in [
+        r#"connect(3, {sa_family=AF_UNIX, sun_path="/nonexistent/socket"}, 110) = -1 ENOENT"#,
+        r#"bind(4, {sa_family=AF_INET, sin_port=htons(0), sin_addr=inet_addr("127.0.0.1")}, 16) = 0"#,
+        r#", sin_addr=inet_addr("127.0.0.1")}, [128 => 16]) = 0"#,
+        "prlimit64(0, RLIMIT_CPU, {rlim_cur=1024*1024, rlim_max=RLIM64_INFINITY}, NULL) = 0",
+        "prlimit64(0, RLIMIT_CPU, NULL, {rlim_cur=1024*1024, rlim_max=RLIM64_INFINITY}) = 0",
+        "rt_sigaction(SIGUSR1, {sa_handler=SIG_IGN, sa_mask=[USR1], sa_flags=SA_RESTORER|SA_RESTART, sa_restorer=0x",
+        "rt_sigprocmask(SIG_BLOCK, [INT CHLD], NULL, 8) = 0",
+        "{tv_sec=0, tv_nsec=5}, NULL) = 0",
+        "setitimer(ITIMER_REAL, {it_interval={tv_sec=0, tv_usec=0}, it_value={tv_sec=100, tv_usec=7}}, NULL) = 0",
+        "pipe2([6, 7], 0) = 0",
+        r#"writev(7, [{iov_base="ab", iov_len=2}, {iov_base="cde\n", iov_len=4}], 2) = 6"#,
+        "poll([{fd=6, events=POLLIN|POLLPRI}, {fd=7, events=POLLIN}], 2, 0) = 1 ([{fd=6, revents=POLLIN}])",
+        r#"readv(6, [{iov_base="abc", iov_len=3}, {iov_base="de\n", iov_len=60}], 2) = 6"#,
+        r#"write(7, "01234567890123456789012345678901"..., 50) = 50"#,
+        r#"read(6, "01234567890123456789012345678901"..., 60) = 50"#,
+        "{st_mode=S_IFCHR|0666, st_rdev=makedev(0x1, 0x3), ...}",
+        r#"readlink("/proc/self/exe", "/"#,
+        "fcntl(6, F_SETFD, FD_CLOEXEC) = 0",
+        "fcntl(6, F_GETFD) = 0x1 (flags FD_CLOEXEC)",
+        "fcntl(7, F_GETFL) = 0x1 (flags O_WRONLY)",
+        "lseek(6, 0, SEEK_END) = -1 ESPIPE (Illegal seek)",
+        "socketpair(AF_UNIX, SOCK_STREAM, 0, [8, 9]) = 0",
+        r#"msg_iov=[{iov_base="ab", iov_len=2}, {iov_base="cde\n", iov_len=4}], msg_iovlen=2, msg_controllen=0"#,
+        r#"msg_iov=[{iov_base="abc", iov_len=3}, {iov_base="de\n", iov_len=60}], msg_iovlen=2, msg_controllen=0"#,
+        r#"execve("/bin/sh", ["sh", "-c", "exit 3", "a b\n"], 0x"#,
+        "[{WIFEXITED(s) && WEXITSTATUS(s) == 3}], 0, NULL) = ",
+        r#"execveat(AT_FDCWD, "/bin/sh", ["sh", "-c", "exit 4"], 0x"#,
+        " /* 2 vars */, 0) = 0",
+    ] {
+        assert!(ran.out.contains(text), "{text} in {}", ran.out);
+    }
+    // Limits and forms of strings are those that are asked for.
+    let cases = [
+        ("-s", "4", r#"write(7, "0123"..., 50)"#),
+        ("-s", "999", r#"0123456789", 50)"#),
+        ("-xx", "-xx", r#""\x30\x31"#),
+    ];
+    for (option, value, text) in cases {
+        let ran = traced(&["trace", option, value, "-e", "write", program.to_str().unwrap()]).unwrap();
+        assert!(ran.out.contains(text), "{text} in {}", ran.out);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Strings at odd places: at the end of a page whose next page is not mapped; in a page of a file that was dropped from
+/// memory right before the call; across two pages of which the second was dropped; in argv of an execve.
+const COLD: &str = r#"
+    #define _GNU_SOURCE
+    #include <fcntl.h>
+    #include <string.h>
+    #include <sys/mman.h>
+    #include <unistd.h>
+    int main(int c, char **v) {
+        char *m = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        munmap(m + 4096, 4096);
+        open(strcpy(m + 4096 - sizeof "/tmp/at-the-edge", "/tmp/at-the-edge"), O_RDONLY);
+        int f = open(v[1], O_RDWR | O_CREAT | O_TRUNC, 0600);
+        char page[8192] = {0};
+        strcpy(page + 100, "/tmp/in-a-cold-page"), strcpy(page + 200, "/bin/true"), strcpy(page + 300, "an argument");
+        strcpy(page + 4096 - 6, "/tmp/half-cold");
+        write(f, page, sizeof page);
+        char *p = mmap(0, 8192, PROT_READ, MAP_SHARED, f, 0);
+        madvise(p, 8192, MADV_DONTNEED);
+        open(p + 100, O_RDONLY);
+        madvise(p, 8192, MADV_DONTNEED);
+        volatile char touch = p[10];
+        open(p + 4096 - 6, O_RDONLY);
+        madvise(p, 8192, MADV_DONTNEED);
+        char *a[] = {p + 200, p + 300, 0};
+        execv(a[0], a);
+        return 0;
+    }
+"#;
+
+#[test]
+fn strings_that_were_not_in_memory_are_read_at_the_return() {
+    let folder = folder("cold");
+    let Some(program) = built(&folder, COLD) else { return };
+    let page = folder.join("page");
+    let command = ["trace", "-e", "openat,execve", program.to_str().unwrap(), page.to_str().unwrap()];
+    let Some(ran) = traced(&command) else { return };
+    for text in ["\"/tmp/at-the-edge\", ", "\"/tmp/in-a-cold-page\", ", "\"/tmp/half-cold\", "] {
+        assert!(ran.out.contains(text), "{text} in {}", ran.out);
+    }
+    assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
+    std::fs::remove_dir_all(folder).unwrap();
+}
