@@ -15,6 +15,8 @@ pub enum Family {
     Thread(u32),
     /// Those that these threads start as well.
     Tree(HashSet<u32>),
+    /// All but those.
+    But(HashSet<u32>),
     /// The same of a process in a recording, which may tell its beginning.
     Recorded(u32, HashSet<u32>),
 }
@@ -45,6 +47,17 @@ impl Family {
             return Err(Failure::hinting(format_args!("there is no process {pid}"), "ps -e lists those there are"));
         }
         Ok(Self::Tree(threads))
+    }
+
+    /// All but threads of the kernel, which wait as long as there is nothing to do. All are children of one.
+    pub fn programs() -> Self {
+        const PARENT: u32 = 2;
+        // In a PID namespace it is another one.
+        let is_there = fs::read_to_string(format!("/proc/{PARENT}/comm")).is_ok_and(|name| name == "kthreadd\n");
+        match Self::of(PARENT) {
+            Ok(Self::Tree(threads)) if is_there => Self::But(threads),
+            _ => Self::All,
+        }
     }
 
     /// The same of several processes, each of which there must be.
@@ -78,7 +91,7 @@ impl Family {
     /// Takes new threads from their records.
     pub fn take(&mut self, record: &Record<'_>) {
         let (of, threads) = match self {
-            Self::Tree(threads) => (None, threads),
+            Self::Tree(threads) | Self::But(threads) => (None, threads),
             Self::Recorded(pid, threads) => (Some(*pid), threads),
             Self::All | Self::Thread(_) => return,
         };
@@ -112,6 +125,7 @@ impl Family {
         match self {
             Self::All => true,
             Self::Thread(one) => *one == tid,
+            Self::But(threads) => !threads.contains(&tid),
             Self::Tree(threads) | Self::Recorded(_, threads) => threads.contains(&tid),
         }
     }

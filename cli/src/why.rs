@@ -101,7 +101,7 @@ share, or the CPU was idle, because it came late. If it was taken off a CPU that
 thread that woke it: what that one did in the meantime, indented, and so on. It ends at an interrupt (with its name), at a wait that nothing is known \
 to have ended, and at what is unknown, with why: after a loss nothing is concluded. The stretches have no hole and add up, and so does the sum at \
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
-machine.
+machine, but for threads of the kernel: -p 2 has these.
 
 Live, a call's descriptor is followed by its file, as flock(fd: 3</run/lock>, cmd: 2), if nothing can have changed the descriptor between the call and \
 the look at it. If a signal is known to have ended a wait, its name is printed.
@@ -171,6 +171,7 @@ fn live(args: &Args) -> Outcome {
     let family = match (args.pid.or(child.as_ref().map(Child::pid)), args.tid) {
         (Some(pid), _) => Family::of(pid)?,
         (None, Some(tid)) => Family::thread(tid)?,
+        (None, None) if args.comm.is_none() && events.is_none() => Family::programs(),
         (None, None) => Family::All,
     };
     let stamp = args.time.stamp(&rings, By::Monotonic, args.common.json)?;

