@@ -110,7 +110,7 @@ fn live(args: &Args) -> Outcome {
         (None, Some(tid)) => Family::thread(tid)?,
         (None, None) => Family::All,
     };
-    let mut account = Account::new(&rings, args, family, child.as_ref().map(Child::pid))?;
+    let mut account = Account::new(&rings, args, &tracing, family, child.as_ref().map(Child::pid))?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, tracing.order(&args.common), &args.common, child)?;
@@ -131,6 +131,7 @@ fn live(args: &Args) -> Outcome {
     })?;
     live.end(&mut out)?;
     account.end(&session.ledger()?);
+    session.unrecorded(account.unrecorded());
     print(args, &account.rows(), &mut out)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())

@@ -38,6 +38,11 @@ pub struct Scheduler {
     begins: HashMap<u32, (u32, Option<Ran>)>,
     /// What a recording is of.
     extent: Option<Extent>,
+    /// Whether programs tell in which calls threads fall asleep.
+    tells_calls: bool,
+    /// The number of the last switch of each CPU and who came by it, and how many are known to be missing.
+    counts: HashMap<u32, (u32, u32)>,
+    unrecorded: u64,
 }
 
 const SIGCONT: u8 = nix::libc::SIGCONT as u8;
@@ -92,7 +97,18 @@ impl Scheduler {
         let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
         let mut numbers = Numbers::recorded();
         numbers.learn(1, 1);
-        Self { sources, numbers, account, is_limited: false, begins, extent: None }
+        let (counts, unrecorded) = (HashMap::new(), 0);
+        Self {
+            sources,
+            numbers,
+            account,
+            is_limited: false,
+            begins,
+            extent: None,
+            tells_calls: false,
+            counts,
+            unrecorded,
+        }
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -104,7 +120,7 @@ impl Scheduler {
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
         let mut scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
-        if has(|source| matches!(source, Source::Switches { .. } | Source::Programs)) {
+        if has(|source| matches!(source, Source::Switches { .. })) {
             let has_wakes = has(|source| matches!(source, Source::Wakes { .. }));
             scheduler.extent = Some(Extent::new(has_wakes));
             return Ok(scheduler);
@@ -118,22 +134,11 @@ impl Scheduler {
     fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize, needs_all: bool) -> Result<Self, Failure> {
         let sources = rings.sources().iter().enumerate().map(|(index, source)| match Format::of(rings, index) {
             Ok(format) => Source::of(source.tracepoint(), &format, needs_all),
-            Err(_) if source.name() == tracing::OUTPUT => Ok(Source::Programs),
             // It is no tracepoint.
             Err(_) => Ok(Source::Other),
         });
         let (mut sources, account, begins) =
             (sources.collect::<Result<Vec<_>, _>>()?, Account::new(most), HashMap::new());
-        let has = |is: fn(&Source) -> bool| sources.iter().any(is);
-        if has(|source| matches!(source, Source::Programs)) {
-            // An event that requests begin or end with tells nothing that the programs do not tell.
-            let is_told = |at: usize| rings.sources()[at].tracepoint().is_some_and(|name| BY_PROGRAMS.contains(&name));
-            sources
-                .iter_mut()
-                .enumerate()
-                .filter(|(at, _)| is_told(*at))
-                .for_each(|(_, source)| *source = Source::Other);
-        }
         let has = |is: fn(&Source) -> bool| sources.iter().any(is);
         // Without all of them nothing says where the delivery of a packet ends.
         if !has(|source| matches!(source, Source::Sends { .. }))
@@ -144,7 +149,29 @@ impl Scheduler {
                 .filter(|source| matches!(source, Source::Delivers(_)))
                 .for_each(|source| *source = Source::Other);
         }
-        Ok(Self { sources, numbers, account, is_limited, begins, extent: None })
+        let (counts, unrecorded) = (HashMap::new(), 0);
+        Ok(Self { sources, numbers, account, is_limited, begins, extent: None, tells_calls: false, counts, unrecorded })
+    }
+
+    /// Live, the switches may be told by programs.
+    pub fn traced(mut self, rings: &Rings, tracing: &Tracing) -> Self {
+        if tracing.is_by_programs() {
+            self.tells_calls = tracing.tells_calls();
+            for (source, of) in self.sources.iter_mut().zip(rings.sources()) {
+                match of.tracepoint() {
+                    None if of.name() == tracing::OUTPUT => *source = Source::Programs,
+                    // An event that requests begin or end with tells nothing that the programs do not tell.
+                    Some(name) if BY_PROGRAMS.contains(&name) => *source = Source::Other,
+                    _ => {}
+                }
+            }
+        }
+        self
+    }
+
+    /// How many switches have no record, as the numbers of others show.
+    pub fn unrecorded(&self) -> u64 {
+        self.unrecorded
     }
 
     /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
@@ -160,6 +187,7 @@ impl Scheduler {
             _ => self.account.lost(None, None),
         };
         self.begins.clear();
+        self.counts.clear();
         Some(since)
     }
 
@@ -195,7 +223,7 @@ impl Scheduler {
     pub fn is_switch(&self, record: &Record<'_>) -> bool {
         record.source().is_some_and(|source| match self.sources.get(source) {
             Some(Source::Switches { .. }) => true,
-            Some(Source::Programs) => matches!(Told::of(record, 0), Some(Told::Switch { .. })),
+            Some(Source::Programs) => Told::is_switch(record),
             _ => false,
         })
     }
@@ -287,11 +315,24 @@ impl Scheduler {
         }
     }
 
+    /// The number of a switch. Some have no record, or the kernel has told the program nothing of them; then another
+    /// thread goes than has come. Who ran meanwhile is not known.
+    fn counted(&mut self, cpu: u32, time: u64, count: u32, [prev, next]: [u32; 2]) {
+        let Some((last, came)) = self.counts.insert(cpu, (count, next)) else { return };
+        let missing = count.wrapping_sub(last).wrapping_sub(1);
+        // One that comes late has been counted.
+        if missing < u32::MAX / 2 && (missing > 0 || came != prev) {
+            self.unrecorded += u64::from(missing.max(1));
+            self.account.unseen(time, cpu);
+        }
+    }
+
     /// What the programs tell.
     fn told(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
         match Told::of(record, time)? {
-            Told::Switch { prev, next, why, call } => {
-                if why.is_some_and(|why| why != Why::Ready) {
+            Told::Switch { prev, next, why, count, call } => {
+                self.counted(record.cpu(), time, count, [prev, next]);
+                if self.tells_calls && why.is_some_and(|why| why != Why::Ready) {
                     self.account.calls(time, record.cpu(), prev, call);
                 }
                 return self.switch(record, time, why, [(prev, None), (next, None)], names);

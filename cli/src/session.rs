@@ -55,8 +55,10 @@ pub struct Session {
     cure: Cure,
     /// Why losses are not all counted, if they are not.
     uncounted: &'static str,
-    /// How the scheduler is traced, if that is worth a word.
+    /// How the scheduler is traced, if it is.
     traced: String,
+    /// How many switches have no record.
+    unrecorded: u64,
 }
 
 /// What other threads say to the session.
@@ -113,7 +115,8 @@ impl Session {
 
     fn of(reader: Reader, stop: Arc<Stop>) -> Self {
         let (began, cure, uncounted) = (Instant::now(), Cure::default(), missing::UNCOUNTED);
-        let (deadline, takes_all, unhandled, assumed, incomplete, watched, stamp, traced) = Default::default();
+        let (deadline, takes_all, unhandled, assumed, incomplete, watched, stamp, traced, unrecorded) =
+            Default::default();
         Self {
             reader,
             stop,
@@ -128,6 +131,7 @@ impl Session {
             cure,
             uncounted,
             traced,
+            unrecorded,
         }
     }
 
@@ -150,6 +154,11 @@ impl Session {
     /// Says in the summary how the scheduler is traced.
     pub fn traced(&mut self, tracing: &Tracing) {
         self.traced = tracing.words();
+    }
+
+    /// Says in the summary how many switches are known to have no record.
+    pub fn unrecorded(&mut self, switches: u64) {
+        self.unrecorded = switches;
     }
 
     /// How exact printed times are, if they are converted, and by how much the clock was set meanwhile.
@@ -272,7 +281,7 @@ impl Session {
             let mut object = json!({
                 "summary": { "records": records, "lost": total.lost, "unreported": total.unreported, "exact": total.exact, "missing": numbers, "late": late, "assumed": self.assumed, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(),
-                    "complete": ledger.is_complete() && self.unhandled == 0 && self.incomplete.is_none() }
+                    "complete": ledger.is_complete() && self.unhandled + self.unrecorded == 0 && self.incomplete.is_none() }
             });
             if self.unhandled > 0 {
                 object["summary"]["unhandled"] = self.unhandled.into();
@@ -289,6 +298,9 @@ impl Session {
                 if let Some(moved) = moved {
                     object["summary"]["clock_set_by_ns"] = moved.into();
                 }
+            }
+            if self.unrecorded > 0 {
+                object["summary"]["unrecorded_switches"] = self.unrecorded.into();
             }
             if !self.traced.is_empty() {
                 object["summary"]["traced"] = self.traced.as_str().into();
@@ -314,9 +326,15 @@ impl Session {
             count => format!("; the last {count} of them came too late to be in what is above"),
         };
         let incomplete = self.incomplete.as_ref().map_or_else(String::new, |why| format!("; not complete: {why}"));
+        let unrecorded = match self.unrecorded {
+            0 => String::new(),
+            count => format!("; the kernel left {count} switches out, and what was then is not known"),
+        };
         let traced = if self.traced.is_empty() { String::new() } else { format!("; {}", self.traced) };
         let seconds = self.elapsed().as_secs_f64();
-        Ok(format!("{records} events in {seconds:.1} s{order}; {loss}{incomplete}{unhandled}{clock}{traced}"))
+        Ok(format!(
+            "{records} events in {seconds:.1} s{order}; {loss}{incomplete}{unhandled}{unrecorded}{clock}{traced}"
+        ))
     }
 
     /// Ends the output: the summary, in JSON as the last line and otherwise on standard error.

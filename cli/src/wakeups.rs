@@ -122,7 +122,7 @@ fn live(args: &Args) -> Outcome {
         Some(pid) => Family::of(pid)?,
         None => Family::All,
     };
-    let mut rows = Rows::new(&rings, family, args)?;
+    let mut rows = Rows::new(&rings, &tracing, family, args)?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, tracing.order(&args.common), &args.common, child)?;
@@ -138,6 +138,7 @@ fn live(args: &Args) -> Outcome {
     })?;
     live.end(&mut out)?;
     rows.end(&session.ledger()?);
+    session.unrecorded(rows.unrecorded());
     rows.print(&mut out)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())

@@ -175,7 +175,7 @@ fn live(args: &Args) -> Outcome {
         (None, None) => Family::All,
     };
     let stamp = args.time.stamp(&rings, By::Monotonic, args.common.json)?;
-    let scheduler = Scheduler::new(&rings, false, MOST)?;
+    let scheduler = Scheduler::new(&rings, false, MOST)?.traced(&rings, &tracing);
     let requests = events.as_ref().map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
     let stacks = args.stacks.then(|| Stacks::live(&rings));
     let files = Files::new(&rings, tracing.is_by_programs());
@@ -204,6 +204,7 @@ fn live(args: &Args) -> Outcome {
         Ok(())
     })?;
     let hang = begin.map(|begin| begin.end(|tid| search.waits_for(tid)));
+    session.unrecorded(search.unrecorded());
     let ledger = session.ledger()?;
     let mut out = Out::new();
     print(args, search, &ledger, &stamp, page, hang.as_ref(), &mut out)?;

@@ -271,7 +271,8 @@ fn functions_have_the_names_of_the_file_with_a_programs_symbols() {
         let folded = Run::new(&["convert", "--folded", &file]).succeeds();
         for text in [&profile, &folded] {
             assert_eq!(text.lines().any(|line| line.contains(";main;work")), has_names, "{place}: {text}");
-            assert_eq!(text.contains(";[the-loop]"), !has_names, "{place}: {text}");
+            // What the linker makes for calls has no name in any file.
+            assert!(has_names || text.contains(";[the-loop]"), "{place}: {text}");
         }
     }
 }

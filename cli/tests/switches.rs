@@ -82,6 +82,38 @@ sys.exit(0 if pause() == -4 else 7)";
     }
 }
 
+/// The registers of a thread that stops have its last call still, but it is on its way out of the kernel.
+#[test]
+fn a_thread_that_stops_is_in_no_call() {
+    let Some(python) = program::python() else { return };
+    let script = "import os, signal, time
+main = os.getpid()
+if os.fork() == 0:
+    time.sleep(0.05)
+    os.kill(main, signal.SIGSTOP)
+    time.sleep(0.3)
+    os.kill(main, signal.SIGCONT)
+    os._exit(0)
+end = time.monotonic() + 0.5
+while time.monotonic() < end: os.getppid()
+os.wait()";
+    for way in [&[][..], &["--no-bpf"]] {
+        let Some(stopped) = steps_of(way, &[&python, "-c", script]) else { return };
+        let stopped: Vec<_> = stopped.iter().filter(|step| step["state"] == "stopped").collect();
+        assert!(stopped.iter().all(|step| step["call"].is_null()), "{way:?}: {stopped:#?}");
+        assert!(!stopped.is_empty(), "{way:?}");
+    }
+}
+
+/// All steps of a command's path.
+fn steps_of(way: &[&str], command: &[&str]) -> Option<Vec<Value>> {
+    let ran = traced(&[&["why", "--json"], way, &["--"], command].concat())?;
+    let objects: Vec<Value> = ran.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let mut found = Vec::new();
+    objects.iter().filter(|object| object.get("why").is_some()).for_each(|object| steps(object, &mut found));
+    Some(found.into_iter().cloned().collect())
+}
+
 /// Threads of the kernel are in no call. They wait for work, so only who asks for them is told.
 #[test]
 fn threads_of_the_kernel_are_told_to_who_asks() {

@@ -7,7 +7,7 @@ use crate::names::Names;
 use crate::numbers::OUTSIDE;
 use crate::out::{Out, line};
 use crate::recent::{Recent, Sum, late};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, Tracing};
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
@@ -99,8 +99,14 @@ pub struct Row {
 }
 
 impl<'a> Account<'a> {
-    pub fn new(rings: &Rings, args: &'a Args, family: Family, waits: Option<u32>) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?;
+    pub fn new(
+        rings: &Rings,
+        args: &'a Args,
+        tracing: &Tracing,
+        family: Family,
+        waits: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?.traced(rings, tracing);
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         let (own, names) = (Some(std::process::id()), Names::now());
         Ok(Self { scheduler, family, args, own, stamp, names, rows: Recent::default(), waits })
@@ -111,6 +117,11 @@ impl<'a> Account<'a> {
         let (scheduler, stamp) = (Scheduler::recorded(rings, 0)?, args.time.stamp_recorded(rings)?);
         let (names, rows) = (Names::recorded(), Recent::default());
         Ok(Self { scheduler, family, args, own: None, stamp, names, rows, waits: None })
+    }
+
+    /// How many switches have no record.
+    pub fn unrecorded(&self) -> u64 {
+        self.scheduler.unrecorded()
     }
 
     /// What a recording lacks, if it lacks something.

@@ -4,8 +4,8 @@
 //! A thread that falls asleep in a system call has the call's number and arguments where the entry has saved its
 //! registers. So nothing needs to be traced at entries and returns, most of which are of calls that do not sleep.
 
-use super::told::{ARGS, CALL, COMPAT, DEVICE, INODE, NUMBER, PREEMPTED, SIGNAL, SWITCH};
-use super::types::Types;
+use super::told::{ARGS, CALL, COMPAT, COUNT, DEVICE, FLAGS, INODE, NUMBER, PREEMPTED, SIGNAL, SWITCH};
+use super::types::{Calls, Types};
 use crate::instructions::{Code, EQUAL, FRAME, UNEQUAL};
 use aya::maps::Map;
 use aya::programs::BtfTracePoint;
@@ -18,8 +18,10 @@ use perfweave::RingOptions;
 use std::error::Error;
 use std::os::fd::AsFd;
 
-/// The map, by its name in the object. Records are in its rings.
+/// The maps, by their names in the object. Records are in the rings of the first; the second counts the switches of
+/// each CPU.
 const OUTPUT: &str = "switches";
+const COUNTS: &str = "counts";
 
 /// `TASK_DEAD`
 const DEAD: i32 = 0x80;
@@ -34,6 +36,7 @@ const TASK_REGISTERS: i32 = 175;
 
 // enum bpf_map_type
 const PERF_EVENT_ARRAY: u32 = 4;
+const PERCPU_ARRAY: u32 = 6;
 
 // What registers hold throughout.
 const CONTEXT: u8 = 6;
@@ -41,10 +44,11 @@ const TASK: u8 = 7;
 const STATE: u8 = 8;
 const REGISTERS: u8 = 9;
 
-/// Bytes of a [`CALL`].
+/// Bytes of a [`CALL`], and of a [`SWITCH`].
 const LENGTH: usize = INODE + 8;
+const SHORT: usize = COUNT + 4;
 
-// Local places: the record, and a pointer.
+// Local places: the record, and a pointer or an index.
 const RECORD: i16 = -(LENGTH as i16);
 const POINTER: i16 = RECORD - 8;
 
@@ -58,10 +62,9 @@ pub struct Switches {
 impl Switches {
     /// Loads and attaches them. `calls`: whether they tell in which calls threads fall asleep.
     pub fn begin(calls: bool) -> Result<Self, Box<dyn Error>> {
-        let types = Types::read()?;
-        let mut programs = EbpfLoader::new().load(&object(&programs(&types, calls))?)?;
-        let btf = Btf::from_sys_fs()?;
-        for (name, _) in &self::programs(&types, calls) {
+        let (codes, btf) = (codes(&Types::read(calls)?), Btf::from_sys_fs()?);
+        let mut programs = EbpfLoader::new().btf(Some(&btf)).load(&object(&codes)?)?;
+        for (name, _) in &codes {
             let program: &mut BtfTracePoint = programs.program_mut(name).ok_or("no program")?.try_into()?;
             program.load(name, &btf)?;
             program.attach()?;
@@ -79,10 +82,9 @@ impl Switches {
 }
 
 /// By the tracepoints at which they run.
-fn programs(types: &Types, calls: bool) -> Vec<(&'static str, Code)> {
-    let mut programs = vec![("sched_switch", switch(types, calls))];
-    programs.extend(calls.then(|| ("signal_deliver", signal(types))));
-    programs
+fn codes(types: &Types) -> Vec<(&'static str, Code)> {
+    let signals = types.calls.as_ref().map(|calls| ("signal_deliver", signal(types, calls)));
+    std::iter::once(("sched_switch", switch(types))).chain(signals).collect()
 }
 
 /// A field of the record gets a register's lower half.
@@ -90,12 +92,15 @@ fn field(code: &mut Code, at: usize, from: u8) -> &mut Code {
     code.store_u32(FRAME, RECORD + at as i16, from)
 }
 
-fn switch(types: &Types, calls: bool) -> Code {
+fn switch(types: &Types) -> Code {
     let mut code = Code::default();
     let ([prev, next], state) = types.switch;
     code.place(CONTEXT, 1, 0).load(TASK, CONTEXT, 8 * prev).load_u32(1, TASK, types.pid);
     field(&mut code, 4, 1).load(1, CONTEXT, 8 * next).load_u32(1, 1, types.pid);
-    field(&mut code, 8, 1);
+    field(&mut code, 8, 1).set(1, 0).store(FRAME, POINTER, 1);
+    // What is not written is missing from the numbers. No other program runs on this CPU meanwhile.
+    code.element(COUNTS, POINTER).load(1, 0, 0).place(1, 1, 1).store(0, 0, 1);
+    field(&mut code, COUNT, 1);
     match state {
         Some(place) => code.load_u32(STATE, CONTEXT, 8 * place),
         None => code.load_u32(STATE, TASK, types.state),
@@ -104,26 +109,33 @@ fn switch(types: &Types, calls: bool) -> Code {
     code.load(1, CONTEXT, 0).and(1, 0xff).unless(EQUAL, 1, 0, |code| {
         code.set(STATE, PREEMPTED.cast_signed());
         field(code, 12, STATE);
-        output(code, SWITCH, 16);
+        output(code, SWITCH, SHORT);
     });
     field(&mut code, 12, STATE);
-    if calls {
+    if let Some(calls) = &types.calls {
         code.unless(EQUAL, STATE, 0, |code| {
             code.place(1, STATE, 0).and(1, DEAD).unless(UNEQUAL, 1, 0, |code| {
-                code.load_u32(1, TASK, types.flags).and(1, NO_PROGRAM).unless(UNEQUAL, 1, 0, |code| {
-                    call(code, types);
-                    output(code, CALL, LENGTH);
+                code.load_u32(1, TASK, calls.flags);
+                field(code, FLAGS, 1).and(1, NO_PROGRAM).unless(UNEQUAL, 1, 0, |code| {
+                    call(code, calls);
                 });
             });
         });
     }
-    output(&mut code, SWITCH, 16);
+    output(&mut code, SWITCH, SHORT);
     code
 }
 
-/// The call in which [`TASK`] falls asleep.
-fn call(code: &mut Code, types: &Types) {
+/// The call in which [`TASK`] falls asleep, if it has executed a program: before that all registers are zero.
+fn call(code: &mut Code, types: &Calls) {
     code.place(1, TASK, 0).call(TASK_REGISTERS).place(REGISTERS, 0, 0);
+    code.load(1, REGISTERS, types.caller).unless(EQUAL, 1, 0, |code| {
+        call_of_program(code, types);
+        output(code, CALL, LENGTH);
+    });
+}
+
+fn call_of_program(code: &mut Code, types: &Calls) {
     code.load(1, REGISTERS, types.call);
     code.load_u32(2, TASK, types.compat.0).and(2, types.compat.1.cast_signed()).unless(EQUAL, 2, 0, |code| {
         code.set(1, COMPAT);
@@ -137,7 +149,8 @@ fn call(code: &mut Code, types: &Types) {
     let [files, table, most, all] = types.files;
     code.load(1, TASK, files).unless(EQUAL, 1, 0, |code| {
         code.load(1, 1, table).unless(EQUAL, 1, 0, |code| {
-            code.load_u32(2, 1, most).load_local(3, RECORD + ARGS as i16);
+            // A descriptor has 32 bits, whatever is above them.
+            code.load_u32(2, 1, most).push(0x61, 3, FRAME, RECORD + ARGS as i16, 0);
             code.unless_not_above(2, 3, |code| {
                 code.load(1, 1, all).shift(3, 3).add(3, 1);
                 file(code, types);
@@ -147,7 +160,7 @@ fn call(code: &mut Code, types: &Types) {
 }
 
 /// The file behind the pointer at R3. What cannot be read is zero.
-fn file(code: &mut Code, types: &Types) {
+fn file(code: &mut Code, types: &Calls) {
     let [inode, block, number, device] = types.inode;
     let read = |code: &mut Code, to: i16, bytes: i32| {
         code.place(1, FRAME, to.into()).set(2, bytes).call(PROBE_READ_KERNEL);
@@ -162,12 +175,12 @@ fn file(code: &mut Code, types: &Types) {
 }
 
 /// Not for what the signal does, but for the result of the call that it ended: that is in the registers by now.
-fn signal(types: &Types) -> Code {
+fn signal(types: &Types, calls: &Calls) -> Code {
     let mut code = Code::default();
     code.place(CONTEXT, 1, 0).load_u32(1, CONTEXT, 0);
     field(&mut code, 8, 1).call(CURRENT_TASK).place(TASK, 0, 0).load_u32(1, TASK, types.pid);
-    field(&mut code, 4, 1).place(1, TASK, 0).call(TASK_REGISTERS).load(1, 0, types.call);
-    field(&mut code, 12, 1).load(1, 0, types.result).store(FRAME, RECORD + 16, 1);
+    field(&mut code, 4, 1).place(1, TASK, 0).call(TASK_REGISTERS).load(1, 0, calls.call);
+    field(&mut code, 12, 1).load(1, 0, calls.result).store(FRAME, RECORD + 16, 1);
     output(&mut code, SIGNAL, 24);
     code
 }
@@ -187,9 +200,6 @@ fn object(programs: &[(&str, Code)]) -> Result<Vec<u8>, object::write::Error> {
     let section = object.add_section(Vec::new(), b"license".into(), SectionKind::Data);
     object.append_section_data(section, b"GPL\0", 1);
     let section = object.add_section(Vec::new(), b"maps".into(), SectionKind::Data);
-    // Without a number of elements, aya gives the output one for each CPU.
-    let definition = [PERF_EVENT_ARRAY, 4, 4, 0, 0].map(u32::to_ne_bytes);
-    let value = object.append_section_data(section, definition.as_flattened(), 4);
     let symbol = |name: &str, value, size, kind, section| Symbol {
         name: name.into(),
         value,
@@ -200,15 +210,22 @@ fn object(programs: &[(&str, Code)]) -> Result<Vec<u8>, object::write::Error> {
         section: SymbolSection::Section(section),
         flags: SymbolFlags::None,
     };
-    let map = object.add_symbol(symbol(OUTPUT, value, size_of_val(&definition) as u64, SymbolKind::Data, section));
+    // Without a number of elements, aya gives the output one for each CPU.
+    let definitions = [(OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]), (COUNTS, [PERCPU_ARRAY, 4, 8, 1, 0])];
+    let known = definitions.map(|(name, definition)| {
+        let bytes = definition.map(u32::to_ne_bytes);
+        let value = object.append_section_data(section, bytes.as_flattened(), 4);
+        (name, object.add_symbol(symbol(name, value, size_of_val(&bytes) as u64, SymbolKind::Data, section)))
+    });
     for (name, Code { bytes, maps }) in programs {
         let kind = format!("tp_btf/{name}").into_bytes();
         let section = object.add_section(Vec::new(), kind, SectionKind::Text);
         let value = object.append_section_data(section, bytes.as_flattened(), 8);
         object.add_symbol(symbol(name, value, bytes.len() as u64 * 8, SymbolKind::Text, section));
-        for (at, _) in maps {
+        for (at, map) in maps {
+            let Some((_, map)) = known.iter().find(|(name, _)| name == map) else { continue };
             let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
-            object.add_relocation(section, Relocation { offset: *at as u64 * 8, symbol: map, addend: 0, flags })?;
+            object.add_relocation(section, Relocation { offset: *at as u64 * 8, symbol: *map, addend: 0, flags })?;
         }
     }
     object.write()

@@ -6,22 +6,25 @@ use perfweave::Record;
 use std::sync::Arc;
 
 // What a record begins with, and its fields in bytes behind that.
-/// A switch: `u32` who goes, who comes, and in which state the first goes.
+/// A switch: `u32` who goes, who comes, in which state the first goes, and which switch of its CPU it is.
 pub const SWITCH: u32 = 1;
 /// The same, and what the thread fell asleep in.
 pub const CALL: u32 = 2;
 /// A signal is delivered: `u32` to whom and which, `i32` the call, `i64` its result.
 pub const SIGNAL: u32 = 3;
 
+pub const COUNT: usize = 16;
+
 /// Of a switch: it was taken off its CPU, whatever its state.
 pub const PREEMPTED: u32 = 1 << 31;
 
-/// Of a [`CALL`]: `u32` device and `i32` number of the call, `u64` its six arguments, and the inode
-/// of the file that the first argument is the descriptor of.
-pub const DEVICE: usize = 16;
-pub const NUMBER: usize = 20;
-pub const ARGS: usize = 24;
-pub const INODE: usize = 72;
+/// Of a [`CALL`]: `u32` device, `i32` number of the call, `u32` flags of the thread, `u64` its six arguments, and the
+/// inode of the file that the first argument is the descriptor of.
+pub const DEVICE: usize = 20;
+pub const NUMBER: usize = 24;
+pub const FLAGS: usize = 28;
+pub const ARGS: usize = 32;
+pub const INODE: usize = 80;
 
 /// The number of a call that a 32-bit program makes: its numbers and registers are others.
 pub const COMPAT: i32 = i32::MIN;
@@ -29,13 +32,18 @@ pub const COMPAT: i32 = i32::MIN;
 /// What a record says. Threads have the kernel's numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Told {
-    /// `why`: `None` if the first thread has ended. `call`: in what it falls asleep, if that was asked for.
-    Switch { prev: u32, next: u32, why: Option<Why>, call: In },
+    /// `why`: `None` if the first thread has ended. `count`: which
+    /// switch of its CPU it is. `call`: in what it falls asleep.
+    Switch { prev: u32, next: u32, why: Option<Why>, count: u32, call: In },
     /// A signal comes to a thread on its way out of a call, or of an interrupt.
     Signal { thread: u32, interrupted: bool },
 }
 
 impl Told {
+    pub fn is_switch(record: &Record<'_>) -> bool {
+        record.payload().and_then(|payload| payload.u32(0)).is_some_and(|kind| matches!(kind, SWITCH | CALL))
+    }
+
     pub fn of(record: &Record<'_>, time: u64) -> Option<Self> {
         let payload = record.payload()?;
         let word = |at: usize| payload.u32(at);
@@ -46,6 +54,7 @@ impl Told {
                 let call = match kind {
                     // A thread of the kernel, or one that takes a call over from a program (io_uring).
                     SWITCH => In::Nothing,
+                    _ if is_on_its_way_out(state, word(FLAGS)?, word(NUMBER)?.cast_signed().into()) => In::Nothing,
                     _ => match word(NUMBER)?.cast_signed() {
                         COMPAT => In::Unknown,
                         // What comes by an exception has no number.
@@ -61,7 +70,7 @@ impl Told {
                         }
                     },
                 };
-                Self::Switch { prev, next, why: why(state), call }
+                Self::Switch { prev, next, why: why(state), count: word(COUNT)?, call }
             }
             SIGNAL => {
                 let is_in_call = word(12)?.cast_signed() >= 0;
@@ -73,12 +82,26 @@ impl Told {
     }
 }
 
+/// Whether a thread has done its call and is on its way out of the kernel, although its registers have the call still:
+/// it stops, dumps core, or is killed. One that ends itself is in the call that ends it.
+fn is_on_its_way_out(state: u32, flags: u32, number: i64) -> bool {
+    // `PF_EXITING`, and `PF_DUMPCORE` and `PF_SIGNALED` (include/linux/sched.h).
+    const EXITING: u32 = 4;
+    const KILLED: u32 = 0x600;
+    let ends_itself = [nix::libc::SYS_exit, nix::libc::SYS_exit_group].contains(&number);
+    state & STOPPED != 0 || flags & KILLED != 0 || flags & EXITING != 0 && !ends_itself
+}
+
+/// `__TASK_STOPPED` and `__TASK_TRACED`
+const STOPPED: u32 = 4 | 8;
+
 /// Why a thread leaves its CPU, by its state as the scheduler has it (include/linux/sched.h). `None`: it has ended.
 fn why(state: u32) -> Option<Why> {
     const INTERRUPTIBLE: u32 = 1;
     const UNINTERRUPTIBLE: u32 = 2;
-    const STOPPED: u32 = 4 | 8;
     const DEAD: u32 = 0x80;
+    // Where the state is read late, a thread that slept may be woken by now.
+    const WAKING: u32 = 0x200;
     const NO_LOAD: u32 = 0x400;
     const LOCK: u32 = 0x1000;
     const FROZEN: u32 = 0x8000;
@@ -86,7 +109,7 @@ fn why(state: u32) -> Option<Why> {
         0 => Some(Why::Ready),
         _ if state & PREEMPTED != 0 => Some(Why::Ready),
         _ if state & DEAD != 0 => None,
-        _ if state & INTERRUPTIBLE != 0 => Some(Why::Asleep),
+        _ if state & (INTERRUPTIBLE | WAKING) != 0 => Some(Why::Asleep),
         // One that does not count as load sleeps, and is only not to be disturbed by signals.
         _ if state & UNINTERRUPTIBLE != 0 => Some(if state & NO_LOAD != 0 { Why::Asleep } else { Why::Disk }),
         _ if state & (LOCK | FROZEN) != 0 => Some(Why::Disk),
@@ -115,7 +138,11 @@ mod tests {
 
     /// A thread falls asleep in the call with this number, on the file with this inode.
     fn asleep(number: i32, inode: u64) -> Option<Told> {
-        let mut bytes = words(&[CALL, 7, 8, 1, 0x801, number.cast_unsigned()]);
+        leaves(number, inode, 1, 0)
+    }
+
+    fn leaves(number: i32, inode: u64, state: u32, flags: u32) -> Option<Told> {
+        let mut bytes = words(&[CALL, 7, 8, state, 4, 0x801, number.cast_unsigned(), flags]);
         bytes.extend([1_u64, 2, 3, 4, 5, 6, inode].iter().flat_map(|value| value.to_ne_bytes()));
         assert_eq!(bytes.len(), INODE + 8);
         told(&bytes)
@@ -124,7 +151,7 @@ mod tests {
     #[test]
     fn a_thread_is_in_the_call_that_its_registers_have_or_in_none() {
         let call = |told: Option<Told>| match told {
-            Some(Told::Switch { prev: 7, next: 8, why: Some(Why::Asleep), call }) => call,
+            Some(Told::Switch { prev: 7, next: 8, why: Some(_), count: 4, call }) => call,
             other => panic!("{other:?}"),
         };
         let read = |file| In::Call(Arc::new(Call { number: 0, args: [1, 2, 3, 4, 5, 6], entered: 70, file }));
@@ -133,22 +160,27 @@ mod tests {
         // An exception, and a call whose number means another one here.
         assert_eq!(call(asleep(-1, 0)), In::Nothing);
         assert_eq!(call(asleep(COMPAT, 0)), In::Unknown);
+        // It stops, dumps core, is killed; but one that ends is in the call that ends it.
+        let out =
+            [(4, 0), (8, 0), (2, 0x200), (1, 0x404), (1, 4)].map(|(state, flags)| call(leaves(0, 0, state, flags)));
+        assert!(out.iter().all(|call| *call == In::Nothing), "{out:?}");
+        assert!(matches!(call(leaves(231, 0, 1, 4)), In::Call(_)) || !cfg!(target_arch = "x86_64"));
         // A thread without a program.
-        assert_eq!(call(told(&words(&[SWITCH, 7, 8, 1]))), In::Nothing);
-        assert_eq!([told(&words(&[SWITCH, 7, 8])), told(&words(&[9, 7, 8, 1]))], [None, None]);
+        assert_eq!(call(told(&words(&[SWITCH, 7, 8, 1, 4]))), In::Nothing);
+        assert_eq!([told(&words(&[SWITCH, 7, 8])), told(&words(&[9, 7, 8, 1, 4]))], [None, None]);
     }
 
     #[test]
     fn states_are_those_that_the_tracepoint_tells() {
-        let state = |state| match told(&words(&[SWITCH, 7, 8, state])) {
+        let state = |state| match told(&words(&[SWITCH, 7, 8, state, 4])) {
             Some(Told::Switch { why, .. }) => why,
             other => panic!("{other:?}"),
         };
-        // R, R+, S, D, I (of the kernel's workers), killable, T, t, P, X, on a lock, frozen.
-        let all = [0, PREEMPTED, 1, 2, 0x402, 0x102, 0x104, 8, 0x40, 0x80, 0x1000, 0x8000].map(state);
+        // R, R+, S, D, I (of the kernel's workers), killable, T, t, P, X, on a lock, frozen, woken.
+        let all = [0, PREEMPTED, 1, 2, 0x402, 0x102, 0x104, 8, 0x40, 0x80, 0x1000, 0x8000, 0x200].map(state);
         let [ready, asleep, disk] = [Why::Ready, Why::Asleep, Why::Disk].map(Some);
         let [stopped, other] = [Why::Stopped, Why::Other].map(Some);
-        let expected = [ready, ready, asleep, disk, asleep, disk, stopped, stopped, other, None, disk, disk];
+        let expected = [ready, ready, asleep, disk, asleep, disk, stopped, stopped, other, None, disk, disk, asleep];
         assert_eq!(all, expected);
     }
 

@@ -40,7 +40,7 @@ impl Tracing {
                 Some(why) => (None, Some(why)),
                 None => match Switches::begin(calls) {
                     Ok(programs) => (Some(programs), None),
-                    Err(error) => (None, Some(format!("BPF is refused: {}", crate::failure::with_causes(&*error)))),
+                    Err(error) => (None, Some(refused(&*error))),
                 },
             };
             Self { programs, without, calls }
@@ -86,13 +86,27 @@ impl Tracing {
         self.without.is_none()
     }
 
+    /// Whether it is told in which calls threads fall asleep.
+    pub fn tells_calls(&self) -> bool {
+        self.calls
+    }
+
     /// What a summary says of it.
     pub fn words(&self) -> String {
         match (&self.without, self.calls) {
             (None, true) => "calls from the registers at switches".into(),
-            (None, false) => String::new(),
+            (None, false) => "switches by a BPF program".into(),
             (Some(why), true) => format!("calls traced at each entry and return ({why})"),
-            (Some(why), false) => format!("by tracepoints ({why})"),
+            (Some(why), false) => format!("switches by tracepoints ({why})"),
         }
     }
+}
+
+/// Why programs are not granted, in a line. The verifier's log is none.
+#[cfg(feature = "btf")]
+fn refused(error: &dyn std::error::Error) -> String {
+    let text = crate::failure::with_causes(error);
+    let first = text.lines().next().unwrap_or_default().split(". Verifier output").next().unwrap_or_default();
+    let needs = if nix::unistd::geteuid().is_root() { "" } else { "; it takes CAP_BPF and CAP_PERFMON" };
+    format!("BPF is refused: {first}{needs}")
 }

@@ -7,89 +7,74 @@ use btf_rs::{Btf, Type};
 const FILE: &str = "/sys/kernel/btf/vmlinux";
 
 /// Offsets in bytes, and places of arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Types {
     /// Of `sched_switch`: the thread that goes, the one that comes, and the state in which the first goes. Kernels
     /// before 5.18 do not hand the state over.
     pub switch: ([usize; 2], Option<usize>),
     /// `task_struct`
     pub pid: usize,
-    pub flags: usize,
     pub state: usize,
+    /// Where it is asked in which calls threads wait.
+    pub calls: Option<Calls>,
+}
+
+/// Where a system call is told.
+#[derive(Debug)]
+pub struct Calls {
+    /// `task_struct.flags`
+    pub flags: usize,
     /// `task_struct.files`, `files_struct.fdt`, and `max_fds` and `fd` of `fdtable`.
     pub files: [usize; 4],
     /// `file.f_inode`, `inode.i_sb`, `inode.i_ino`, `super_block.s_dev`.
     pub inode: [usize; 4],
-    /// Where it says that a system call is one of a 32-bit program, and which bits say so.
+    /// Where it says that a call is one of a 32-bit program, and which bits say so.
     pub compat: (usize, u32),
-    /// Of `struct pt_regs`: the number of the call, its six arguments, its result.
+    /// Of `struct pt_regs`: the number of the call, its six arguments, the address of its caller, its result.
     pub call: usize,
     pub args: [usize; 6],
+    pub caller: usize,
     pub result: usize,
 }
 
 impl Types {
-    pub fn read() -> Result<Self, String> {
+    pub fn read(calls: bool) -> Result<Self, String> {
         let kernel = Kernel(Btf::from_file(FILE).map_err(|error| format!("{FILE}: {error}"))?);
         let task = |name: &str| kernel.offset("task_struct", name);
-        let of = |kind: &str, names: &[&str]| {
-            names.iter().map(|name| kernel.offset(kind, name)).collect::<Result<Vec<_>, _>>()
-        };
-        let tables = of("fdtable", &["max_fds", "fd"])?;
-        let inodes = of("inode", &["i_sb", "i_ino"])?;
-        let registers = Registers::of(&kernel)?;
-        Ok(Self {
-            switch: kernel.switch()?,
-            pid: task("pid")?,
-            flags: task("flags")?,
-            state: task("__state")?,
-            files: [task("files")?, kernel.offset("files_struct", "fdt")?, tables[0], tables[1]],
-            inode: [kernel.offset("file", "f_inode")?, inodes[0], inodes[1], kernel.offset("super_block", "s_dev")?],
-            compat: registers.compat,
-            call: registers.call,
-            args: registers.args,
-            result: registers.result,
-        })
+        let calls = calls.then(|| Calls::of(&kernel)).transpose()?;
+        Ok(Self { switch: kernel.switch()?, pid: task("pid")?, state: task("__state")?, calls })
     }
 }
 
-/// What depends on the machine.
-struct Registers {
-    compat: (usize, u32),
-    call: usize,
-    args: [usize; 6],
-    result: usize,
-}
-
-impl Registers {
-    #[cfg(target_arch = "x86_64")]
+impl Calls {
+    /// On other machines registers have other widths, and a call that a signal ends is told in another way: nobody has
+    /// tried it there.
     fn of(kernel: &Kernel) -> Result<Self, String> {
-        let register = |name: &str| kernel.offset("pt_regs", name);
+        if !cfg!(target_arch = "x86_64") {
+            return Err("calls are told at switches on x86-64 alone".into());
+        }
+        let at = |kind: &str, name: &str| kernel.offset(kind, name);
+        let register = |name: &str| at("pt_regs", name);
         let mut args = [0; 6];
         for (arg, name) in args.iter_mut().zip(["di", "si", "dx", "r10", "r8", "r9"]) {
             *arg = register(name)?;
         }
-        // `TS_COMPAT` (arch/x86/include/asm/thread_info.h).
-        let status = kernel.offset("task_struct", "thread_info")? + kernel.offset("thread_info", "status")?;
-        let [call, result] = [register("orig_ax")?, register("ax")?];
-        Ok(Self { compat: (status, 2), call, args, result })
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn of(kernel: &Kernel) -> Result<Self, String> {
-        let register = |name: &str| kernel.offset("pt_regs", name);
-        // The result takes the place of the first argument, which is kept elsewhere as well.
-        let [regs, first] = [register("regs")?, register("orig_x0")?];
-        let args = [first, regs + 8, regs + 16, regs + 24, regs + 32, regs + 40];
-        // `TIF_32BIT` (arch/arm64/include/asm/thread_info.h).
-        let flags = kernel.offset("task_struct", "thread_info")? + kernel.offset("thread_info", "flags")?;
-        let call = register("syscallno")?;
-        Ok(Self { compat: (flags, 1 << 22), call, args, result: regs })
-    }
-
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn of(_: &Kernel) -> Result<Self, String> {
-        Err("it is not known here in which registers a system call has its arguments".into())
+        Ok(Self {
+            flags: at("task_struct", "flags")?,
+            files: [
+                at("task_struct", "files")?,
+                at("files_struct", "fdt")?,
+                at("fdtable", "max_fds")?,
+                at("fdtable", "fd")?,
+            ],
+            inode: [at("file", "f_inode")?, at("inode", "i_sb")?, at("inode", "i_ino")?, at("super_block", "s_dev")?],
+            // `TS_COMPAT` (arch/x86/include/asm/thread_info.h).
+            compat: (at("task_struct", "thread_info")? + at("thread_info", "status")?, 2),
+            call: register("orig_ax")?,
+            args,
+            caller: register("ip")?,
+            result: register("ax")?,
+        })
     }
 }
 

@@ -74,6 +74,8 @@ struct Ran {
     lost: u64,
     late: u64,
     left_out: Vec<(Kind, String)>,
+    /// How it was traced.
+    traced: String,
 }
 
 /// How many stretches the account keeps.
@@ -91,9 +93,9 @@ pub fn run(wakeups: u64, json: bool, asked: Asked) -> Outcome {
     let is_true = play(wakeups.div_ceil(10).max(500), true, asked)?.report(true, json, &mut out)? && is_true;
     let (is_well, verdict) = verdict(is_true, &all.found, &all.handed);
     if json {
-        writeln!(out, "{}", json!({ "selftest": "why", "ok": is_well, "verdict": verdict }))?;
+        writeln!(out, "{}", json!({ "selftest": "why", "ok": is_well, "verdict": verdict, "traced": all.traced }))?;
     } else {
-        writeln!(out, "{verdict}")?;
+        writeln!(out, "{}\n{verdict}", all.traced)?;
     }
     out.flush()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -120,7 +122,7 @@ fn play(wakeups: u64, losing: bool, asked: Asked) -> Result<Ran, Failure> {
     let options = tracing.all_sources(Rings::options(), |_| false).records(NAMING);
     let rings = options.sample(bindings::PERF_SAMPLE_TID).bytes(bytes).open()?;
     let stage = Stage::new()?;
-    let mut scheduler = Scheduler::new(&rings, false, MOST)?;
+    let mut scheduler = Scheduler::new(&rings, false, MOST)?.traced(&rings, &tracing);
     let mut reader = Reader::new(rings, Order::new())?;
     let (mut names, mut losses) = (Names::default(), Vec::<[u64; 2]>::new());
     // CPUs that have told nothing since losses, and which of the losses these are.
@@ -170,7 +172,7 @@ fn play(wakeups: u64, losing: bool, asked: Asked) -> Result<Ran, Failure> {
         Ok::<_, Failure>(())
     })?;
     let total = reader.status().total();
-    Ok(Ran { found, handed, lost: total.lost, late: total.late, left_out: stage.left_out() })
+    Ok(Ran { found, handed, lost: total.lost, late: total.late, left_out: stage.left_out(), traced: tracing.words() })
 }
 
 impl Ran {

@@ -777,6 +777,13 @@ impl Account {
         self.takes(time, cpu, Has::Unknown(Cause::Unseen));
     }
 
+    /// Somebody else may have had a CPU since its last fact.
+    pub fn unseen(&mut self, time: u64, cpu: u32) {
+        if self.fact(time, cpu) {
+            self.unseen_until(time, cpu);
+        }
+    }
+
     /// Nobody knows when the thread left that the CPU had.
     fn unseen_until(&mut self, time: u64, cpu: u32) {
         let of = self.cpu(time, cpu);

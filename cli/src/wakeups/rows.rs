@@ -6,7 +6,7 @@ use crate::family::Family;
 use crate::names::Names;
 use crate::out::{Out, line};
 use crate::recent::{Recent, late};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, Tracing};
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
@@ -63,8 +63,8 @@ pub struct Pair {
 }
 
 impl<'a> Rows<'a> {
-    pub fn new(rings: &Rings, family: Family, args: &'a Args) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, false, 0)?;
+    pub fn new(rings: &Rings, tracing: &Tracing, family: Family, args: &'a Args) -> Result<Self, Failure> {
+        let scheduler = Scheduler::new(rings, false, 0)?.traced(rings, tracing);
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         Ok(Self { own: Some(std::process::id()), ..Self::of(scheduler, family, args, stamp, Names::now()) })
     }
@@ -82,6 +82,11 @@ impl<'a> Rows<'a> {
     fn of(scheduler: Scheduler, family: Family, args: &'a Args, stamp: Stamp, mut names: Names) -> Self {
         names.set(0, "idle");
         Self { scheduler, family, args, own: None, stamp, names, pairs: Recent::default() }
+    }
+
+    /// How many switches have no record.
+    pub fn unrecorded(&self) -> u64 {
+        self.scheduler.unrecorded()
     }
 
     /// What a recording lacks, if it lacks something.

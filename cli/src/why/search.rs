@@ -91,6 +91,11 @@ impl Search {
         self.scheduler.lacks()
     }
 
+    /// How many switches have no record.
+    pub fn unrecorded(&self) -> u64 {
+        self.scheduler.unrecorded()
+    }
+
     /// How long a thread has waited, as far as the trace has come.
     pub fn waits_for(&self, tid: u32) -> Option<Duration> {
         let account = &self.scheduler.account;
@@ -149,7 +154,8 @@ impl Search {
         {
             self.look(who);
         }
-        if let Some((_, Ran { who, left: Some(left), .. })) = ran
+        if self.files.as_ref().is_some_and(Files::looks_back)
+            && let Some((_, Ran { who, left: Some(left), .. })) = ran
             && is_worth_a_look(time.saturating_sub(left.time))
         {
             self.look(who);
