@@ -103,11 +103,11 @@ to have ended, and at what is unknown, with why: after a loss nothing is conclud
 the end of each path. A wait that has not ended when the trace ends is one too. Without a process or command it is the longest waits of the whole \
 machine, but for threads of the kernel: -p 2 has these.
 
-Live, a call's descriptor is followed by its file, as flock(fd: 3</run/lock>, cmd: 2), if nothing can have changed the descriptor between the call and \
-the look at it. If a signal is known to have ended a wait, its name is printed.
+Live, a call's descriptor is followed by its file, as flock(fd: 3</run/lock>, cmd: 2), if it is known to be the file that the thread waited for. If a signal is known to have ended a wait, its name is printed.
 
 Who and what a thread waited for is followed through at most 16 threads. The newest million of stretches of all threads are kept, which is some 100 to 200 MB at \
-most; what was before is unknown. Of requests that have begun the newest 100,000 are kept, and of stacks the first 65,536. --stacks and --html take memory beside that. The whole machine is traced, with its system calls.
+most; what was before is unknown. Of requests that have begun the newest 100,000 are kept, and of stacks the first 65,536. --stacks and --html take memory beside that. The whole machine is traced. A BPF program tells the call at the switch; where it is refused, and with \
+--no-bpf, each entry into and return from a system call is traced. The last line says which, and how many switches the kernel is known to have left out.
 
 With --from and --to it is each request: how long they took, the slowest, and what the slowest hundredth waits for in the mean, beside the faster half. \
 The path is that of the thread in which a request ends. It leads to others if those woke it.
