@@ -310,6 +310,8 @@ impl Session {
         let order = order_of(&total, self.assumed, self.reader.fence().is_some());
         let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
         let loss = missing::of(&total, self.uncounted) + &advice.unwrap_or_default();
+        // Something is missing all the same.
+        let loss = if self.unrecorded > 0 { loss.replace("nothing is missing", "no record is lost") } else { loss };
         let clock = match self.exactness() {
             None => String::new(),
             Some((ns, None)) => format!("; times within {}", short(ns)),
@@ -528,6 +530,20 @@ mod tests {
         }
         assert_eq!(incomplete(None), "a program has not committed what it reserved in a BPF ring buffer");
         assert_eq!(incomplete(Some(ANY_CPU)), incomplete(None));
+    }
+
+    /// Switches without a record are missing, although no record is lost.
+    #[test]
+    fn a_summary_does_not_say_that_nothing_is_missing_where_something_is() {
+        for (switches, is_all) in [(0, true), (2, false)] {
+            let reader = Reader::new(sim::Kernel::new(&[0]).rings(), Order::new().hold(Hold::None)).unwrap();
+            let mut session = Session::of(reader, Arc::default());
+            session.unrecorded(switches);
+            let said = session.summary(false).unwrap();
+            assert_eq!(said.contains("nothing is missing"), is_all, "{said}");
+            assert_eq!(said.contains("the kernel left 2 switches out"), !is_all, "{said}");
+            assert_eq!(session.summary(true).unwrap().contains("\"complete\":true"), is_all);
+        }
     }
 
     /// A fence that fails is said, and reading goes on: the next one proves all.
