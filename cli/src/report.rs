@@ -230,7 +230,12 @@ impl Report {
             let (count, [most, least]) =
                 (self.cpus.len(), [most, least].map(|(records, cpu)| format!("CPU {cpu} has {records}")));
             let least = if count > 1 { format!(", {least}") } else { String::new() };
-            writeln!(out, "{count} CPUs with {} records: {most}{least}", total.yielded)?;
+            writeln!(
+                out,
+                "{count} CPU{} with {} records: {most}{least}",
+                if count == 1 { "" } else { "s" },
+                total.yielded
+            )?;
         }
         let kinds = self.sorted();
         for (name, count) in kinds.iter().take(args.rows) {
