@@ -1,5 +1,8 @@
 //! BPF programs as instructions.
 
+mod object;
+
+pub use object::object;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 // Conditions under which instructions are left out: include/uapi/linux/bpf_common.h, bpf.h.

@@ -10,7 +10,7 @@ use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
 use crate::recorded::{self, Input, Recorded};
-use crate::scheduler::{Asked, Tracing};
+use crate::scheduler::{Tracing, Way};
 use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
@@ -46,7 +46,7 @@ pub struct Args {
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
-    asked: Asked,
+    way: Way,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn live(args: &Args) -> Outcome {
     let is_limited = args.target.cgroup.is_some();
     // The events of a control group are those of its tracepoints. Before the command: what it does until it is let go
     // is nobody's concern, so it shall be little.
-    let tracing = Tracing::begin(args.asked, false, is_limited.then_some("for --cgroup"));
+    let tracing = Tracing::begin(args.way, false, is_limited.then_some("for --cgroup"));
     let child = args.target.start()?;
     let options = tracing.sources(Rings::options()).records(NAMING).sample(bindings::PERF_SAMPLE_TID);
     let options = options.bytes(args.common.buffer);

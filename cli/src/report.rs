@@ -44,7 +44,7 @@ pub struct Args {
 
 const AFTER: &str = "\
 Threads are busy by the time between two switches on a CPU, if the recording has sched:sched_switch; otherwise by samples of CPU time, or by \
-events. What lies beside a loss, or before a CPU's first switch, is in no time.
+events. Time beside a loss, or before a CPU's first switch, is not counted.
 
   perf record -a -e sched:sched_switch,sched:sched_waking -- sleep 1
   perfweave report                   of perf.data

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
 use told::Told;
-pub use tracing::{Asked, Tracing};
+pub use tracing::{Tracing, Way};
 
 /// Takes records of [`sources`] and, if they are there, of system calls and interrupts.
 #[derive(Debug)]
@@ -516,6 +516,23 @@ mod tests {
             known.push((time, did.any(|part| matches!(part.what, What::Blocked { end: Some(_), .. }))));
         });
         assert_eq!(known, [(10, true), (20, false), (40, true)]);
+    }
+
+    /// A number is missing, or another thread goes than has come: what was meanwhile is not known, and counted.
+    #[test]
+    fn switches_without_a_record_are_counted_and_nothing_is_concluded_across_them() {
+        for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1), (4, [9, 7], 2)] {
+            let mut scheduler = Scheduler::without_sources();
+            let left = Some((Why::Asleep, 7));
+            scheduler.counted(0, 10, 1, [7, 8]);
+            scheduler.account.switches(10, 0, 7, left, 8);
+            scheduler.counted(0, 20, count, [prev, next]);
+            scheduler.account.switches(20, 0, prev, left, next);
+            assert_eq!(scheduler.unrecorded(), missing, "{count} {prev}");
+            let mut did = scheduler.account.did(scheduler.account.who(8).unwrap(), 10, 20);
+            let runs = did.any(|part| matches!(part.what, What::Runs { .. }));
+            assert_eq!(runs, missing == 0, "{count} {prev}");
+        }
     }
 
     #[test]

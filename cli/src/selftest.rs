@@ -5,7 +5,7 @@ mod why;
 
 use crate::failure::{Failure, Outcome, in_line};
 use crate::out::Out;
-use crate::scheduler::Asked;
+use crate::scheduler::Way;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getpgid};
 use perfweave::{Event, Fence, Hold, Item, Order, Reader, Rings};
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 20_000, requires = "why", value_parser = clap::value_parser!(u64).range(1..))]
     wakeups: u64,
     #[command(flatten)]
-    asked: Asked,
+    way: Way,
     /// Print one JSON object a line
     #[arg(short, long)]
     json: bool,
@@ -64,9 +64,9 @@ const ENOUGH: i32 = 1000;
 /// No process has a number above this one (PID_MAX_LIMIT, include/linux/threads.h), so the call finds none.
 const FIRST: i32 = 4 << 20;
 
-pub fn run(Args { seconds, hotplug, why, wakeups, asked, json }: Args) -> Outcome {
+pub fn run(Args { seconds, hotplug, why, wakeups, way, json }: Args) -> Outcome {
     if why {
-        return self::why::run(wakeups, json, asked);
+        return self::why::run(wakeups, json, way);
     }
     let time = Duration::try_from_secs_f64(seconds).map_err(Failure::new)?;
     let mut out = Out::new();

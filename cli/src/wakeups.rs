@@ -10,7 +10,7 @@ use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
 use crate::recorded::{self, Input, Recorded};
-use crate::scheduler::{Asked, Tracing};
+use crate::scheduler::{Tracing, Way};
 use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
@@ -53,7 +53,7 @@ pub struct Args {
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
-    asked: Asked,
+    way: Way,
     #[command(flatten)]
     common: Common,
     /// Only wake-ups by and of this command, which runs with its own input and output until it ends
@@ -113,7 +113,7 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
 
 /// Of what happens now.
 fn live(args: &Args) -> Outcome {
-    let tracing = Tracing::begin(args.asked, false, None);
+    let tracing = Tracing::begin(args.way, false, None);
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = tracing.sources(Rings::options());
     let rings = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer).open()?;

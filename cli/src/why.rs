@@ -20,7 +20,7 @@ use crate::key;
 use crate::names::NAMING;
 use crate::out::Out;
 use crate::recorded::{self, Recorded};
-use crate::scheduler::{Asked, Scheduler, Tracing};
+use crate::scheduler::{Scheduler, Tracing, Way};
 use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
 use crate::trace::calls::{self, Calls};
@@ -80,7 +80,7 @@ pub struct Args {
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
-    asked: Asked,
+    way: Way,
     #[command(flatten)]
     common: Common,
     /// A recording of the whole machine, by perfweave record -a or perf record -a; - for standard input. Without it:
@@ -158,7 +158,7 @@ fn live(args: &Args) -> Outcome {
     // An event that is there twice would be taken twice.
     let is_there = |name: &str| events.iter().flatten().any(|event| event == name);
     // A stack at a switch is that of the tracepoint.
-    let tracing = Tracing::begin(args.asked, true, args.stacks.then_some("for --stacks"));
+    let tracing = Tracing::begin(args.way, true, args.stacks.then_some("for --stacks"));
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = tracing.all_sources(options, is_there);
     let mut options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// For how long the end waits for a tool that reads.
 const END: Duration = Duration::from_secs(10);
 
-/// The tool's ring is told of so many losses at once, at most. Standard error alone has further ones.
+/// The most losses that the tool's ring is told of at once. Standard error has the rest.
 const MOST_LOSSES: u64 = 1 << 22;
 
 /// What a record has in the tool's ring beside its payload, until one was written: its header, and what the tool has

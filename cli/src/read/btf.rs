@@ -32,19 +32,36 @@ pub fn layout(path: &Path, name: &str) -> Result<Payload, String> {
     }
 }
 
-/// The offsets of members in a struct of the kernel that runs.
-pub fn offsets<const N: usize>(of: &str, members: [&str; N]) -> Option<[usize; N]> {
-    let btf = load(Path::new("/sys/kernel/btf/vmlinux")).ok()?;
-    let found = btf.resolve_types_by_name(of).ok()?.into_iter().find_map(|kind| match kind {
-        Type::Struct(found) => Some(found),
-        _ => None,
-    })?;
-    let named = |name: &str| found.members.iter().find(|one| btf.resolve_name(*one).is_ok_and(|its| its == name));
-    let mut offsets = [0; N];
-    for (offset, name) in offsets.iter_mut().zip(members) {
-        *offset = named(name)?.bit_offset() as usize / 8;
+/// The types of the kernel that runs.
+pub struct Kernel(pub Btf);
+
+impl Kernel {
+    pub fn read() -> Result<Self, String> {
+        const FILE: &str = "/sys/kernel/btf/vmlinux";
+        load(Path::new(FILE)).map(Self).map_err(|why| format!("{FILE}: {why}"))
     }
-    Some(offsets)
+
+    /// Where a member is in a struct, also one of a struct without a name in it.
+    pub fn offset(&self, kind: &str, member: &str) -> Result<usize, String> {
+        let types = self.0.resolve_types_by_name(kind).unwrap_or_default();
+        let mut offsets = types.into_iter().filter_map(|kind| self.member(&kind, member, 2));
+        offsets.next().ok_or_else(|| format!("this kernel has no {kind}.{member}"))
+    }
+
+    /// `depth`: how deep structs without a name are looked into.
+    fn member(&self, of: &Type, name: &str, depth: u32) -> Option<usize> {
+        let (Type::Struct(of) | Type::Union(of)) = of else { return None };
+        of.members.iter().find_map(|member| {
+            let inside = match self.0.resolve_name(member).unwrap_or_default() {
+                own if own == name => Some(0),
+                own if own.is_empty() && depth > 0 => {
+                    self.member(&self.0.resolve_chained_type(member).ok()?, name, depth - 1)
+                }
+                _ => None,
+            };
+            Some(member.bit_offset() as usize / 8 + inside?)
+        })
+    }
 }
 
 fn load(path: &Path) -> Result<Btf, String> {

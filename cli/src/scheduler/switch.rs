@@ -6,14 +6,10 @@
 
 use super::told::{ARGS, CALL, COMPAT, COUNT, DEVICE, FLAGS, INODE, NUMBER, PREEMPTED, SIGNAL, SWITCH};
 use super::types::{Calls, Types};
-use crate::instructions::{Code, EQUAL, FRAME, UNEQUAL};
+use crate::instructions::{self, Code, EQUAL, FRAME, UNEQUAL};
 use aya::maps::Map;
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader};
-use object::write::{Object, Relocation, Symbol, SymbolSection};
-use object::{
-    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,
-};
 use perfweave::RingOptions;
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -63,8 +59,11 @@ impl Switches {
     /// Loads and attaches them. `calls`: whether they tell in which calls threads fall asleep.
     pub fn begin(calls: bool) -> Result<Self, Box<dyn Error>> {
         let (codes, btf) = (codes(&Types::read(calls)?), Btf::from_sys_fs()?);
-        let mut programs = EbpfLoader::new().btf(Some(&btf)).load(&object(&codes)?)?;
-        for (name, _) in &codes {
+        // Without a number of elements, aya gives the output one for each CPU.
+        let maps = [(OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]), (COUNTS, [PERCPU_ARRAY, 4, 8, 1, 0])];
+        let object = instructions::object(&maps, &codes)?;
+        let mut programs = EbpfLoader::new().btf(Some(&btf)).load(&object)?;
+        for (name, ..) in &codes {
             let program: &mut BtfTracePoint = programs.program_mut(name).ok_or("no program")?.try_into()?;
             program.load(name, &btf)?;
             program.attach()?;
@@ -82,9 +81,10 @@ impl Switches {
 }
 
 /// By the tracepoints at which they run.
-fn codes(types: &Types) -> Vec<(&'static str, Code)> {
+fn codes(types: &Types) -> Vec<(String, String, Code)> {
     let signals = types.calls.as_ref().map(|calls| ("signal_deliver", signal(types, calls)));
-    std::iter::once(("sched_switch", switch(types))).chain(signals).collect()
+    let codes = std::iter::once(("sched_switch", switch(types))).chain(signals);
+    codes.map(|(name, code)| (name.into(), format!("tp_btf/{name}"), code)).collect()
 }
 
 /// A field of the record gets a register's lower half.
@@ -191,42 +191,4 @@ fn output(code: &mut Code, kind: u32, len: usize) {
     // BPF_F_CURRENT_CPU
     field(code, 0, 1).place(1, CONTEXT, 0).map(OUTPUT, 2).push(0xb4, 3, 0, 0, -1);
     code.place(4, FRAME, RECORD.into()).set(5, len as i32).call(PERF_EVENT_OUTPUT).set(0, 0).exit();
-}
-
-/// The object that aya loads: the programs and their map.
-fn object(programs: &[(&str, Code)]) -> Result<Vec<u8>, object::write::Error> {
-    let endian = if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
-    let mut object = Object::new(BinaryFormat::Elf, Architecture::Bpf, endian);
-    let section = object.add_section(Vec::new(), b"license".into(), SectionKind::Data);
-    object.append_section_data(section, b"GPL\0", 1);
-    let section = object.add_section(Vec::new(), b"maps".into(), SectionKind::Data);
-    let symbol = |name: &str, value, size, kind, section| Symbol {
-        name: name.into(),
-        value,
-        size,
-        kind,
-        scope: SymbolScope::Dynamic,
-        weak: false,
-        section: SymbolSection::Section(section),
-        flags: SymbolFlags::None,
-    };
-    // Without a number of elements, aya gives the output one for each CPU.
-    let definitions = [(OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]), (COUNTS, [PERCPU_ARRAY, 4, 8, 1, 0])];
-    let known = definitions.map(|(name, definition)| {
-        let bytes = definition.map(u32::to_ne_bytes);
-        let value = object.append_section_data(section, bytes.as_flattened(), 4);
-        (name, object.add_symbol(symbol(name, value, size_of_val(&bytes) as u64, SymbolKind::Data, section)))
-    });
-    for (name, Code { bytes, maps }) in programs {
-        let kind = format!("tp_btf/{name}").into_bytes();
-        let section = object.add_section(Vec::new(), kind, SectionKind::Text);
-        let value = object.append_section_data(section, bytes.as_flattened(), 8);
-        object.add_symbol(symbol(name, value, bytes.len() as u64 * 8, SymbolKind::Text, section));
-        for (at, map) in maps {
-            let Some((_, map)) = known.iter().find(|(name, _)| name == map) else { continue };
-            let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
-            object.add_relocation(section, Relocation { offset: *at as u64 * 8, symbol: *map, addend: 0, flags })?;
-        }
-    }
-    object.write()
 }

@@ -10,9 +10,9 @@ use perfweave::{Order, RingOptions};
 /// The name that a source of the programs' records has, live.
 pub const OUTPUT: &str = "BPF output";
 
-/// How it is asked for.
+/// By which of the two, if it is asked for.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct Asked {
+pub struct Way {
     /// Trace with tracepoints alone, as where BPF is refused: calls at each entry and return
     #[arg(long)]
     pub no_bpf: bool,
@@ -30,8 +30,8 @@ pub struct Tracing {
 
 impl Tracing {
     /// `calls`: whether it is asked in which calls threads wait. `without`: why programs will not do, if so.
-    pub fn begin(asked: Asked, calls: bool, without: Option<&str>) -> Self {
-        let without = without.or(asked.no_bpf.then_some("--no-bpf")).map(str::to_owned);
+    pub fn begin(way: Way, calls: bool, without: Option<&str>) -> Self {
+        let without = without.or(way.no_bpf.then_some("--no-bpf")).map(str::to_owned);
         // There the kernel's own record of a switch says which number the next thread has.
         let without = without.or_else(|| (!Numbers::are_the_kernels()).then(|| "in a PID namespace".into()));
         #[cfg(feature = "btf")]

@@ -1,10 +1,8 @@
 //! Where this kernel has what the programs of [`switch`](super::switch) read: from its own type information
 //! (`/sys/kernel/btf/vmlinux`), so that nothing here depends on how a kernel was built.
 
-use btf_rs::{Btf, Type};
-
-/// The kernel's types.
-const FILE: &str = "/sys/kernel/btf/vmlinux";
+use crate::read::btf::Kernel;
+use btf_rs::Type;
 
 /// Offsets in bytes, and places of arguments.
 #[derive(Debug)]
@@ -39,10 +37,10 @@ pub struct Calls {
 
 impl Types {
     pub fn read(calls: bool) -> Result<Self, String> {
-        let kernel = Kernel(Btf::from_file(FILE).map_err(|error| format!("{FILE}: {error}"))?);
+        let kernel = Kernel::read()?;
         let task = |name: &str| kernel.offset("task_struct", name);
         let calls = calls.then(|| Calls::of(&kernel)).transpose()?;
-        Ok(Self { switch: kernel.switch()?, pid: task("pid")?, state: task("__state")?, calls })
+        Ok(Self { switch: switch(&kernel)?, pid: task("pid")?, state: task("__state")?, calls })
     }
 }
 
@@ -78,52 +76,26 @@ impl Calls {
     }
 }
 
-struct Kernel(Btf);
-
-impl Kernel {
-    /// Where a member is in a struct, also one of a struct without a name in it.
-    fn offset(&self, kind: &str, member: &str) -> Result<usize, String> {
-        let types = self.0.resolve_types_by_name(kind).unwrap_or_default();
-        let mut offsets = types.into_iter().filter_map(|kind| self.member(&kind, member, 2));
-        offsets.next().ok_or_else(|| format!("this kernel has no {kind}.{member}"))
-    }
-
-    /// `depth`: how deep structs without a name are looked into.
-    fn member(&self, of: &Type, name: &str, depth: u32) -> Option<usize> {
-        let (Type::Struct(of) | Type::Union(of)) = of else { return None };
-        of.members.iter().find_map(|member| {
-            let inside = match self.0.resolve_name(member).unwrap_or_default() {
-                own if own == name => Some(0),
-                own if own.is_empty() && depth > 0 => {
-                    self.member(&self.0.resolve_chained_type(member).ok()?, name, depth - 1)
-                }
-                _ => None,
-            };
-            Some(member.bit_offset() as usize / 8 + inside?)
-        })
-    }
-
-    /// Which arguments `sched_switch` has where: they have no names, but types.
-    fn switch(&self) -> Result<([usize; 2], Option<usize>), String> {
-        let no = || "this kernel has no sched_switch".to_owned();
-        let types = self.0.resolve_types_by_name("btf_trace_sched_switch").map_err(|_| no())?;
-        let typedef =
-            types.into_iter().find_map(|kind| if let Type::Typedef(typedef) = kind { Some(typedef) } else { None });
-        let Ok(Type::Ptr(pointer)) = self.0.resolve_chained_type(&typedef.ok_or_else(no)?) else { return Err(no()) };
-        let Ok(Type::FuncProto(function)) = self.0.resolve_chained_type(&pointer) else { return Err(no()) };
-        // The first is the tracer's own.
-        let kinds = function.parameters.iter().skip(1).map(|parameter| match self.0.resolve_chained_type(parameter) {
-            Ok(Type::Ptr(_)) => Some(true),
-            // `bool` is an integer as well, or a typedef of one.
-            Ok(Type::Int(int)) if int.size() >= 4 => Some(false),
-            _ => None,
-        });
-        let kinds: Vec<_> = kinds.collect();
-        let places = |is_pointer: bool| {
-            let places = kinds.iter().enumerate().filter(move |(_, kind)| **kind == Some(is_pointer));
-            places.map(|(place, _)| place)
-        };
-        let tasks: Vec<_> = places(true).collect();
-        Ok((tasks.try_into().map_err(|_| no())?, places(false).next()))
-    }
+/// Which arguments `sched_switch` has where: they have no names, but types.
+fn switch(Kernel(btf): &Kernel) -> Result<([usize; 2], Option<usize>), String> {
+    let no = || "this kernel has no sched_switch".to_owned();
+    let types = btf.resolve_types_by_name("btf_trace_sched_switch").map_err(|_| no())?;
+    let typedef =
+        types.into_iter().find_map(|kind| if let Type::Typedef(typedef) = kind { Some(typedef) } else { None });
+    let Ok(Type::Ptr(pointer)) = btf.resolve_chained_type(&typedef.ok_or_else(no)?) else { return Err(no()) };
+    let Ok(Type::FuncProto(function)) = btf.resolve_chained_type(&pointer) else { return Err(no()) };
+    // The first is the tracer's own.
+    let kinds = function.parameters.iter().skip(1).map(|parameter| match btf.resolve_chained_type(parameter) {
+        Ok(Type::Ptr(_)) => Some(true),
+        // `bool` is an integer as well, or a typedef of one.
+        Ok(Type::Int(int)) if int.size() >= 4 => Some(false),
+        _ => None,
+    });
+    let kinds: Vec<_> = kinds.collect();
+    let places = |is_pointer: bool| {
+        let places = kinds.iter().enumerate().filter(move |(_, kind)| **kind == Some(is_pointer));
+        places.map(|(place, _)| place)
+    };
+    let tasks: Vec<_> = places(true).collect();
+    Ok((tasks.try_into().map_err(|_| no())?, places(false).next()))
 }

@@ -7,7 +7,7 @@ mod stage;
 use crate::failure::{Failure, Outcome};
 use crate::names::{NAMING, Names};
 use crate::out::{Out, line};
-use crate::scheduler::{Asked, Scheduler, Tracing};
+use crate::scheduler::{Scheduler, Tracing, Way};
 use judge::{Found, Handed, judge};
 use perf_event_open_sys::bindings;
 use perfweave::{Item, Order, Reader, Rings};
@@ -85,12 +85,12 @@ const MOST: usize = 1 << 20;
 const TURNS: u64 = 300;
 
 /// Runs it with so many wake-ups, and again with rings that are too small.
-pub fn run(wakeups: u64, json: bool, asked: Asked) -> Outcome {
+pub fn run(wakeups: u64, json: bool, way: Way) -> Outcome {
     let mut out = Out::new();
-    let all = play(wakeups, false, asked)?;
+    let all = play(wakeups, false, way)?;
     let is_true = all.report(false, json, &mut out)?;
     out.flush()?;
-    let is_true = play(wakeups.div_ceil(10).max(500), true, asked)?.report(true, json, &mut out)? && is_true;
+    let is_true = play(wakeups.div_ceil(10).max(500), true, way)?.report(true, json, &mut out)? && is_true;
     let (is_well, verdict) = verdict(is_true, &all.found, &all.handed);
     if json {
         writeln!(out, "{}", json!({ "selftest": "why", "ok": is_well, "verdict": verdict, "traced": all.traced }))?;
@@ -116,9 +116,9 @@ fn verdict(is_true: bool, found: &BTreeMap<Kind, Found>, handed: &Handed) -> (bo
     }
 }
 
-fn play(wakeups: u64, losing: bool, asked: Asked) -> Result<Ran, Failure> {
+fn play(wakeups: u64, losing: bool, way: Way) -> Result<Ran, Failure> {
     let bytes = if losing { 64 << 10 } else { 16 << 20 };
-    let tracing = Tracing::begin(asked, true, None);
+    let tracing = Tracing::begin(way, true, None);
     let options = tracing.all_sources(Rings::options(), |_| false).records(NAMING);
     let rings = options.sample(bindings::PERF_SAMPLE_TID).bytes(bytes).open()?;
     let stage = Stage::new()?;

@@ -1,13 +1,9 @@
 //! The BPF programs that copy what pointers of system calls point to, how threads end and what signals say, as
 //! instructions. aya loads them from an object, which is made here.
 
-use crate::instructions::{Code, EQUAL, FRAME, NOT_ABOVE, NOT_NEGATIVE, UNEQUAL};
+use crate::instructions::{self, Code, EQUAL, FRAME, NOT_ABOVE, NOT_NEGATIVE, UNEQUAL};
 use linux_raw_sys::general::iovec;
 use linux_raw_sys::net::msghdr;
-use object::write::{Object, Relocation, Symbol, SymbolId, SymbolSection};
-use object::{
-    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,
-};
 use std::mem::offset_of;
 
 /// Maps by their names in the object.
@@ -678,11 +674,6 @@ fn write(code: &mut Code) {
 
 /// The object: the programs and their maps.
 pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
-    let endian = if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
-    let mut object = Object::new(BinaryFormat::Elf, Architecture::Bpf, endian);
-    let section = object.add_section(Vec::new(), b"license".into(), SectionKind::Data);
-    object.append_section_data(section, b"GPL\0", 1);
-    let section = object.add_section(Vec::new(), b"maps".into(), SectionKind::Data);
     // Without a number of elements, aya gives the output one for each CPU.
     let maps = [
         (CALLS, [ARRAY, 4, size_of::<Row>() as u32, MOST_CALLS, 0]),
@@ -691,12 +682,6 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         (FAMILY, [LRU_HASH, 4, 4, 1 << 16, 0]),
         (OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]),
     ];
-    let maps = maps.map(|(name, definition)| {
-        let bytes = definition.map(u32::to_ne_bytes);
-        let value = object.append_section_data(section, bytes.as_flattened(), 4);
-        let size = size_of_val(&bytes) as u64;
-        (name, object.add_symbol(symbol(name, value, size, SymbolKind::Data, section)))
-    });
     let programs = [
         Some((ENTER, enter(build))),
         Some((EXIT, exit(build))),
@@ -704,39 +689,7 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         build.task.map(|[exit_code, _]| (END, end(build, exit_code))),
         build.task.map(|[_, tgid]| (FORK, fork(build, tgid))),
     ];
-    for ((name, tracepoint), code) in programs.into_iter().flatten() {
-        let section = object.add_section(Vec::new(), format!("raw_tp/{tracepoint}").into(), SectionKind::Text);
-        let value = object.append_section_data(section, code.bytes.as_flattened(), 8);
-        object.add_symbol(symbol(name, value, code.bytes.len() as u64 * 8, SymbolKind::Text, section));
-        relocate(&mut object, section, &code, &maps)?;
-    }
-    object.write()
-}
-
-/// Instructions get their maps.
-fn relocate(
-    object: &mut Object<'_>,
-    section: object::write::SectionId,
-    code: &Code,
-    maps: &[(&str, SymbolId)],
-) -> Result<(), object::write::Error> {
-    for (at, used) in &code.maps {
-        let Some((_, symbol)) = maps.iter().find(|(name, _)| name == used) else { continue };
-        let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
-        object.add_relocation(section, Relocation { offset: *at as u64 * 8, symbol: *symbol, addend: 0, flags })?;
-    }
-    Ok(())
-}
-
-fn symbol(name: &str, value: u64, size: u64, kind: SymbolKind, section: object::write::SectionId) -> Symbol {
-    Symbol {
-        name: name.into(),
-        value,
-        size,
-        kind,
-        scope: SymbolScope::Dynamic,
-        weak: false,
-        section: SymbolSection::Section(section),
-        flags: SymbolFlags::None,
-    }
+    let program =
+        |((name, tracepoint), code): ((&str, &str), Code)| (name.into(), format!("raw_tp/{tracepoint}"), code);
+    instructions::object(&maps, &programs.into_iter().flatten().map(program).collect::<Vec<_>>())
 }

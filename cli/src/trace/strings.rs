@@ -10,6 +10,7 @@ use super::calls::Calls;
 use super::pairs::{Entry, NOWHERE};
 use super::program::{self, Build, CALLS, END, ENTER, EXIT, FAMILY, FORK, MOST, MOST_CALLS, OUTPUT, Row, SIGNAL};
 use crate::failure::Failure;
+use crate::numbers::Numbers;
 use aya::maps::{Array, HashMap, Map};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
@@ -91,7 +92,7 @@ impl Strings {
         let pointers: Vec<_> = with_pointers.collect();
         let limit = i32::try_from(quotes.limit).unwrap_or(MOST).min(MOST);
         let task = task();
-        let family = family.filter(|_| has_first_numbers()).zip(task).map(|(family, _)| family);
+        let family = family.filter(|_| Numbers::are_the_kernels()).zip(task).map(|(family, _)| family);
         let build = Build { registers, limit, task, has_family: family.is_some() };
         let mut program = EbpfLoader::new().load(&program::object(&build)?)?;
         let mut table = Array::<_, Row>::try_from(program.map_mut(CALLS).ok_or("no map")?)?;
@@ -299,18 +300,14 @@ fn text(bytes: &[u8]) -> Option<Bytes<'_>> {
 /// Where `struct task_struct` has the status of a thread that ends, and the number of its process.
 #[cfg(feature = "btf")]
 fn task() -> Option<[i32; 2]> {
-    let offsets = crate::read::btf::offsets("task_struct", ["exit_code", "tgid"])?;
-    Some(offsets.map(|offset| offset as i32))
+    let kernel = crate::read::btf::Kernel::read().ok()?;
+    let at = |name: &str| kernel.offset("task_struct", name).ok().map(|offset| offset as i32);
+    Some([at("exit_code")?, at("tgid")?])
 }
 
 #[cfg(not(feature = "btf"))]
 fn task() -> Option<[i32; 2]> {
     None
-}
-
-/// Whether the numbers of processes are those that BPF programs see (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
-fn has_first_numbers() -> bool {
-    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
 /// How strings are printed.
