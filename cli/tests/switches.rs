@@ -8,6 +8,9 @@ use serde_json::Value;
 /// What the summary says where programs tell it.
 const BY_PROGRAMS: &str = "calls from the registers at switches";
 
+/// Each entry and return of the whole machine goes through the rings: other tests must not fill them.
+const ROOMY: &[&str] = &["why", "--json", "--buffer", "16M"];
+
 /// All steps of a path, those of whom it waited for included.
 fn steps<'a>(path: &'a Value, found: &mut Vec<&'a Value>) {
     for step in path["path"].as_array().into_iter().flatten() {
@@ -18,7 +21,7 @@ fn steps<'a>(path: &'a Value, found: &mut Vec<&'a Value>) {
 
 /// The calls in which threads of a command were blocked, with how often; the summary; and how many events there were.
 fn blocked(way: &[&str], command: &[&str]) -> Option<(Vec<String>, String, u64)> {
-    let ran = traced(&[&["why", "--json"], way, &["--"], command].concat())?;
+    let ran = traced(&[ROOMY, way, &["--"], command].concat())?;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let objects: Vec<Value> =
         ran.out.lines().filter(|line| line.starts_with('{')).map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -107,7 +110,7 @@ os.wait()";
 
 /// All steps of a command's path.
 fn steps_of(way: &[&str], command: &[&str]) -> Option<Vec<Value>> {
-    let ran = traced(&[&["why", "--json"], way, &["--"], command].concat())?;
+    let ran = traced(&[ROOMY, way, &["--"], command].concat())?;
     let objects: Vec<Value> = ran.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let mut found = Vec::new();
     objects.iter().filter(|object| object.get("why").is_some()).for_each(|object| steps(object, &mut found));
@@ -130,7 +133,7 @@ fn threads_of_the_kernel_are_told_to_who_asks() {
 
 /// The longest waits of half a second.
 fn waits(whose: &[&str]) -> Option<Vec<Value>> {
-    let ran = traced(&[&["why", "--json", "-n", "100", "-d", "0.5"], whose].concat())?;
+    let ran = traced(&[ROOMY, &["-n", "100", "-d", "0.5"], whose].concat())?;
     let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     Some(objects.filter(|object| object.get("why").is_some()).collect())
 }
