@@ -6,10 +6,15 @@
 //! namespace here, which tracepoints have.
 
 mod account;
+mod added;
+mod cpu;
 mod history;
+mod packets;
+mod thread;
 
 use crate::packed::{Packed, packed};
-pub use account::{Account, Kinds};
+pub use account::Account;
+pub use cpu::Kinds;
 pub use history::Stretch;
 use std::num::NonZeroU8;
 use std::sync::Arc;
