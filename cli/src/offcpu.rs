@@ -59,6 +59,7 @@ A period lasts from when a thread leaves a CPU until it runs again, on that or a
   disk        uninterruptible: it waits for a disk, a page or a lock of the kernel
   ready       it could run and does not: it was woken, or taken off its CPU. Another thread runs, or its control group has used up its quota
   other       stopped, traced or parked
+  irq         no part of it: interrupts and soft interrupts had its CPU while it ran. Not with --cgroup, nor of a recording without their events
 Sleep ends at the wake-up. Where that is not known, all of the period counts as sleep, and the last line says how often. So it is with --cgroup: the \
 events of a control group lack wake-ups by others. All else traces the whole machine, whatever rows are asked for. \
 A period that has not ended when the trace ends is not counted. After a loss, periods that have begun are forgotten; those that ended while \
@@ -88,7 +89,7 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
     let mut out = Out::new();
     recorded.each(|event, _| account.event(event, &mut out))?;
     account.end(&recorded.ledger()?);
-    print(args, &account.rows(), &mut out)?;
+    print(args, &account.rows(), account.tells_interrupts(), &mut out)?;
     recorded.lacks(account.lacks());
     recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
@@ -101,8 +102,10 @@ fn live(args: &Args) -> Outcome {
     // is nobody's concern, so it shall be little.
     let tracing = Tracing::begin(args.way, false, is_limited.then_some("for --cgroup"));
     let child = args.target.start()?;
-    let options = tracing.sources(Rings::options()).records(NAMING).sample(bindings::PERF_SAMPLE_TID);
-    let options = options.bytes(args.common.buffer);
+    let options = Rings::options();
+    // Those of a control group are of its threads alone, and interrupts are nobody's.
+    let options = if is_limited { tracing.sources(options) } else { tracing.sources_and_interrupts(options) };
+    let options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);
     let rings = if is_limited { args.target.limit(options, None) } else { options }.open()?;
     // After the rings were opened: what starts from now on has its records.
     let family = match (args.target.process(child.as_ref()), args.target.tid) {
@@ -123,7 +126,7 @@ fn live(args: &Args) -> Outcome {
             live.draw(&mut out, |rows| {
                 let mut text = Vec::new();
                 // Writing to memory does not fail.
-                let _ = table(&account.rows(), &mut text, rows, false, width());
+                let _ = table(&account.rows(), account.tells_interrupts(), &mut text, rows, false, width());
                 String::from_utf8_lossy(&text).into_owned()
             })?;
             out.flush()
@@ -132,17 +135,17 @@ fn live(args: &Args) -> Outcome {
     live.end(&mut out)?;
     account.end(&session.ledger()?);
     session.unrecorded(account.unrecorded());
-    print(args, &account.rows(), &mut out)?;
+    print(args, &account.rows(), account.tells_interrupts(), &mut out)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
 }
 
-fn print(args: &Args, rows: &[Row], out: &mut Out) -> io::Result<()> {
+fn print(args: &Args, rows: &[Row], irq: bool, out: &mut Out) -> io::Result<()> {
     if args.common.json {
-        return rows.iter().take(args.rows).try_for_each(|row| line(out, format_args!("{}", object(row))));
+        return rows.iter().take(args.rows).try_for_each(|row| line(out, format_args!("{}", object(row, irq))));
     }
     let width = width().filter(|_| out.is_terminal());
-    table(rows, out, args.rows, args.histogram, width)?;
+    table(rows, irq, out, args.rows, args.histogram, width)?;
     let unknown: u64 = rows.iter().map(|row| row.sums.unknown).sum();
     if unknown > 0 {
         writeln!(out, "without a known wake-up, and so without ready time: {unknown}")?;
@@ -150,22 +153,31 @@ fn print(args: &Args, rows: &[Row], out: &mut Out) -> io::Result<()> {
     Ok(())
 }
 
-fn object(row: &Row) -> Value {
-    let part = |(reason, (count, total)): (&str, &(u64, u64))| {
-        (reason.to_owned(), json!({ "count": count, "total_ns": total }))
-    };
+/// `irq`: whether it is known what interrupts take.
+fn object(row: &Row, irq: bool) -> Value {
+    let sum = |(count, total): &(u64, u64)| json!({ "count": count, "total_ns": total });
+    let part = |(reason, of): (&str, &(u64, u64))| (reason.to_owned(), sum(of));
     let reasons: Map<_, _> = REASONS.into_iter().zip(&row.sums.parts).map(part).collect();
     json!({ "comm": row.comm, "id": row.id, "times": row.sums.all.json(), "reasons": reasons,
-        "without_wakeup": row.sums.unknown })
+        "irq": irq.then(|| sum(&row.sums.interrupted)), "without_wakeup": row.sums.unknown })
 }
 
-fn table(rows: &[Row], out: &mut impl Write, most: usize, histogram: bool, width: Option<usize>) -> io::Result<()> {
-    let heads = ["times", "total", "p50", "max"].into_iter().chain(REASONS);
+/// `irq`: whether it is known what interrupts take.
+fn table(
+    rows: &[Row],
+    irq: bool,
+    out: &mut impl Write,
+    most: usize,
+    histogram: bool,
+    width: Option<usize>,
+) -> io::Result<()> {
+    let heads = ["times", "total", "p50", "max"].into_iter().chain(REASONS).chain(irq.then_some("irq"));
     let heads = heads.map(|head| format!("{head:>7}")).collect::<Vec<_>>().join(" ");
     let name = names_width(width, 1 + heads.len(), 1);
     writeln!(out, "{:<name$} {heads}", "process")?;
-    for Row { comm, id, sums: Sums { all, parts, .. } } in rows.iter().take(most) {
+    for Row { comm, id, sums: Sums { all, parts, interrupted, .. } } in rows.iter().take(most) {
         let times = [all.total, all.quantile(50), all.most].into_iter().chain(parts.iter().map(|(_, total)| *total));
+        let times = times.chain(irq.then_some(interrupted.1));
         let times = times.map(|time| format!("{:>7}", if time == 0 { "-".into() } else { short(time) }));
         let process = fit(&format!("{comm}/{id}"), name);
         writeln!(out, "{process:<name$} {:>7} {}", all.count, times.collect::<Vec<_>>().join(" "))?;

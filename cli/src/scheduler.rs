@@ -65,23 +65,32 @@ pub fn sources(options: RingOptions) -> RingOptions {
     wake_ups(options).tracepoint("sched:sched_switch").records([bindings::PERF_RECORD_SWITCH])
 }
 
+/// Interrupts, soft interrupts and timers, from begin to end.
+const INTERRUPTS: [&str; 6] = [
+    "irq:irq_handler_entry",
+    "irq:irq_handler_exit",
+    "irq:softirq_entry",
+    "irq:softirq_exit",
+    "timer:hrtimer_expire_entry",
+    "timer:hrtimer_expire_exit",
+];
+
 /// All tracepoints that a [`Scheduler`] takes. `but`: without some.
 fn tracepoints(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
-    const OTHERS: [&str; 12] = [
+    const OTHERS: [&str; 6] = [
         "sched:sched_waking",
         "sched:sched_wakeup_new",
         "signal:signal_generate",
-        "irq:irq_handler_entry",
-        "irq:irq_handler_exit",
-        "irq:softirq_entry",
-        "irq:softirq_exit",
-        "timer:hrtimer_expire_entry",
-        "timer:hrtimer_expire_exit",
         "net:netif_rx",
         "net:netif_receive_skb",
         "napi:napi_poll",
     ];
-    BY_PROGRAMS.into_iter().chain(OTHERS).filter(|name| !but(name)).fold(options, RingOptions::tracepoint)
+    BY_PROGRAMS
+        .into_iter()
+        .chain(OTHERS)
+        .chain(INTERRUPTS)
+        .filter(|name| !but(name))
+        .fold(options, RingOptions::tracepoint)
 }
 
 impl Scheduler {
@@ -195,6 +204,11 @@ impl Scheduler {
     pub fn unreported(&mut self, ledger: &Status) -> Option<u64> {
         let unreported = ledger.accounts.iter().chain([&ledger.machine]).filter(|account| account.unreported > 0);
         unreported.map(|account| self.account.lost(account.cpu, None)).min()
+    }
+
+    /// Whether it is told what interrupts take of a thread's time.
+    pub fn tells_interrupts(&self) -> bool {
+        self.sources.iter().any(|source| matches!(source, Source::Begins(..)))
     }
 
     /// What a recording lacks, if it lacks something.

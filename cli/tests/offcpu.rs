@@ -1,9 +1,11 @@
 //! `perfweave offcpu` as a person runs it.
 
 mod program;
+mod support;
 
 use program::{perfweave, run, traced};
 use serde_json::Value;
+use support::Place;
 
 /// The objects of a run that succeeds: each period, the rows, and the summary.
 fn objects(arguments: &[&str]) -> Option<[Vec<Value>; 3]> {
@@ -43,6 +45,43 @@ fn sleeps_are_counted_with_their_reason() {
             assert_eq!(row["reasons"][reason]["total_ns"], total, "{reason} {own:?}");
         }
     }
+}
+
+/// A thread that computes is interrupted by the clock. Where the events of interrupts are not traced, nothing is said.
+#[test]
+fn what_interrupts_take_of_a_thread_has_a_column() {
+    // So long that the clock ticks, on any machine.
+    let loops = |count: u32| format!("i=0; while [ $i -lt {count} ]; do i=$((i+1)); done; sleep 0.01");
+    let shell = |count: u32| {
+        let script = loops(count);
+        let [_, rows, _] = objects(&["offcpu", "--json", "--comm", "sh", "--", "sh", "-c", &script])?;
+        Some(rows.into_iter().next().unwrap_or_default())
+    };
+    let mut last = Value::Null;
+    for count in [100_000, 400_000, 1_600_000, 6_400_000] {
+        let Some(row) = shell(count) else { return };
+        if row["irq"]["count"].as_u64() > Some(0) {
+            assert!(row["irq"]["total_ns"].as_u64() > Some(0), "{row}");
+            last = Value::Null;
+            break;
+        }
+        last = row;
+    }
+    assert_eq!(last, Value::Null, "never interrupted");
+    // A thread that is only interrupted has a row as well, without a period.
+    let text = traced(&["offcpu", "-n", "1000", "--by-thread", "-H", "--", "sh", "-c", &loops(50_000)]).unwrap();
+    assert!(text.out.lines().next().is_some_and(|head| head.ends_with(" irq")), "{text:?}");
+
+    let place = Place::new();
+    let file = &place.file("recording");
+    let record =
+        ["record", "-a", "-e", "sched:sched_switch,sched:sched_waking", "-o", file, "--", "sh", "-c", "sleep 0.01"];
+    assert_eq!(traced(&record).unwrap().code, Some(0));
+    let without = run(perfweave().args(["offcpu", "--json", "-i", file]), "");
+    let rows: Vec<Value> = without.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows.iter().any(|row| row["comm"] == "sleep"), "{without:?}");
+    assert!(rows.iter().all(|row| row["irq"].is_null()), "{without:?}");
+    assert!(!run(perfweave().args(["offcpu", "-i", file]), "").out.contains("irq"), "{without:?}");
 }
 
 /// On one CPU a real-time thread writes to one that sleeps in a read, and computes for 30 ms: the reader is ready all

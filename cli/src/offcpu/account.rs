@@ -34,6 +34,14 @@ struct Period {
     ready: Option<u64>,
 }
 
+/// What a row is the sum of.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Period(Period),
+    /// So long an interrupt had the CPU of a thread that ran. Nanoseconds.
+    Interrupted(u64),
+}
+
 impl Period {
     fn of(left: Left, ran: &Ran, time: u64) -> Self {
         let reason = match left.why {
@@ -65,7 +73,7 @@ pub struct Account<'a> {
     own: Option<u32>,
     pub stamp: Stamp,
     names: Names,
-    rows: Recent<u32, Period, Sums>,
+    rows: Recent<u32, Part, Sums>,
     /// The process that becomes the traced command. What it waits for before is not the command's.
     waits: Option<u32>,
 }
@@ -75,12 +83,21 @@ pub struct Account<'a> {
 pub struct Sums {
     pub all: Times,
     pub parts: [(u64, u64); REASONS.len()],
+    /// How often and how long interrupts had its CPU while it ran, which is no part of a period.
+    pub interrupted: (u64, u64),
     /// How many periods ended without a wake-up that is known.
     pub unknown: u64,
 }
 
-impl Sum<Period> for Sums {
-    fn take(&mut self, period: &Period) {
+impl Sum<Part> for Sums {
+    fn take(&mut self, part: &Part) {
+        let period = match part {
+            Part::Period(period) => period,
+            Part::Interrupted(lasted) => {
+                self.interrupted = (self.interrupted.0 + 1, self.interrupted.1 + lasted);
+                return;
+            }
+        };
         self.all.add(period.lasted);
         for ((count, total), part) in self.parts.iter_mut().zip(period.parts()) {
             *count += u64::from(part > 0);
@@ -124,6 +141,11 @@ impl<'a> Account<'a> {
         self.scheduler.unrecorded()
     }
 
+    /// Whether it is known what interrupts take.
+    pub fn tells_interrupts(&self) -> bool {
+        self.scheduler.tells_interrupts()
+    }
+
     /// What a recording lacks, if it lacks something.
     pub fn lacks(&self) -> Option<&'static str> {
         self.scheduler.lacks()
@@ -158,21 +180,33 @@ impl<'a> Account<'a> {
             }
             return Ok(());
         }
-        let Some((tid, left, ran)) = ran.and_then(|(tid, ran)| Some((tid, ran.left?, ran))) else { return Ok(()) };
-        // Threads from outside of a PID namespace have no process here.
-        let is_own = Some(left.process) == self.own || self.waits == Some(tid);
-        if tid & OUTSIDE != 0 || is_own || !self.family.has(tid) {
+        if let (Some(lasted), Some((pid, tid))) = (self.scheduler.account.take_interrupted(), record.pid_tid()) {
+            // The record is the interrupted thread's.
+            if self.is_asked_for(pid, tid) {
+                self.rows.add(time, if self.args.by_thread { tid } else { pid }, Part::Interrupted(lasted));
+            }
             return Ok(());
         }
-        if self.args.comm.as_ref().is_some_and(|comm| self.names.of(tid) != comm) {
+        let Some((tid, left, ran)) = ran.and_then(|(tid, ran)| Some((tid, ran.left?, ran))) else { return Ok(()) };
+        if !self.is_asked_for(left.process, tid) {
             return Ok(());
         }
         self.ends(left.process, tid, Period::of(left, &ran, time), [time, record.cpu().into()], out)
     }
 
+    /// Whether a thread has a row.
+    fn is_asked_for(&mut self, pid: u32, tid: u32) -> bool {
+        // Threads from outside of a PID namespace have no process here.
+        let is_own = Some(pid) == self.own || self.waits == Some(tid);
+        if tid & OUTSIDE != 0 || is_own || !self.family.has(tid) {
+            return false;
+        }
+        self.args.comm.as_ref().is_none_or(|comm| self.names.of(tid) == comm)
+    }
+
     /// A thread runs again.
     fn ends(&mut self, pid: u32, tid: u32, period: Period, at: [u64; 2], out: &mut Out) -> io::Result<()> {
-        self.rows.add(at[0], if self.args.by_thread { tid } else { pid }, period);
+        self.rows.add(at[0], if self.args.by_thread { tid } else { pid }, Part::Period(period));
         if !self.args.each {
             return Ok(());
         }

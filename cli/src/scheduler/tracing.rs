@@ -6,6 +6,7 @@ use crate::args::Common;
 use crate::numbers::Numbers;
 use perf_event_open_sys::bindings;
 use perfweave::{Order, RingOptions};
+use perfweave_events::EventOptions;
 
 /// The name that a source of the programs' records has, live.
 pub const OUTPUT: &str = "BPF output";
@@ -62,6 +63,11 @@ impl Tracing {
             return programs.output(super::wake_ups(options));
         }
         super::sources(options)
+    }
+
+    /// The same, and which interrupts take a CPU from a thread.
+    pub fn sources_and_interrupts(&self, options: RingOptions) -> RingOptions {
+        super::INTERRUPTS.into_iter().fold(self.sources(options), EventOptions::tracepoint)
     }
 
     /// All that a [`Scheduler`](super::Scheduler) takes: also in which calls threads wait, and what the interrupts are

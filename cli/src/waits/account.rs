@@ -39,6 +39,8 @@ pub struct Account {
     void_from: Option<u64>,
     /// Who was woken when for which signal, as the last fact says.
     signalled: Option<(Who, u64, NonZeroU8)>,
+    /// How long an interrupt ran instead of a thread, as the last fact says.
+    interrupted: Option<u64>,
     /// Where the thread stands that has the next fact.
     stack: u32,
     sent: Packets,
@@ -60,6 +62,7 @@ impl Account {
             unseen: None,
             void_from: None,
             signalled: None,
+            interrupted: None,
             stack: 0,
             sent: Packets::default(),
         }
@@ -338,7 +341,7 @@ impl Account {
     pub fn interrupts(&mut self, time: u64, cpu: u32, kinds: Kinds, name: Arc<str>) {
         if self.fact(time, cpu) {
             let Some(of) = self.cpus.get_mut(&cpu) else { return };
-            of.interrupts(time, kinds, name, &mut self.added);
+            self.interrupted = of.interrupts(time, kinds, name, &mut self.added);
         }
     }
 
@@ -346,8 +349,13 @@ impl Account {
     pub fn returns(&mut self, time: u64, cpu: u32, kinds: Kinds) {
         if self.fact(time, cpu) {
             let Some(of) = self.cpus.get_mut(&cpu) else { return };
-            of.returns(time, kinds, &mut self.added);
+            self.interrupted = of.returns(time, kinds, &mut self.added);
         }
+    }
+
+    /// How long an interrupt ran instead of the thread that has the CPU, if the last fact says so. Nanoseconds.
+    pub fn take_interrupted(&mut self) -> Option<u64> {
+        self.interrupted.take()
     }
 
     /// Which interrupts ran on a CPU instead of its threads, and how long each.

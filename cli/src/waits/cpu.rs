@@ -80,36 +80,39 @@ impl Cpu {
         had.map(|(who, _)| who)
     }
 
-    /// An interrupt begins.
-    pub fn interrupts(&mut self, time: u64, kinds: Kinds, name: Arc<str>, added: &mut Added) {
+    /// An interrupt begins. Gives how long another has run here instead of a thread, since it was told last.
+    pub fn interrupts(&mut self, time: u64, kinds: Kinds, name: Arc<str>, added: &mut Added) -> Option<u64> {
         // A soft one interrupts none, and a hard one only a soft one, but timers are a part of one: what is left has an
         // end without a record.
         if self.interrupts.last().is_some_and(|(of, _)| kinds == [SOFT] || *of != [SOFT] && of.len() >= kinds.len()) {
             self.interrupts.clear();
         }
-        self.turns(time, added);
+        let ran = self.turns(time, added);
         self.interrupts.push((kinds, name));
+        ran
     }
 
-    /// The innermost interrupt ends, if it is of these kinds.
-    pub fn returns(&mut self, time: u64, kinds: Kinds, added: &mut Added) {
+    /// The innermost interrupt ends, if it is of these kinds. Gives how long it has run instead of a thread, since it
+    /// was told last.
+    pub fn returns(&mut self, time: u64, kinds: Kinds, added: &mut Added) -> Option<u64> {
         if kinds == [SOFT] {
             self.packet = None;
         }
         if self.interrupts.last().is_some_and(|(running, _)| *running != kinds) {
             self.interrupts.clear();
         }
-        self.turns(time, added);
+        let ran = self.turns(time, added);
         self.interrupts.pop();
+        ran
     }
 
     /// Until now the innermost interrupt has run.
-    fn turns(&mut self, time: u64, added: &mut Added) {
-        if let (Has::Thread(_), Some((_, name))) = (self.has, self.interrupts.last()) {
-            let is_new = self.interrupted.push(self.turned, time, Arc::clone(name));
-            added.note(Of::Interrupts(self.number), is_new);
-        }
-        self.turned = time;
+    fn turns(&mut self, time: u64, added: &mut Added) -> Option<u64> {
+        let since = std::mem::replace(&mut self.turned, time);
+        let (Has::Thread(_), Some((_, name))) = (self.has, self.interrupts.last()) else { return None };
+        let is_new = self.interrupted.push(since, time, Arc::clone(name));
+        added.note(Of::Interrupts(self.number), is_new);
+        Some(time - since)
     }
 
     /// None is underway at a switch: what is left has an end without a record.
