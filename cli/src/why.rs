@@ -275,8 +275,16 @@ struct Page {
 }
 
 impl Page {
-    /// Writes the paths, and what is known of all threads and CPUs while they lasted and a little before and after.
-    fn write(mut self, args: &Args, found: &[Found], scheduler: &Scheduler, calls: &mut Calls) -> io::Result<()> {
+    /// Writes who waits for whom, the paths, and what is known of all threads and CPUs while they lasted and a little
+    /// before and after.
+    fn write(
+        mut self,
+        args: &Args,
+        hang: Option<&Hang>,
+        found: &[Found],
+        scheduler: &Scheduler,
+        calls: &mut Calls,
+    ) -> io::Result<()> {
         let newest = scheduler.account.newest();
         let from = found.iter().map(|found| found.from).min().unwrap_or(newest);
         let to = found.iter().map(|found| found.to).max().unwrap_or(newest);
@@ -290,7 +298,9 @@ impl Page {
             Some(file) => file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             None => words.fold("why".to_owned(), |title, word| format!("{title} {word}")),
         };
-        html::page(&mut self.out, &picture, &title, self.wall.map(|wall| wall.apply(picture.start)), &ways)?;
+        let hangs = hang.map(|hang| hang.objects(calls)).unwrap_or_default();
+        let told = html::Told { ways: &ways, hangs: &hangs };
+        html::page(&mut self.out, &picture, &title, self.wall.map(|wall| wall.apply(picture.start)), told)?;
         self.out.flush()
     }
 }
@@ -306,7 +316,7 @@ fn print(
 ) -> Result<(), Failure> {
     let (found, requests, mut calls, scheduler) = search.finish(ledger);
     if let Some(page) = page {
-        page.write(args, &found, &scheduler, &mut calls)?;
+        page.write(args, hang, &found, &scheduler, &mut calls)?;
     }
     if args.folded {
         return Ok(found::folded(&found, &mut calls, out)?);

@@ -114,6 +114,23 @@ fn a_deadlock_of_threads_is_named_first() {
     assert!(ran.out.contains("s at least in futex(") && ran.out.contains(", as its memory looks"), "{ran:?}");
 }
 
+/// The page has who waits for whom as `--json` has it.
+#[test]
+fn a_page_has_who_waits_for_whom() {
+    let hung = Hung::start("mutexes");
+    let Some(waits) = waits(&hung, "lock") else { return };
+    let (pid, page) = (hung.pid().to_string(), folder(hung.pid()).with_extension("html"));
+    let ran = traced(&["why", "-p", &pid, "-d", "0.2", "--html", page.to_str().unwrap()]).unwrap();
+    let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    std::fs::remove_file(&page).unwrap();
+    let data = text.split_once("id=\"data\">").and_then(|(_, rest)| rest.split_once("</script>")).unwrap().0;
+    let data: Value = serde_json::from_str(data).unwrap();
+    let edges = |all: &[Value]| -> std::collections::BTreeSet<_> {
+        all.iter().map(|one| (one["tid"].as_u64(), whom(one), one["deadlock"].as_bool())).collect()
+    };
+    assert_eq!(edges(data["hangs"].as_array().unwrap()), edges(&waits));
+}
+
 /// Threads that take turns at a mutex, processes that answer each other, and waits that a time ends are no deadlocks,
 /// whenever they are asked.
 #[test]

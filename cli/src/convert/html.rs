@@ -35,31 +35,41 @@ impl Sink for Html {
         let picture = self.painter.finish()?;
         // Of the first event, which is at 0 on the page.
         let wall = view.wall.map(|wall| wall.apply(picture.start));
-        page(&mut self.out, &picture, &title, wall, &[])?;
+        page(&mut self.out, &picture, &title, wall, Told::default())?;
         self.out.flush()
     }
 }
 
-/// Writes a page. `ways`: the paths of `why`, as its `--json` has them, with times since the picture's start.
-pub fn page(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>, ways: &[Value]) -> io::Result<()> {
+/// What `why` says, as its `--json` has it.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Told<'a> {
+    /// The paths, with times since the picture's start.
+    pub ways: &'a [Value],
+    /// The waits that go on.
+    pub hangs: &'a [Value],
+}
+
+/// Writes a page.
+pub fn page(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>, told: Told<'_>) -> io::Result<()> {
     // The page's own parts come first, so that no text of the recording is taken for one.
     let (head, rest) = PAGE.split_once("/*STYLE*/").unwrap_or((PAGE, ""));
     let (middle, rest) = rest.split_once("/*DATA*/").unwrap_or((rest, ""));
     let (before, tail) = rest.split_once("/*SCRIPT*/").unwrap_or((rest, ""));
     write!(out, "{head}{STYLE}{middle}")?;
-    data(out, picture, title, wall, ways)?;
+    data(out, picture, title, wall, told)?;
     write!(out, "{before}{SCRIPT}{tail}")
 }
 
 /// The data as JSON in which no text ends the element that it lies in.
-fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>, ways: &[Value]) -> io::Result<()> {
+fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>, told: Told<'_>) -> io::Result<()> {
     let Picture { start, end, cpus, threads, events, .. } = picture;
     let threads: Vec<Value> = threads.iter().map(|(tid, thread)| json!([tid, thread.pid, thread.name])).collect();
     write!(out, "{{\"title\":{},\"start\":\"{start}\",\"end\":{},", escaped(&json!(title)), end - start)?;
     // As texts: numbers of JavaScript are not so large.
     write!(out, "\"wall\":{},", json!(wall.map(|time| time.to_string())))?;
     write!(out, "\"cpus\":{},\"threads\":{},", json!(cpus), escaped(&json!(threads)))?;
-    write!(out, "\"events\":{},\"ways\":{}", escaped(&json!(events)), escaped(&json!(ways)))?;
+    write!(out, "\"events\":{},\"ways\":{},", escaped(&json!(events)), escaped(&json!(told.ways)))?;
+    write!(out, "\"hangs\":{}", escaped(&json!(told.hangs)))?;
     // Many texts come again and again.
     let mut texts = Texts::default();
     let since = |time: u64| time.saturating_sub(*start);

@@ -584,6 +584,60 @@ function reveal(lane, time) {
   redraw();
 }
 
+// ---- what hangs: who waits for whom ----
+const HANG_ROW = 20, GUTTER = 56, MOST_HANGING = 40;
+
+// A row for each thread, and an arc from each to who would have to end its wait.
+function hanging() {
+  const waits = new Map(data.hangs.map(hang => [hang.tid, hang])), nodes = new Map();
+  const place = (tid, name) => { if (!nodes.has(tid)) nodes.set(tid, { tid, name, row: nodes.size, hang: waits.get(tid) }); };
+  // Whom a thread waits for is below it, so that arcs are short. The first are those of deadlocks.
+  const next = data.hangs.slice(0, MOST_HANGING).reverse().map(hang => [hang.tid, hang.hangs]);
+  while (next.length && nodes.size < 2 * MOST_HANGING) {
+    const [tid, name] = next.pop();
+    if (nodes.has(tid)) continue;
+    place(tid, name);
+    for (const whom of waits.get(tid)?.for ?? []) next.push([whom.tid, whom.thread]);
+  }
+  const svg = shape('svg', { width: '100%', height: HANG_ROW * nodes.size + 4, class: 'hanging', role: 'img', 'aria-label': 'who waits for whom' });
+  for (const node of nodes.values()) {
+    const y = HANG_ROW * (node.row + 0.5);
+    for (const whom of node.hang?.for ?? []) {
+      const other = nodes.get(whom.tid);
+      if (!other || other === node) continue;
+      const to = HANG_ROW * (other.row + 0.5), edge = GUTTER - 6, out = edge - Math.min(edge - 4, 8 + 8 * Math.abs(other.row - node.row));
+      const look = node.hang.deadlock && other.hang?.deadlock ? 'deadlock' : 'waits';
+      svg.append(shape('path', { d: `M${edge} ${y}C${out} ${y} ${out} ${to} ${edge} ${to}m-6 -4l6 4l-6 4`, class: look }));
+    }
+    const words = shape('text', { x: GUTTER, y: y + 4, class: node.hang?.deadlock ? 'late' : '' });
+    words.textContent = `${node.name} ${node.tid}` + (node.hang ? `: ${node.hang.on}` : '');
+    words.onclick = () => selectHang(node);
+    svg.append(words);
+  }
+  return svg;
+}
+
+function shape(name, attributes) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+// A thread that waits, or one that others wait for.
+function selectHang({ tid, name, hang }) {
+  const lane = threadLanes.get(tid), pairs = [];
+  if (lane && !view.pinned.has(lane)) pin(lane);
+  if (hang) {
+    pairs.push(['waits', hang.text]);
+    if (hang.ns !== undefined) pairs.push([hang.at_least ? 'at least' : 'for', span(hang.ns)]);
+    if (hang.call) pairs.push(['call', hang.call]);
+    if (hang.deadlock) pairs.push(['', 'deadlock', 'late']);
+  } else {
+    pairs.push(['waits', 'nothing says that it does']);
+  }
+  rows(`${name} ${tid}`, pairs);
+}
+
 // ---- the record ----
 function rows(title, pairs, text, chain) {
   const heading = document.createElement('h2'), list = document.createElement('dl');
@@ -633,6 +687,8 @@ function summary() {
   }
   for (const [at, [name, words]] of LEGEND.entries()) pairs.push([at ? '' : 'colours', words, name]);
   rows(data.title, pairs);
+  if (data.hangs.length) $('record').querySelector('h2').after(hanging());
+  if (data.hangs.length > MOST_HANGING) $('record').querySelector('svg').after(`${data.hangs.length - MOST_HANGING} more threads wait`);
   $('record').append(HINT);
 }
 
@@ -895,7 +951,7 @@ addEventListener('resize', redraw);
 document.title = data.title + ' – perfweave';
 $('title').textContent = data.title;
 $('began').textContent = data.wall ? `0 is ${date(0)}` : 'date not known';
-Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, waits: data.waits.length, losses: data.losses.length, ways: ways.length });
+Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, waits: data.waits.length, losses: data.losses.length, ways: ways.length, hangs: data.hangs.length });
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), number = name => Number(asked.get(name));
   if (asked.has('way')) view.way = ways[asked.get('way')] || null;

@@ -24,7 +24,7 @@ impl Hang {
         let is_shown = |(at, tid): &(usize, &u32)| *at < most || in_cycle.contains(tid);
         let shown: Vec<u32> = meant.iter().enumerate().filter(is_shown).map(|(_, tid)| *tid).collect();
         if json {
-            return self.objects(&shown, &in_cycle, calls, out);
+            return shown.iter().filter_map(|tid| self.object(*tid, calls)).try_for_each(|one| writeln!(out, "{one}"));
         }
         for cycle in &self.cycles {
             let first = cycle.first().map(|tid| self.label(*tid)).unwrap_or_default();
@@ -81,31 +81,36 @@ impl Hang {
         self.waits.get(&tid).map_or_else(|| format!("?/{tid}"), |wait| wait.thread.label())
     }
 
-    fn objects(&self, shown: &[u32], in_cycle: &BTreeSet<u32>, calls: &mut Calls, out: &mut Out) -> io::Result<()> {
-        for wait in shown.iter().filter_map(|tid| self.waits.get(tid)) {
-            let thread = &wait.thread;
-            let call =
-                if let Some(Place::Call(number, _)) = thread.place { calls.of(number).name.as_str() } else { "" };
-            let whom: Vec<Value> = wait.for_whom.iter().map(object).collect();
-            let mut all = json!({
-                "hangs": thread.name, "tid": thread.tid, "pid": thread.pid, "on": kind(&wait.what),
-                "for": whom, "deadlock": in_cycle.contains(&thread.tid), "text": words(wait),
-            });
-            let mut set =
-                |name: &str, value: Value| drop(all.as_object_mut().map(|all| all.insert(name.into(), value)));
-            if let Some(time) = wait.since {
-                set("ns", u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).into());
-                set("at_least", wait.at_least.into());
-            }
-            if !call.is_empty() {
-                set("call", call.into());
-            }
-            if let What::Lock { how, .. } = wait.what {
-                set("known", if how == How::Seen { "seen" } else { "likely" }.into());
-            }
-            writeln!(out, "{all}")?;
+    /// All waits, as `--json` has them: those of deadlocks and of who was asked for first.
+    pub fn objects(&self, calls: &mut Calls) -> Vec<Value> {
+        let mut order: Vec<u32> = self.cycles.iter().flatten().chain(&self.meant).copied().collect();
+        order.extend(self.waits.keys());
+        let mut told = BTreeSet::new();
+        order.into_iter().filter(|tid| told.insert(*tid)).filter_map(|tid| self.object(tid, calls)).collect()
+    }
+
+    fn object(&self, tid: u32, calls: &mut Calls) -> Option<Value> {
+        let wait = self.waits.get(&tid)?;
+        let thread = &wait.thread;
+        let call = if let Some(Place::Call(number, _)) = thread.place { calls.of(number).name.as_str() } else { "" };
+        let whom: Vec<Value> = wait.for_whom.iter().map(object).collect();
+        let is_in_cycle = self.cycles.iter().flatten().any(|of| *of == tid);
+        let mut all = json!({
+            "hangs": thread.name, "tid": thread.tid, "pid": thread.pid, "on": kind(&wait.what),
+            "for": whom, "deadlock": is_in_cycle, "text": words(wait),
+        });
+        let mut set = |name: &str, value: Value| drop(all.as_object_mut().map(|all| all.insert(name.into(), value)));
+        if let Some(time) = wait.since {
+            set("ns", u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).into());
+            set("at_least", wait.at_least.into());
         }
-        Ok(())
+        if !call.is_empty() {
+            set("call", call.into());
+        }
+        if let What::Lock { how, .. } = wait.what {
+            set("known", if how == How::Seen { "seen" } else { "likely" }.into());
+        }
+        Some(all)
     }
 }
 

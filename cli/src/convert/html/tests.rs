@@ -29,13 +29,15 @@ fn no_name_ends_the_page() {
     };
     let mut page = Vec::new();
     let way = serde_json::json!({ "thread": EVIL, "path": [{ "call": EVIL }] });
-    super::page(&mut page, &picture, "</title>/*SCRIPT*/<!--", None, &[way]).unwrap();
+    let hang = serde_json::json!({ "hangs": EVIL, "tid": 1, "for": [], "text": EVIL });
+    let told = super::Told { ways: &[way], hangs: &[hang] };
+    super::page(&mut page, &picture, "</title>/*SCRIPT*/<!--", None, told).unwrap();
     let page = String::from_utf8(page).unwrap();
     assert_eq!(
         (page.matches("</script>").count(), page.matches("<script").count(), page.matches("<!--").count()),
         (2, 2, 0)
     );
-    assert_eq!(page.matches("\\u003c/script>\\u003cscript>alert(1)").count(), 8);
+    assert_eq!(page.matches("\\u003c/script>\\u003cscript>alert(1)").count(), 10);
     assert!(!page.contains("/*DATA*/"));
     let frames = "requestAnimationFrame";
     assert_eq!(page.matches(frames).count(), super::SCRIPT.matches(frames).count());
@@ -93,14 +95,14 @@ const NEEDLE: u64 = 33_333;
 
 /// What the page says after it has drawn: its elements, and how many pixels of some colours there are.
 fn answers(name: &str, hash: &str) -> Option<String> {
-    answers_of(&large(), name, hash)
+    answers_of(&large(), super::Told::default(), name, hash)
 }
 
-fn answers_of(picture: &Picture, name: &str, hash: &str) -> Option<String> {
+fn answers_of(picture: &Picture, told: super::Told<'_>, name: &str, hash: &str) -> Option<String> {
     perfweave_support::runs(&["chromium", "--version"], "Debian's package chromium")?;
     let path = std::env::temp_dir().join(format!("perfweave-page-{}-{name}.html", std::process::id()));
     let mut page = Vec::new();
-    super::page(&mut page, picture, "large", None, &[]).unwrap();
+    super::page(&mut page, picture, "large", None, told).unwrap();
     page.extend(COUNT_COLOURS.as_bytes());
     fs::write(&path, page).unwrap();
     let profile = PathBuf::from(format!("{}.profile", path.display()));
@@ -170,12 +172,32 @@ fn a_part_has_no_red_and_no_hatching_of_another() {
 fn a_ruler_of_times_that_are_not_told_apart_has_an_end() {
     let mut picture = large();
     picture.end = picture.start + (1 << 61);
-    let Some(page) = answers_of(&picture, "ages", &format!("from={}&to={}", 1_u64 << 60, (1_u64 << 60) + 768)) else {
+    let told = super::Told::default();
+    let Some(page) = answers_of(&picture, told, "ages", &format!("from={}&to={}", 1_u64 << 60, (1_u64 << 60) + 768))
+    else {
         return;
     };
     // As scripts print numbers of that size.
     let shown = [number(&page, "from"), number(&page, "to")].map(|time| time as f64);
     assert_eq!(shown, [1_u64 << 60, (1 << 60) + 768].map(|time| time as f64));
+}
+
+/// Two threads wait for each other, one waits for one of them, and one for a thread that does not wait.
+#[test]
+fn who_waits_for_whom_is_drawn() {
+    let hang = |tid: u32, whom: u32, deadlock: bool| {
+        serde_json::json!({ "hangs": "worker", "tid": tid, "pid": 100, "on": "lock", "deadlock": deadlock,
+            "for": [{ "thread": "other", "tid": whom, "pid": 100 }], "text": "for another", "ns": 5_000 })
+    };
+    let hangs = [hang(101, 102, true), hang(102, 101, true), hang(103, 102, false), hang(104, 999, false)];
+    let Some(page) = answers_of(&large(), super::Told { ways: &[], hangs: &hangs }, "hangs", "") else { return };
+    let count = |what: &str| page.matches(what).count();
+    assert_eq!(
+        (count("class=\"deadlock\""), count("class=\"waits\""), number(&page, "hangs")),
+        (2, 2, 4),
+        "{page:.4000}"
+    );
+    assert!(page.contains(">worker 101: lock</text>") && page.contains(">other 999</text>"), "{page:.4000}");
 }
 
 #[test]
