@@ -1,6 +1,7 @@
 //! `perfweave`: what happens on a Linux machine, in proven order over all CPUs.
 
 mod args;
+mod built;
 mod check;
 mod child;
 mod convert;
@@ -126,7 +127,14 @@ fn main() -> ExitCode {
         return status;
     }
     descriptors::raise();
-    let result = match Cli::parse().command {
+    let asked = Cli::try_parse().unwrap_or_else(|error| {
+        if let Some(cure) = built::cure(&error) {
+            eprintln!("error: {cure}");
+            std::process::exit(2);
+        }
+        error.exit()
+    });
+    let result = match asked.command {
         Command::Trace(args) => trace::run(*args),
         Command::Wakeups(args) => wakeups::run(args),
         Command::Offcpu(args) => offcpu::run(args),

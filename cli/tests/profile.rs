@@ -154,6 +154,7 @@ fn perf_finds_the_same_function() {
 }
 
 /// A command is sampled from its beginning to its end, and its exit status is the program's.
+#[cfg(feature = "svg")]
 #[test]
 fn a_command_is_sampled_and_drawn() {
     let path = std::env::temp_dir().join(format!("perfweave-profile-{}.svg", std::process::id()));
