@@ -8,6 +8,7 @@ pub mod events;
 mod executed;
 mod lines;
 pub mod named;
+mod opened;
 pub mod pairs;
 mod program;
 mod recorded;
@@ -79,9 +80,13 @@ pub struct Args {
     /// Only calls that take at least this long
     #[arg(long, value_name = "MILLISECONDS", value_parser = milliseconds)]
     duration: Option<u64>,
-    /// Only calls with this path as an argument
+    /// Only calls with this path as an argument, or with a descriptor that is open on it
     #[arg(short = 'P', long = "trace-path", value_name = "PATH")]
     path: Vec<PathBuf>,
+    /// Print what is behind descriptors, at the moment of the call: 3</etc/passwd>; with -yy addresses of sockets and
+    /// numbers of devices
+    #[arg(short = 'y', long = "decode-fds", action = ArgAction::Count)]
+    decode_fds: u8,
     /// Bytes of a string that are printed at most; paths are printed as far as they are copied
     #[arg(short = 's', long = "string-limit", value_name = "N", default_value = "32", value_parser = letters)]
     string_limit: usize,

@@ -308,3 +308,126 @@ fn strings_that_were_not_in_memory_are_read_at_the_return() {
     assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// Descriptors of all kinds, and files that go away or get another name while they are open.
+const DESCRIPTORS: &str = r#"
+import os, socket, select, fcntl, sys
+os.chdir(sys.argv[1])
+l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen()
+c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.send(b"tcp")
+u, v = socket.socketpair(); u.send(b"unix")
+d = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s = socket.socket(socket.AF_UNIX); s.bind("path"); s.listen()
+r, w = os.pipe(); select.epoll().register(r); p = select.poll(); p.register(r); p.poll(0)
+f = os.open("gone", os.O_CREAT | os.O_RDWR); os.unlink("gone"); os.write(f, b"gone")
+f = os.open("old", os.O_CREAT | os.O_RDWR); os.rename("old", "new"); os.write(f, b"moved")
+os.open("old", os.O_CREAT | os.O_RDWR); os.dup2(f, 77); fcntl.fcntl(f, fcntl.F_DUPFD, 100); os.write(100, b"dup")
+os.symlink("new", "link"); n = os.open("link", os.O_RDWR); os.write(n, b"link")
+t = os.open("..", os.O_DIRECTORY); os.stat("/dev", dir_fd=t)
+os.write(os.open("/dev/null", os.O_RDWR), b"device"); os.write(os.memfd_create("mine"), b"memory")
+os.write(os.open("a<b>\n", os.O_CREAT | os.O_RDWR), b"odd")
+k = os.fork()
+if k == 0: os.dup2(n, 9); os.execl("/bin/sh", "sh", "-c", "echo child >&9")
+os.waitpid(k, 0)
+"#;
+
+/// A text with an N for each long number: ports, inodes, processes.
+fn without_numbers(text: &str) -> String {
+    let (mut out, mut digits) = (String::new(), String::new());
+    for letter in text.chars().chain(['\n']) {
+        if letter.is_ascii_digit() {
+            digits.push(letter);
+            continue;
+        }
+        out.push_str(if digits.len() >= 4 { "N" } else { &digits });
+        digits.clear();
+        out.push(letter);
+    }
+    out
+}
+
+/// Where the kernel's types are unknown, or BPF is not granted, numbers are all there is, and a line says so.
+fn has_types(ran: &program::Ran) -> bool {
+    let says = ["descriptors are printed as numbers", "strings are printed as addresses"];
+    let is_told = !says.iter().any(|words| ran.err.contains(words));
+    perfweave_support::needs("the kernel's types (BTF), and root", is_told).is_some()
+}
+
+#[test]
+fn descriptors_have_what_is_behind_them() {
+    let Some(python) = python() else { return };
+    let folder = folder("descriptors").canonicalize().unwrap();
+    let place = folder.to_str().unwrap();
+    let run = |option| traced(&["trace", option, &python, "-S", "-c", DESCRIPTORS, place]);
+    let Some(ran) = run("-y") else { return };
+    if !has_types(&ran) {
+        return;
+    }
+    let has = |ran: &program::Ran, texts: &[&str]| {
+        let out = without_numbers(&ran.out);
+        for text in texts {
+            let text = without_numbers(&text.replace("HERE", place));
+            assert!(out.contains(text.trim_end()), "{text} in {out}");
+        }
+    };
+    has(
+        &ran,
+        &[
+            r#"openat(AT_FDCWD<HERE>, "gone", O_RDWR|O_CREAT|O_CLOEXEC, 0777) = "#,
+            "</dev/null>, \"device\", 6)",
+            r#"</memfd:mine>(deleted), "memory", 6)"#,
+            r#"<HERE/gone>(deleted), "gone", 4)"#,
+            r#"<HERE/new>, "moved", 5)"#,
+            r#"write(100<HERE/new>, "dup", 3)"#,
+            ", 77) = 77<HERE/new>",
+            ", F_DUPFD, 100) = 100<HERE/new>",
+            r#""link", O_RDWR|O_CLOEXEC) = "#,
+            r#"<HERE/new>, "link", 4)"#,
+            r#"<HERE/a\74b\76\n>, "odd", 3)"#,
+            r#"write(1<HERE/new>, "child\n", 6) = 6"#,
+            r#"<socket:[9999]>, "tcp", 3, "#,
+            "socketpair(AF_UNIX, SOCK_STREAM|SOCK_CLOEXEC, 0, [",
+            "<socket:[9999]>]) = 0",
+            "pipe2([",
+            "<pipe:[9999]>], O_CLOEXEC) = 0",
+            "<anon_inode:[eventpoll]>",
+            "<pipe:[9999]>, events=POLLIN|POLLPRI|POLLOUT}]",
+        ],
+    );
+    let mut link = ran.out.lines().filter(|line| line.contains(r#""link", O_RDWR"#));
+    assert!(link.any(|line| line.contains(&format!("<{place}/new> <"))), "{}", ran.out);
+    std::fs::remove_file(folder.join("path")).unwrap();
+    std::fs::remove_file(folder.join("link")).unwrap();
+    let ran = run("-yy").unwrap();
+    has(
+        &ran,
+        &[
+            r#"<TCP:[127.0.0.1:9999->127.0.0.1:9999]>, "tcp", 3, "#,
+            "listen(3<TCP:[127.0.0.1:9999]>, ",
+            "SOCK_STREAM|SOCK_CLOEXEC, IPPROTO_IP) = 3<TCP:[9999]>",
+            r#"<UNIX-STREAM:[9999->9999]>, "unix", 4, "#,
+            "<UDPv6:[9999]>",
+            r#"<UNIX-STREAM:[9999,"path"]>, "#,
+            "</dev/null<char 1:3>>, \"device\", 6)",
+        ],
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// -P takes calls on a descriptor that is open on the path, without printing what is behind descriptors.
+#[test]
+fn a_path_has_the_calls_of_its_descriptors() {
+    let folder = folder("path").canonicalize().unwrap();
+    let path = folder.join("new");
+    std::fs::write(&path, "child\n").unwrap();
+    let command = ["trace", "-P", path.to_str().unwrap(), "sh", "-c", "exec 5<\"$0\"; cat <&5", path.to_str().unwrap()];
+    let Some(ran) = traced(&command) else { return };
+    if !has_types(&ran) {
+        return;
+    }
+    assert!(ran.out.contains("child\\n\", 131072) = ") && ran.out.contains(" dup2(5, 0) = 0 "), "{}", ran.out);
+    assert!(!ran.out.contains("ld.so.cache") && !ran.out.contains("(0<"), "{}", ran.out);
+    let ran = traced(&["trace", "-y", "--json", "cat", path.to_str().unwrap()]).unwrap();
+    assert!(ran.out.contains(&format!(r#""files":{{"3":"{}"}}"#, path.display())), "{}", ran.out);
+    std::fs::remove_dir_all(folder).unwrap();
+}

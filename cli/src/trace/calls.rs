@@ -4,6 +4,8 @@ use super::named::{
     F_GET_SEALS, F_GETPIPE_SZ, TMPFILE, accept, at, clone, epoll_made, family, known, made, mapping, message_flags,
     open, protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
 };
+use super::opened::Opened;
+use super::program::opened::Descriptors;
 use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VARIABLES_OF, VECTOR};
 use super::shapes::{self, Seen, Shape, socket_address};
 use super::strings::{Bytes, Copied, Quotes};
@@ -40,6 +42,7 @@ enum How {
     Octal,
     /// A directory: `AT_FDCWD` or a descriptor.
     Directory,
+    Descriptor,
     Named(fn(u64) -> String),
     /// The same of a number of 32 bits, which JSON has as it is.
     Known {
@@ -86,12 +89,14 @@ pub struct Values<'a> {
     pub result: Option<i64>,
     /// The path of the program that it has executed.
     pub executed: Option<&'a [u8]>,
+    /// What is behind its descriptors.
+    pub opened: Option<&'a Opened>,
 }
 
 impl<'a> Values<'a> {
     /// Of a call that has not returned, without what it points to.
     pub fn bare(values: &'a [u64; 6]) -> Self {
-        Self { values, copied: None, result: None, executed: None }
+        Self { values, copied: None, result: None, executed: None, opened: None }
     }
 }
 
@@ -247,7 +252,12 @@ impl Call {
             }
             How::Shape(shape) => {
                 let bytes = copied.at(at, value, shape.is_returned)?;
-                Pointed::Text((shape.text)(&Seen { bytes, values: values.values, result: values.result })?)
+                Pointed::Text((shape.text)(&Seen {
+                    bytes,
+                    values: values.values,
+                    result: values.result,
+                    opened: values.opened,
+                })?)
             }
             How::Strings => {
                 let (strings, is_all) = copied.strings()?;
@@ -277,11 +287,29 @@ impl Call {
 
     /// Whether an argument is a descriptor, or a list of them.
     pub fn takes_descriptor(&self) -> bool {
-        let is_one = |name: &str| {
-            let others = ["fildes", "ufds", "fdin", "fdout", "mqdes"];
-            name.ends_with("fd") || name.starts_with("fd_") || others.contains(&name)
-        };
-        self.args.iter().flatten().any(|(name, _)| is_one(name))
+        self.args.iter().flatten().any(|(name, _)| is_descriptor(name) || name == "ufds")
+    }
+
+    /// Which descriptors it is given, and which it gives.
+    pub fn descriptors(&self) -> Descriptors {
+        let args = || self.args.iter().flatten().enumerate();
+        let named = |of: &str| args().find(|(_, (name, _))| name == of).map(|(at, _)| at);
+        let arguments = args().filter(|(_, (_, how))| matches!(how, How::Descriptor | How::Directory));
+        Descriptors {
+            arguments: arguments.map(|(at, _)| at).collect(),
+            list: named("ufds"),
+            is_result: MADE.split_whitespace().any(|name| name == self.name),
+            pair: named("usockvec").or_else(|| named("fildes").filter(|_| self.name.starts_with("pipe"))),
+        }
+    }
+
+    /// Whether its result is a descriptor.
+    fn makes_descriptor(&self, values: &[u64; 6]) -> bool {
+        let is_one = || MADE.split_whitespace().any(|name| name == self.name);
+        match self.name.as_str() {
+            "fcntl" => matches!(values[1] as u32, kernel::F_DUPFD | kernel::F_DUPFD_CLOEXEC),
+            _ => is_one(),
+        }
     }
 
     /// The paths to which its arguments point, as far as they were copied.
@@ -344,9 +372,26 @@ impl Call {
                 }
                 _ => result.to_string(),
             },
-            None => result.to_string(),
+            None => match values {
+                Some(Values { values, opened: Some(opened), .. }) if self.makes_descriptor(values) => {
+                    format!("{result}{}", opened.returned(result as i32))
+                }
+                _ => result.to_string(),
+            },
         }
     }
+}
+
+/// Calls that give a descriptor. fcntl does for some of its commands.
+const MADE: &str = "\
+    accept accept4 creat dup dup2 dup3 epoll_create epoll_create1 eventfd eventfd2 fanotify_init fcntl fsmount fsopen \
+    fspick inotify_init inotify_init1 io_uring_setup landlock_create_ruleset memfd_create memfd_secret mq_open open \
+    open_by_handle_at open_tree openat openat2 perf_event_open pidfd_getfd pidfd_open signalfd signalfd4 socket \
+    timerfd_create userfaultfd";
+
+/// Whether an argument with this name is a descriptor.
+fn is_descriptor(name: &str) -> bool {
+    name.ends_with("fd") || name.starts_with("fd_") || ["fildes", "fdin", "fdout", "mqdes"].contains(&name)
 }
 
 impl Pointed<'_> {
@@ -356,6 +401,15 @@ impl Pointed<'_> {
 
     fn text(self, how: How, value: u64, values: Values<'_>) -> String {
         let quotes = values.copied.map(|copied| copied.quotes).unwrap_or_default();
+        match (self, how, values.opened) {
+            (Self::Nothing, How::Descriptor | How::Directory, Some(opened)) => {
+                format!("{}{}", how.text(value), opened.entered(value as i32))
+            }
+            (own, ..) => own.text_alone(how, value, quotes),
+        }
+    }
+
+    fn text_alone(self, how: How, value: u64, quotes: Quotes) -> String {
         match self {
             Self::Nothing => how.text(value),
             Self::Path(path) => quotes.quoted(path),
@@ -489,7 +543,8 @@ impl How {
             (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
-            (_, name) if name.ends_with("fd") || name.starts_with("fd_") || name == "fildes" => Self::Signed(32),
+            ("close_range", _) => Self::Unsigned(32),
+            (_, name) if is_descriptor(name) => Self::Descriptor,
             (_, name) => match Self::number(kind) {
                 Self::Signed(bits) | Self::Unsigned(bits)
                     if ["addr", "brk", "flags", "newsp", "tls", "start"].contains(&name) =>
@@ -547,7 +602,7 @@ impl How {
             Self::Known { is_signed: true, .. } => Self::Signed(32).value(register),
             Self::Known { .. } => Self::Unsigned(32).value(register),
             Self::Signed(bits) => ((register as i64) << (64 - bits) >> (64 - bits)).into(),
-            Self::Directory => (register as i32).into(),
+            Self::Directory | Self::Descriptor => (register as i32).into(),
             // -1 as calls have it that take no number, and sizes without bound.
             Self::Unsigned(32) if register as u32 == u32::MAX => -1,
             Self::Unsigned(64) => (register as i64).into(),
@@ -574,7 +629,9 @@ impl How {
             Self::Directory if value == nix::libc::AT_FDCWD.into() => "AT_FDCWD".into(),
             Self::Hex(_) if value != 0 => format!("{value:#x}"),
             Self::Octal => format!("0{value:02o}"),
-            Self::Signed(_) | Self::Unsigned(_) | Self::Directory | Self::Hex(_) => value.to_string(),
+            Self::Signed(_) | Self::Unsigned(_) | Self::Directory | Self::Descriptor | Self::Hex(_) => {
+                value.to_string()
+            }
             _ if value == 0 => "NULL".into(),
             _ => format!("{value:#x}"),
         }

@@ -1,9 +1,12 @@
 //! The BPF programs that copy what pointers of system calls point to, how threads end and what signals say, as
 //! instructions. aya loads them from an object, which is made here.
 
+pub mod opened;
+
 use crate::instructions::{self, Code, EQUAL, FRAME, NOT_ABOVE, NOT_NEGATIVE, UNEQUAL};
 use linux_raw_sys::general::iovec;
 use linux_raw_sys::net::msghdr;
+use opened::Places;
 use std::mem::offset_of;
 
 /// Maps by their names in the object.
@@ -234,6 +237,8 @@ pub struct Build {
     pub task: Option<[i32; 2]>,
     /// Whether only processes in the map [`FAMILY`] count.
     pub has_family: bool,
+    /// Where this kernel has what is behind descriptors, if that is told.
+    pub opened: Option<Places>,
 }
 
 /// `raw_tracepoint/sys_enter` has the registers and the number of the call.
@@ -681,6 +686,7 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         (COLD, [LRU_HASH, 8, 8, 1 << 12, 0]),
         (FAMILY, [LRU_HASH, 4, 4, 1 << 16, 0]),
         (OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]),
+        (opened::DESCRIPTORS, opened::definition(ARRAY)),
     ];
     let programs = [
         Some((ENTER, enter(build))),
@@ -688,6 +694,8 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         Some((SIGNAL, signal(build, super::signals::INFO as i32))),
         build.task.map(|[exit_code, _]| (END, end(build, exit_code))),
         build.task.map(|[_, tgid]| (FORK, fork(build, tgid))),
+        build.opened.map(|places| (opened::ENTER, opened::enter(build, &places))),
+        build.opened.map(|places| (opened::EXIT, opened::exit(build, &places))),
     ];
     let program =
         |((name, tracepoint), code): ((&str, &str), Code)| (name.into(), format!("raw_tp/{tracepoint}"), code);

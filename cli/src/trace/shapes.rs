@@ -3,6 +3,7 @@
 //! Sizes and offsets are those of the kernel's headers, as bindgen has them in the crate linux-raw-sys.
 
 use super::named::{flag_names, signal};
+use super::opened::Opened;
 use super::program::Length;
 use linux_raw_sys::general as kernel;
 use linux_raw_sys::net;
@@ -30,10 +31,12 @@ pub struct Seen<'a> {
     pub bytes: &'a [u8],
     pub values: &'a [u64; 6],
     pub result: Option<i64>,
+    /// What is behind descriptors.
+    pub opened: Option<&'a Opened>,
 }
 
 /// Numbers at places of a struct.
-trait Numbers {
+pub trait Numbers {
     fn part<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 
     fn u16(&self, at: usize) -> Option<u16> {
@@ -94,7 +97,7 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         _ if kind.contains("sigset_t") => (size(size_of::<kernel::kernel_sigset_t>()), false, sigset),
         _ if kind == "struct stat *" => (size(size_of::<kernel::stat>()), true, stat),
         _ if kind == "struct statx *" => (size(size_of::<kernel::statx>()), true, statx),
-        ("pipe" | "pipe2", "fildes") | ("socketpair", "usockvec") => (size(8), true, two_numbers),
+        ("pipe" | "pipe2", "fildes") | ("socketpair", "usockvec") => (size(8), true, two_descriptors),
         ("wait4", "stat_addr") => (size(4), true, status),
         ("poll" | "ppoll", "ufds") => (Length::Elements(1, size_of::<kernel::pollfd>() as u32), false, poll),
         ("connect" | "bind", _) if kind.contains("sockaddr") => (Length::Elements(2, 1), false, address),
@@ -333,8 +336,12 @@ pub fn machine(option: u64) -> Option<String> {
     MACHINE.iter().find(|(number, _)| *number == option).map(|(_, name)| (*name).to_owned())
 }
 
-fn two_numbers(seen: &Seen<'_>) -> Option<String> {
-    Some(format!("[{}, {}]", seen.bytes.i32(0)?, seen.bytes.i32(4)?))
+/// Two descriptors that the call has made.
+fn two_descriptors(seen: &Seen<'_>) -> Option<String> {
+    let (one, other) = (seen.bytes.i32(0)?, seen.bytes.i32(4)?);
+    let [behind_one, behind_other] =
+        [one, other].map(|descriptor| seen.opened.map_or("", |opened| opened.returned(descriptor)));
+    Some(format!("[{one}{behind_one}, {other}{behind_other}]"))
 }
 
 fn number(seen: &Seen<'_>) -> Option<String> {
@@ -381,8 +388,9 @@ fn status(seen: &Seen<'_>) -> Option<String> {
 
 fn poll(seen: &Seen<'_>) -> Option<String> {
     let each = seen.bytes.chunks_exact(size_of::<kernel::pollfd>()).map(|one| {
-        let events = one.u16(offset_of!(kernel::pollfd, events))?;
-        Some(format!("{{fd={}, events={}}}", one.i32(0)?, flag_names(events.into(), POLLS, "0")))
+        let (descriptor, events) = (one.i32(0)?, one.u16(offset_of!(kernel::pollfd, events))?);
+        let behind = seen.opened.map_or("", |opened| opened.entered(descriptor));
+        Some(format!("{{fd={descriptor}{behind}, events={}}}", flag_names(events.into(), POLLS, "0")))
     });
     Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
 }
@@ -532,7 +540,7 @@ mod tests {
     use super::{Seen, address, mode, rlimit, signals, status};
 
     fn seen(bytes: &[u8], text: fn(&Seen<'_>) -> Option<String>) -> Option<String> {
-        text(&Seen { bytes, values: &[0; 6], result: Some(1) })
+        text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None })
     }
 
     #[test]
