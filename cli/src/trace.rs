@@ -126,6 +126,7 @@ Options are those of strace where there are some. Lines go to the standard outpu
 
   perfweave trace ls                                 all calls of ls and its children
   perfweave trace -e openat,close -p 1234            two calls of a running process
+  perfweave trace -y -e %desc ls                     and the paths and sockets behind descriptors
   perfweave trace -c make                            a table, as strace -c
   perfweave trace -f -tt -e %file -o FILE make       options of strace: files, with the time of day
   perfweave trace -p 12,13 -e '!futex' --duration 10 what took 10 ms, but futexes

@@ -1,18 +1,20 @@
 //! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
 
 use super::named::{
-    F_GET_SEALS, F_GETPIPE_SZ, TMPFILE, accept, at, clone, epoll_made, family, known, made, mapping, message_flags,
-    open, protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
+    F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, TMPFILE, accept,
+    at, capability, clone, epoll_made, family, known, made, mapping, memory, message_flags, netlink, open, protection,
+    protocol, random, signal, socket, statx_flags, statx_mask, wait,
 };
 use super::opened::Opened;
 use super::program::opened::Descriptors;
-use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VARIABLES_OF, VECTOR};
+use super::program::{Length, MOST_CALLS, NAME, Pointers, STACK, Special, VARIABLES_OF, VECTOR};
 use super::shapes::{self, Seen, Shape, socket_address};
 use super::strings::{Bytes, Copied, Quotes};
 use crate::exact::Exact;
 use crate::waits;
 use linux_raw_sys::general as kernel;
 use nix::errno::Errno;
+use nix::libc;
 use perfweave_events::{Field, Format};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -143,10 +145,24 @@ impl Call {
             return values.values.map(|value| How::Hex(64).text(value)).join(", ");
         }
         if self.name == "clone" {
-            return clone_args(values.values);
+            return clone_args(values.values, values.result);
         }
-        let args = self.each(values).take(self.printed(values.values));
-        args.map(|(_, how, value, pointed)| pointed.text(how, value, values)).collect::<Vec<_>>().join(", ")
+        if self.name == "rt_sigreturn" {
+            return values.copied.and_then(sigreturn).unwrap_or_default();
+        }
+        let args = self.each(values).take(self.printed(values.values)).enumerate();
+        let args = args.filter(|(at, _)| !self.leaves_out(*at, values.values));
+        args.map(|(_, (_, how, value, pointed))| pointed.text(how, value, values)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether an argument in between has no meaning.
+    fn leaves_out(&self, at: usize, values: &[u64; 6]) -> bool {
+        self.name == "futex"
+            && match values[1] as u32 & FUTEX_COMMAND {
+                kernel::FUTEX_WAIT_BITSET => at == 4,
+                kernel::FUTEX_WAKE_BITSET => at == 3 || at == 4,
+                _ => false,
+            }
     }
 
     /// How many arguments have a meaning: others are not printed.
@@ -160,7 +176,14 @@ impl Call {
                 kernel::F_GETFD | kernel::F_GETFL | kernel::F_GETOWN | F_GETPIPE_SZ | F_GET_SEALS => 2,
                 _ => 3,
             },
-            "futex" => match values[1] as u32 & !(kernel::FUTEX_PRIVATE_FLAG | kernel::FUTEX_CLOCK_REALTIME) {
+            "prctl" => match values[0] as i32 {
+                libc::PR_GET_DUMPABLE | libc::PR_GET_KEEPCAPS | libc::PR_GET_SECCOMP => 1,
+                libc::PR_CAPBSET_READ | libc::PR_CAPBSET_DROP | libc::PR_SET_PDEATHSIG | libc::PR_SET_DUMPABLE => 2,
+                libc::PR_SET_KEEPCAPS | libc::PR_SET_NAME | libc::PR_GET_NAME => 2,
+                _ => 5,
+            },
+            "ioctl" if [FIOCLEX, FIONCLEX].contains(&(values[1] as u32)) => 2,
+            "futex" => match values[1] as u32 & FUTEX_COMMAND {
                 kernel::FUTEX_WAKE | kernel::FUTEX_UNLOCK_PI | kernel::FUTEX_TRYLOCK_PI => 3,
                 kernel::FUTEX_WAIT | kernel::FUTEX_LOCK_PI => 4,
                 _ => 6,
@@ -217,12 +240,20 @@ impl Call {
         let args = self.args.iter().flatten().zip(values.values).enumerate();
         args.map(move |(at, ((name, how), value))| {
             let copied = values.copied.filter(|_| *value != 0);
+            let is_netlink = values.values[0] as i32 == nix::libc::AF_NETLINK;
             let is_internet = [nix::libc::AF_INET, nix::libc::AF_INET6].contains(&(values.values[0] as i32));
             let pointed = match how {
                 How::Signed(_) if self.name == "socket" && at == 2 && is_internet => {
                     protocol(*value).map(Pointed::Text)
                 }
-                How::Hex(_) if self.name == "fcntl" => fcntl_argument(values.values).map(Pointed::Text),
+                How::Hex(_) if self.name == "fcntl" => fcntl_argument(values.values, copied).map(Pointed::Text),
+                How::Hex(_) if self.name == "ioctl" && values.values[1] as u32 == FICLONE => {
+                    Some(Pointed::Text(values.values[2].to_string()))
+                }
+                How::Hex(_) if self.name == "prctl" && at == 1 && takes_capability(values.values[0]) => {
+                    Some(Pointed::Text(capability(*value)))
+                }
+                How::Signed(_) if self.name == "socket" && at == 2 && is_netlink => netlink(*value).map(Pointed::Text),
                 how => copied.and_then(|copied| self.pointed(at, *how, copied, values)),
             };
             (name.as_str(), *how, *value, pointed.unwrap_or(Pointed::Nothing))
@@ -252,6 +283,14 @@ impl Call {
             }
             How::Shape(shape) => {
                 let bytes = copied.at(at, value, shape.is_returned)?;
+                // How long an address is that the call has written stands behind it.
+                let takes_address = ["accept", "accept4", "getpeername", "getsockname", "recvfrom"];
+                let length = || {
+                    let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
+                    Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
+                };
+                let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
+                let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
                 Pointed::Text((shape.text)(&Seen {
                     bytes,
                     values: values.values,
@@ -330,6 +369,7 @@ impl Call {
             match *how {
                 How::String => pointers.enter.push((at, Length::String)),
                 How::Buffer => pointers.enter.push((at, Length::Argument(at + 1))),
+                How::Filled if self.name == "getcwd" => pointers.exit.push((at, Length::Whole)),
                 How::Filled => pointers.exit.push((at, Length::Result)),
                 How::Shape(shape) if shape.is_length => {
                     pointers.enter.push((at, shape.length));
@@ -343,8 +383,13 @@ impl Call {
                 _ => {}
             }
         }
-        if let ("poll" | "ppoll", Some(list)) = (self.name.as_str(), pointers.enter.first().copied()) {
-            pointers.exit.push(list);
+        match (self.name.as_str(), pointers.enter.first().copied()) {
+            ("poll" | "ppoll", Some(list)) => pointers.exit.push(list),
+            ("fcntl", _) => pointers.enter.push((2, Length::Bytes(shapes::LOCK as u32))),
+            ("rt_sigreturn", _) if shapes::SIGNAL_MASK > 0 => {
+                pointers.enter.push((STACK, Length::Bytes(shapes::SIGNAL_MASK as u32 + 8)));
+            }
+            _ => {}
         }
         pointers
     }
@@ -425,12 +470,26 @@ impl Pointed<'_> {
     }
 }
 
+fn takes_capability(option: u64) -> bool {
+    [libc::PR_CAPBSET_READ, libc::PR_CAPBSET_DROP].contains(&(option as i32))
+}
+
+/// The mask that is in force again, at the end of the stack.
+fn sigreturn(copied: &Copied) -> Option<String> {
+    let bytes = copied.element(STACK, 0)?.bytes.as_deref()?;
+    let mask = u64::from_ne_bytes(*bytes.get(shapes::SIGNAL_MASK..)?.first_chunk()?);
+    Some(format!("{{mask={}}}", shapes::signals(mask)))
+}
+
 /// What fcntl(2) does with its argument.
-fn fcntl_argument(values: &[u64; 6]) -> Option<String> {
+fn fcntl_argument(values: &[u64; 6], copied: Option<&Copied>) -> Option<String> {
     Some(match values[1] as u32 {
         kernel::F_SETFD if values[2] == u64::from(kernel::FD_CLOEXEC) => "FD_CLOEXEC".into(),
         kernel::F_SETFL => open(values[2]),
         kernel::F_DUPFD | kernel::F_DUPFD_CLOEXEC => values[2].to_string(),
+        kernel::F_SETLK | kernel::F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => {
+            shapes::lock(copied?.at(2, values[2], false)?)?
+        }
         _ => return None,
     })
 }
@@ -469,7 +528,7 @@ fn message(at: usize, copied: &Copied, filled: Option<i64>) -> Option<String> {
 }
 
 /// As strace(1) has it, in another order than the kernel.
-fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6]) -> String {
+fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6], result: Option<i64>) -> String {
     let mut text = format!("child_stack={}, flags={}", How::Pointer.text(*stack), clone(*flags));
     for (name, value, bits) in [
         ("parent_tid", parent, kernel::CLONE_PARENT_SETTID | kernel::CLONE_PIDFD),
@@ -477,7 +536,11 @@ fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6]) -> String {
         ("child_tidptr", child, kernel::CLONE_CHILD_SETTID | kernel::CLONE_CHILD_CLEARTID),
     ] {
         if flags & u64::from(bits) != 0 {
-            let _ = write!(text, ", {name}={value:#x}");
+            // The kernel writes there what it returns.
+            let _ = match result.filter(|child| name == "parent_tid" && *child > 0) {
+                Some(child) if flags & u64::from(kernel::CLONE_PIDFD) == 0 => write!(text, ", {name}=[{child}]"),
+                _ => write!(text, ", {name}={value:#x}"),
+            };
         }
     }
     text
@@ -520,6 +583,7 @@ impl How {
             (_, "brk" | "newsp") | ("mmap" | "munmap" | "mremap", "addr") => Self::Pointer,
             ("open" | "openat" | "open_by_handle_at", "flags") => Self::Named(open),
             ("pipe2" | "dup3" | "inotify_init1" | "eventfd2" | "userfaultfd", "flags") => Self::Named(made),
+            ("memfd_create", "flags") => Self::Named(memory),
             ("epoll_create1", "flags") => Self::Named(epoll_made),
             ("getrandom", "flags") => Self::Named(random),
             ("statx", "flags") => Self::Named(statx_flags),

@@ -121,7 +121,10 @@ impl Pointers {
         }
         for (pieces, begin) in [(&self.enter, HEAD), (&self.exit, SECOND)] {
             for (words, (argument, length)) in row[begin..].chunks_mut(WORDS).zip(pieces.iter().take(PIECES)) {
-                let register = |argument: usize| registers.arguments[argument.min(5)];
+                let register = |argument: usize| match argument {
+                    STACK => registers.stack,
+                    argument => registers.arguments[argument.min(5)],
+                };
                 let (kind, what) = match *length {
                     Length::String => (IS_STRING, 0),
                     Length::Bytes(bytes) => (IS_BYTES, bytes),
@@ -175,6 +178,9 @@ pub const BYTES_AT: usize = 24;
 pub const ELEMENT: i32 = 8;
 /// What the elements of a message are besides those of its vector.
 pub const NAME: i32 = 255;
+
+/// In the place of an argument: what lies at the end of the stack.
+pub const STACK: usize = 8;
 
 /// In the place of an argument: the variables and strings that a new program is to have, and those that it has.
 pub const VARIABLES_OF: usize = 5;

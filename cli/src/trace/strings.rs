@@ -45,7 +45,8 @@ pub struct Strings {
     places: Option<Places>,
     /// Whether another tracer was there before: then the kernel runs the program for returns behind the tracepoint of
     /// the rings.
-    is_behind: Option<bool>,
+    /// Of either program.
+    is_behind: [Option<bool>; 2],
     /// Whether records were lost: then the next one need not be the next.
     has_lost: bool,
 }
@@ -117,11 +118,8 @@ impl Strings {
         let of_ends = task.map(|_| END);
         // The family before all others: what starts while it is listed is followed.
         let first = family.is_some().then_some(FORK);
-        for (name, tracepoint) in first.into_iter().chain(of_calls.copied()).chain([SIGNAL]).chain(of_ends) {
-            let of: &mut RawTracePoint = program.program_mut(name).ok_or("no program")?.try_into()?;
-            of.load()?;
-            of.attach(tracepoint)?;
-        }
+        let all: Vec<_> = first.into_iter().chain(of_calls.copied()).chain([SIGNAL]).chain(of_ends).collect();
+        attach(&mut program, &all)?;
         if let Some(family) = family {
             let mut map = HashMap::<_, u32, u32>::try_from(program.map_mut(FAMILY).ok_or("no family")?)?;
             let listed = family().map_err(|failure| failure.message().to_owned())?;
@@ -136,7 +134,7 @@ impl Strings {
             newest: 0,
             quotes,
             places,
-            is_behind: None,
+            is_behind: [None; 2],
             has_lost: false,
         })
     }
@@ -178,12 +176,12 @@ impl Strings {
         let behind = || first(until, until.saturating_add(BEHIND)).filter(|_| !self.has_lost);
         // A call that has succeeded has left something if any has. The order of the two does not change as long as
         // both are there.
-        let is_told = kind == program::AT_EXIT && result >= 0;
-        let may_be_behind = is_told || kind == opened::AT_EXIT;
-        let is_behind = self.is_behind.unwrap_or(may_be_behind && ahead.is_none());
+        let is_told = kind != program::AGAIN && result >= 0;
+        let of = usize::from(kind == opened::AT_EXIT);
+        let is_behind = self.is_behind[of].unwrap_or(is_told && ahead.is_none());
         let found = if is_behind { behind() } else { ahead }?.clone();
         if is_told {
-            self.is_behind = Some(is_behind);
+            self.is_behind[of] = Some(is_behind);
         }
         Some(found)
     }
@@ -243,6 +241,22 @@ impl Strings {
             ControlFlow::<()>::Continue(())
         });
     }
+}
+
+/// Programs by name, each at its tracepoint. To load takes long: what another tracer attached meanwhile would be in
+/// between.
+fn attach(program: &mut Ebpf, all: &[(&str, &str)]) -> Result<(), Box<dyn Error>> {
+    for attaches in [false, true] {
+        for (name, tracepoint) in all {
+            let of: &mut RawTracePoint = program.program_mut(name).ok_or("no program")?.try_into()?;
+            if attaches {
+                of.attach(tracepoint)?;
+            } else {
+                of.load()?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The thread and the time, and what the thread pointed to.

@@ -1,8 +1,8 @@
 //! The BPF programs that tell what is behind the descriptors of a call, when it is entered and when it has made some.
 //!
 //! A path is told as d_path() in the kernel makes it: name by name from the file to the root, through mounts. So it is
-//! that of the moment, whatever happens to the file or the process later. A directory on the way that is renamed at this
-//! very moment may be told under either of its names.
+//! that of the moment, whatever happens to the file or the process later. A directory on the way that is renamed at
+//! this very moment may be told under either of its names.
 
 use super::{
     BYTES_AT, Build, CONTEXT, COUNT, ELEMENT, ELEMENT_AT, END_OF_RECORD, ENTRY, INDEX, LENGTH, LIST_AT, MOST_CALLS,
