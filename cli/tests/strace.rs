@@ -41,7 +41,7 @@ fn normal(line: &str, threads: &BTreeMap<String, usize>) -> String {
         let is_inode = text.ends_with("pipe:[") || text.ends_with("socket:[");
         match threads.get(word) {
             _ if is_inode => text.push_str("INODE"),
-            _ if is_machine && word.bytes().all(|byte| byte.is_ascii_digit()) => text.push_str("N"),
+            _ if is_machine && word.bytes().all(|byte| byte.is_ascii_digit()) => text.push('N'),
             Some(number) => text.push_str(&format!("THREAD{number}")),
             None if word.starts_with("0x") && word.len() >= 8 => text.push_str("ADDRESS"),
             None => text.push_str(word),
@@ -103,7 +103,7 @@ fn ours(file: &Path, words: &[String]) -> BTreeMap<String, usize> {
     let text = String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned();
     let line = |line: &str| {
         let (head, line) = line.split_once("] ")?;
-        let (name, call) = line.split_once(|letter: char| letter == '/').and_then(|(_, line)| line.split_once(' '))?;
+        let (name, call) = line.split_once('/').and_then(|(_, line)| line.split_once(' '))?;
         assert!(head.contains('['), "{line}");
         // How long it took.
         let call = call.rsplit_once(" <").map_or(call, |(call, _)| call);
@@ -205,7 +205,8 @@ fn the_same_calls_have_the_same_text() {
     // What differs of those held out stays unseen.
     let others = if asked == "held-out" { String::new() } else { differ.join("\n") };
     println!("{share:.2} % of {all} lines are equal. Others:\n{others}");
-    assert!(share > 97.0, "{share:.1} %");
+    let least = if asked == "held-out" { 95.0 } else { 98.0 };
+    assert!(share >= least, "{share:.1} %");
     std::fs::remove_dir_all(folder).unwrap();
     std::fs::remove_dir_all(files).unwrap();
 }

@@ -248,6 +248,9 @@ mod tests {
         let but = calls(&["!futex"]);
         assert!(but.contains(" read ") && !but.contains("futex "), "{but}");
         assert_eq!(calls(&["status=failed"]), "all");
+        let decodes = ["decode-fds=path", "decode-fds=all", "decode-fds=none,path", "read"];
+        assert_eq!(decodes.map(|one| asked(&[one]).unwrap().decode_fds), [1, 2, 1, 0]);
+        assert!(asked(&["decode-fds=nosuch"]).is_err());
         for wrong in
             ["trace=nosuch", "!nosuch", "%nosuch", "status=lost", "signal=SIGX", "/^open", "inject=read:error=EIO"]
         {
