@@ -68,8 +68,15 @@ fn counted(lines: &[(String, String)]) -> BTreeMap<String, usize> {
 /// What strace prints of a command, with the parts of a call in one line.
 fn theirs(file: &Path, words: &[String]) -> BTreeMap<String, usize> {
     let mut strace = Command::new("strace");
-    // Both have a pipe for errors.
-    strace.args(["-f", "-o"]).arg(file).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Both have a pipe for errors, and no folders of cargo's in which libraries are looked for.
+    strace
+        .env_remove("LD_LIBRARY_PATH")
+        .args(["-f", "-o"])
+        .arg(file)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     strace.output().unwrap();
     let text = String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned();
     let (mut lines, mut begun) = (Vec::new(), BTreeMap::new());
@@ -96,7 +103,13 @@ fn theirs(file: &Path, words: &[String]) -> BTreeMap<String, usize> {
 /// What perfweave prints of it.
 fn ours(file: &Path, words: &[String]) -> BTreeMap<String, usize> {
     let mut traces = perfweave();
-    traces.args(["trace", "-f", "-o"]).arg(file).args(words).stdin(Stdio::null()).stdout(Stdio::null());
+    traces
+        .env_remove("LD_LIBRARY_PATH")
+        .args(["trace", "-f", "-o"])
+        .arg(file)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let said = traces.stderr(Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("nothing is missing"), "{words:?} {said}");
