@@ -8,6 +8,7 @@ pub mod events;
 mod executed;
 mod lines;
 pub mod named;
+mod opened;
 pub mod pairs;
 mod program;
 mod recorded;
@@ -79,9 +80,13 @@ pub struct Args {
     /// Only calls that take at least this long
     #[arg(long, value_name = "MILLISECONDS", value_parser = milliseconds)]
     duration: Option<u64>,
-    /// Only calls with this path as an argument
+    /// Only calls with this path as an argument, or with a descriptor that is open on it
     #[arg(short = 'P', long = "trace-path", value_name = "PATH")]
     path: Vec<PathBuf>,
+    /// Print what is behind descriptors, at the moment of the call: 3</etc/passwd>; with -yy addresses of sockets and
+    /// numbers of devices
+    #[arg(short = 'y', long = "decode-fds", action = ArgAction::Count)]
+    decode_fds: u8,
     /// Bytes of a string that are printed at most; paths are printed as far as they are copied
     #[arg(short = 's', long = "string-limit", value_name = "N", default_value = "32", value_parser = letters)]
     string_limit: usize,
@@ -121,6 +126,7 @@ Options are those of strace where there are some. Lines go to the standard outpu
 
   perfweave trace ls                                 all calls of ls and its children
   perfweave trace -e openat,close -p 1234            two calls of a running process
+  perfweave trace -y -e %desc ls                     and the paths and sockets behind descriptors
   perfweave trace -c make                            a table, as strace -c
   perfweave trace -f -tt -e %file -o FILE make       options of strace: files, with the time of day
   perfweave trace -p 12,13 -e '!futex' --duration 10 what took 10 ms, but futexes

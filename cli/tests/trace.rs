@@ -919,7 +919,6 @@ fn threads_that_give_way_to_a_program_say_so() {
 fn options_that_are_refused_say_what_to_type() {
     for (options, hint) in [
         (&["-k"][..], "perfweave profile"),
-        (&["-y", "true"], "-P PATH finds"),
         (&["-ff", "true"], "leave -ff out"),
         (&["-a", "40", "true"], "-a is all processes"),
         (&["-t", "1234"], "--tid 1234"),

@@ -41,10 +41,12 @@ pub struct Asked {
     pub signals: Which<i32>,
     /// `quiet=exit`: threads have no line at their end.
     pub is_quiet: bool,
+    /// How often `-y` would be given for `decode-fds`.
+    pub decode_fds: u8,
 }
 
 /// The qualifiers of `-e`, and the short names that some have.
-const QUALIFIERS: [(&str, &str); 22] = [
+const QUALIFIERS: [(&str, &str); 23] = [
     ("trace", "trace"),
     ("t", "trace"),
     ("status", "status"),
@@ -55,7 +57,8 @@ const QUALIFIERS: [(&str, &str); 22] = [
     ("silent", "quiet"),
     ("silence", "quiet"),
     ("q", "quiet"),
-    ("decode-fds", "-P PATH finds the calls of a path; perfweave why has the files of those that wait"),
+    ("decode-fds", "decode-fds"),
+    ("decode-fd", "decode-fds"),
     ("fault", "it changes no call: strace -e fault=... does"),
     ("inject", "it changes no call: strace -e inject=... does"),
     ("raw", "--json has the numbers of all arguments"),
@@ -72,8 +75,14 @@ const QUALIFIERS: [(&str, &str); 22] = [
 impl Asked {
     /// Of all `-e`. Sets of calls add up; one with `!` takes its calls away.
     pub fn of(expressions: &[String], known: &mut Calls) -> Result<Self, Failure> {
-        let mut asked =
-            Self { calls: Which::All, events: Vec::new(), ends: Which::All, signals: Which::All, is_quiet: false };
+        let mut asked = Self {
+            calls: Which::All,
+            events: Vec::new(),
+            ends: Which::All,
+            signals: Which::All,
+            is_quiet: false,
+            decode_fds: 0,
+        };
         for expression in expressions {
             let qualified = expression.split_once('=').and_then(|(word, set)| {
                 let (_, of) = QUALIFIERS.iter().find(|(name, _)| *name == word)?;
@@ -90,6 +99,7 @@ impl Asked {
                 Some(("quiet", set)) => {
                     asked.is_quiet = set.split(',').any(|what| ["exit", "exits", "all"].contains(&what));
                 }
+                Some(("decode-fds", set)) => asked.decode_fds = decoded(set)?,
                 Some((hint, _)) => {
                     return Err(Failure::hinting(format_args!("-e {expression} is strace's alone"), hint));
                 }
@@ -123,6 +133,17 @@ impl Asked {
         };
         Ok(())
     }
+}
+
+/// Paths are -y, and all else is -yy: there is nothing in between.
+fn decoded(set: &str) -> Result<u8, Failure> {
+    let each = set.split(',').map(|word| match word {
+        "none" => Ok(0),
+        "path" => Ok(1),
+        "all" | "socket" | "dev" | "pidfd" => Ok(2),
+        _ => Err(Failure::new(format_args!("there is no decode-fds {word}"))),
+    });
+    each.collect::<Result<Vec<_>, _>>().map(|each| each.into_iter().max().unwrap_or(0))
 }
 
 /// The calls that a word means, if it means any.
@@ -227,6 +248,9 @@ mod tests {
         let but = calls(&["!futex"]);
         assert!(but.contains(" read ") && !but.contains("futex "), "{but}");
         assert_eq!(calls(&["status=failed"]), "all");
+        let decodes = ["decode-fds=path", "decode-fds=all", "decode-fds=none,path", "read"];
+        assert_eq!(decodes.map(|one| asked(&[one]).unwrap().decode_fds), [1, 2, 1, 0]);
+        assert!(asked(&["decode-fds=nosuch"]).is_err());
         for wrong in
             ["trace=nosuch", "!nosuch", "%nosuch", "status=lost", "signal=SIGX", "/^open", "inject=read:error=EIO"]
         {

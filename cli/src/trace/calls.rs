@@ -1,16 +1,20 @@
 //! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
 
 use super::named::{
-    F_GET_SEALS, F_GETPIPE_SZ, TMPFILE, accept, at, clone, epoll_made, family, known, made, mapping, message_flags,
-    open, protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
+    F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, TMPFILE, accept,
+    at, capability, clone, epoll_made, family, known, made, mapping, memory, message_flags, netlink, open, protection,
+    protocol, random, signal, socket, statx_flags, statx_mask, wait,
 };
-use super::program::{Length, MOST_CALLS, NAME, Pointers, Special, VARIABLES_OF, VECTOR};
+use super::opened::Opened;
+use super::program::opened::Descriptors;
+use super::program::{Length, MOST_CALLS, NAME, Pointers, STACK, Special, VARIABLES_OF, VECTOR};
 use super::shapes::{self, Seen, Shape, socket_address};
 use super::strings::{Bytes, Copied, Quotes};
 use crate::exact::Exact;
 use crate::waits;
 use linux_raw_sys::general as kernel;
 use nix::errno::Errno;
+use nix::libc;
 use perfweave_events::{Field, Format};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -40,6 +44,7 @@ enum How {
     Octal,
     /// A directory: `AT_FDCWD` or a descriptor.
     Directory,
+    Descriptor,
     Named(fn(u64) -> String),
     /// The same of a number of 32 bits, which JSON has as it is.
     Known {
@@ -86,12 +91,14 @@ pub struct Values<'a> {
     pub result: Option<i64>,
     /// The path of the program that it has executed.
     pub executed: Option<&'a [u8]>,
+    /// What is behind its descriptors.
+    pub opened: Option<&'a Opened>,
 }
 
 impl<'a> Values<'a> {
     /// Of a call that has not returned, without what it points to.
     pub fn bare(values: &'a [u64; 6]) -> Self {
-        Self { values, copied: None, result: None, executed: None }
+        Self { values, copied: None, result: None, executed: None, opened: None }
     }
 }
 
@@ -138,10 +145,24 @@ impl Call {
             return values.values.map(|value| How::Hex(64).text(value)).join(", ");
         }
         if self.name == "clone" {
-            return clone_args(values.values);
+            return clone_args(values.values, values.result);
         }
-        let args = self.each(values).take(self.printed(values.values));
-        args.map(|(_, how, value, pointed)| pointed.text(how, value, values)).collect::<Vec<_>>().join(", ")
+        if self.name == "rt_sigreturn" {
+            return values.copied.and_then(sigreturn).unwrap_or_default();
+        }
+        let args = self.each(values).take(self.printed(values.values)).enumerate();
+        let args = args.filter(|(at, _)| !self.leaves_out(*at, values.values));
+        args.map(|(_, (_, how, value, pointed))| pointed.text(how, value, values)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether an argument in between has no meaning.
+    fn leaves_out(&self, at: usize, values: &[u64; 6]) -> bool {
+        self.name == "futex"
+            && match values[1] as u32 & FUTEX_COMMAND {
+                kernel::FUTEX_WAIT_BITSET => at == 4,
+                kernel::FUTEX_WAKE_BITSET => at == 3 || at == 4,
+                _ => false,
+            }
     }
 
     /// How many arguments have a meaning: others are not printed.
@@ -155,7 +176,14 @@ impl Call {
                 kernel::F_GETFD | kernel::F_GETFL | kernel::F_GETOWN | F_GETPIPE_SZ | F_GET_SEALS => 2,
                 _ => 3,
             },
-            "futex" => match values[1] as u32 & !(kernel::FUTEX_PRIVATE_FLAG | kernel::FUTEX_CLOCK_REALTIME) {
+            "prctl" => match values[0] as i32 {
+                libc::PR_GET_DUMPABLE | libc::PR_GET_KEEPCAPS | libc::PR_GET_SECCOMP => 1,
+                libc::PR_CAPBSET_READ | libc::PR_CAPBSET_DROP | libc::PR_SET_PDEATHSIG | libc::PR_SET_DUMPABLE => 2,
+                libc::PR_SET_KEEPCAPS | libc::PR_SET_NAME | libc::PR_GET_NAME => 2,
+                _ => 5,
+            },
+            "ioctl" if [FIOCLEX, FIONCLEX].contains(&(values[1] as u32)) => 2,
+            "futex" => match values[1] as u32 & FUTEX_COMMAND {
                 kernel::FUTEX_WAKE | kernel::FUTEX_UNLOCK_PI | kernel::FUTEX_TRYLOCK_PI => 3,
                 kernel::FUTEX_WAIT | kernel::FUTEX_LOCK_PI => 4,
                 _ => 6,
@@ -212,12 +240,20 @@ impl Call {
         let args = self.args.iter().flatten().zip(values.values).enumerate();
         args.map(move |(at, ((name, how), value))| {
             let copied = values.copied.filter(|_| *value != 0);
+            let is_netlink = values.values[0] as i32 == nix::libc::AF_NETLINK;
             let is_internet = [nix::libc::AF_INET, nix::libc::AF_INET6].contains(&(values.values[0] as i32));
             let pointed = match how {
                 How::Signed(_) if self.name == "socket" && at == 2 && is_internet => {
                     protocol(*value).map(Pointed::Text)
                 }
-                How::Hex(_) if self.name == "fcntl" => fcntl_argument(values.values).map(Pointed::Text),
+                How::Hex(_) if self.name == "fcntl" => fcntl_argument(values.values, copied).map(Pointed::Text),
+                How::Hex(_) if self.name == "ioctl" && values.values[1] as u32 == FICLONE => {
+                    Some(Pointed::Text(values.values[2].to_string()))
+                }
+                How::Hex(_) if self.name == "prctl" && at == 1 && takes_capability(values.values[0]) => {
+                    Some(Pointed::Text(capability(*value)))
+                }
+                How::Signed(_) if self.name == "socket" && at == 2 && is_netlink => netlink(*value).map(Pointed::Text),
                 how => copied.and_then(|copied| self.pointed(at, *how, copied, values)),
             };
             (name.as_str(), *how, *value, pointed.unwrap_or(Pointed::Nothing))
@@ -247,7 +283,20 @@ impl Call {
             }
             How::Shape(shape) => {
                 let bytes = copied.at(at, value, shape.is_returned)?;
-                Pointed::Text((shape.text)(&Seen { bytes, values: values.values, result: values.result })?)
+                // How long an address is that the call has written stands behind it.
+                let takes_address = ["accept", "accept4", "getpeername", "getsockname", "recvfrom"];
+                let length = || {
+                    let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
+                    Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
+                };
+                let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
+                let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
+                Pointed::Text((shape.text)(&Seen {
+                    bytes,
+                    values: values.values,
+                    result: values.result,
+                    opened: values.opened,
+                })?)
             }
             How::Strings => {
                 let (strings, is_all) = copied.strings()?;
@@ -277,11 +326,29 @@ impl Call {
 
     /// Whether an argument is a descriptor, or a list of them.
     pub fn takes_descriptor(&self) -> bool {
-        let is_one = |name: &str| {
-            let others = ["fildes", "ufds", "fdin", "fdout", "mqdes"];
-            name.ends_with("fd") || name.starts_with("fd_") || others.contains(&name)
-        };
-        self.args.iter().flatten().any(|(name, _)| is_one(name))
+        self.args.iter().flatten().any(|(name, _)| is_descriptor(name) || name == "ufds")
+    }
+
+    /// Which descriptors it is given, and which it gives.
+    pub fn descriptors(&self) -> Descriptors {
+        let args = || self.args.iter().flatten().enumerate();
+        let named = |of: &str| args().find(|(_, (name, _))| name == of).map(|(at, _)| at);
+        let arguments = args().filter(|(_, (_, how))| matches!(how, How::Descriptor | How::Directory));
+        Descriptors {
+            arguments: arguments.map(|(at, _)| at).collect(),
+            list: named("ufds"),
+            is_result: MADE.split_whitespace().any(|name| name == self.name),
+            pair: named("usockvec").or_else(|| named("fildes").filter(|_| self.name.starts_with("pipe"))),
+        }
+    }
+
+    /// Whether its result is a descriptor.
+    fn makes_descriptor(&self, values: &[u64; 6]) -> bool {
+        let is_one = || MADE.split_whitespace().any(|name| name == self.name);
+        match self.name.as_str() {
+            "fcntl" => matches!(values[1] as u32, kernel::F_DUPFD | kernel::F_DUPFD_CLOEXEC),
+            _ => is_one(),
+        }
     }
 
     /// The paths to which its arguments point, as far as they were copied.
@@ -302,6 +369,7 @@ impl Call {
             match *how {
                 How::String => pointers.enter.push((at, Length::String)),
                 How::Buffer => pointers.enter.push((at, Length::Argument(at + 1))),
+                How::Filled if self.name == "getcwd" => pointers.exit.push((at, Length::Whole)),
                 How::Filled => pointers.exit.push((at, Length::Result)),
                 How::Shape(shape) if shape.is_length => {
                     pointers.enter.push((at, shape.length));
@@ -315,8 +383,13 @@ impl Call {
                 _ => {}
             }
         }
-        if let ("poll" | "ppoll", Some(list)) = (self.name.as_str(), pointers.enter.first().copied()) {
-            pointers.exit.push(list);
+        match (self.name.as_str(), pointers.enter.first().copied()) {
+            ("poll" | "ppoll", Some(list)) => pointers.exit.push(list),
+            ("fcntl", _) => pointers.enter.push((2, Length::Bytes(shapes::LOCK as u32))),
+            ("rt_sigreturn", _) if shapes::SIGNAL_MASK > 0 => {
+                pointers.enter.push((STACK, Length::Bytes(shapes::SIGNAL_MASK as u32 + 8)));
+            }
+            _ => {}
         }
         pointers
     }
@@ -344,9 +417,26 @@ impl Call {
                 }
                 _ => result.to_string(),
             },
-            None => result.to_string(),
+            None => match values {
+                Some(Values { values, opened: Some(opened), .. }) if self.makes_descriptor(values) => {
+                    format!("{result}{}", opened.returned(result as i32))
+                }
+                _ => result.to_string(),
+            },
         }
     }
+}
+
+/// Calls that give a descriptor. fcntl does for some of its commands.
+const MADE: &str = "\
+    accept accept4 creat dup dup2 dup3 epoll_create epoll_create1 eventfd eventfd2 fanotify_init fcntl fsmount fsopen \
+    fspick inotify_init inotify_init1 io_uring_setup landlock_create_ruleset memfd_create memfd_secret mq_open open \
+    open_by_handle_at open_tree openat openat2 perf_event_open pidfd_getfd pidfd_open signalfd signalfd4 socket \
+    timerfd_create userfaultfd";
+
+/// Whether an argument with this name is a descriptor.
+fn is_descriptor(name: &str) -> bool {
+    name.ends_with("fd") || name.starts_with("fd_") || ["fildes", "fdin", "fdout", "mqdes"].contains(&name)
 }
 
 impl Pointed<'_> {
@@ -356,6 +446,15 @@ impl Pointed<'_> {
 
     fn text(self, how: How, value: u64, values: Values<'_>) -> String {
         let quotes = values.copied.map(|copied| copied.quotes).unwrap_or_default();
+        match (self, how, values.opened) {
+            (Self::Nothing, How::Descriptor | How::Directory, Some(opened)) => {
+                format!("{}{}", how.text(value), opened.entered(value as i32))
+            }
+            (own, ..) => own.text_alone(how, value, quotes),
+        }
+    }
+
+    fn text_alone(self, how: How, value: u64, quotes: Quotes) -> String {
         match self {
             Self::Nothing => how.text(value),
             Self::Path(path) => quotes.quoted(path),
@@ -371,12 +470,26 @@ impl Pointed<'_> {
     }
 }
 
+fn takes_capability(option: u64) -> bool {
+    [libc::PR_CAPBSET_READ, libc::PR_CAPBSET_DROP].contains(&(option as i32))
+}
+
+/// The mask that is in force again, at the end of the stack.
+fn sigreturn(copied: &Copied) -> Option<String> {
+    let bytes = copied.element(STACK, 0)?.bytes.as_deref()?;
+    let mask = u64::from_ne_bytes(*bytes.get(shapes::SIGNAL_MASK..)?.first_chunk()?);
+    Some(format!("{{mask={}}}", shapes::signals(mask)))
+}
+
 /// What fcntl(2) does with its argument.
-fn fcntl_argument(values: &[u64; 6]) -> Option<String> {
+fn fcntl_argument(values: &[u64; 6], copied: Option<&Copied>) -> Option<String> {
     Some(match values[1] as u32 {
         kernel::F_SETFD if values[2] == u64::from(kernel::FD_CLOEXEC) => "FD_CLOEXEC".into(),
         kernel::F_SETFL => open(values[2]),
         kernel::F_DUPFD | kernel::F_DUPFD_CLOEXEC => values[2].to_string(),
+        kernel::F_SETLK | kernel::F_SETLKW | F_OFD_SETLK | F_OFD_SETLKW => {
+            shapes::lock(copied?.at(2, values[2], false)?)?
+        }
         _ => return None,
     })
 }
@@ -415,7 +528,7 @@ fn message(at: usize, copied: &Copied, filled: Option<i64>) -> Option<String> {
 }
 
 /// As strace(1) has it, in another order than the kernel.
-fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6]) -> String {
+fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6], result: Option<i64>) -> String {
     let mut text = format!("child_stack={}, flags={}", How::Pointer.text(*stack), clone(*flags));
     for (name, value, bits) in [
         ("parent_tid", parent, kernel::CLONE_PARENT_SETTID | kernel::CLONE_PIDFD),
@@ -423,7 +536,11 @@ fn clone_args([flags, stack, parent, child, tls, _]: &[u64; 6]) -> String {
         ("child_tidptr", child, kernel::CLONE_CHILD_SETTID | kernel::CLONE_CHILD_CLEARTID),
     ] {
         if flags & u64::from(bits) != 0 {
-            let _ = write!(text, ", {name}={value:#x}");
+            // The kernel writes there what it returns.
+            let _ = match result.filter(|child| name == "parent_tid" && *child > 0) {
+                Some(child) if flags & u64::from(kernel::CLONE_PIDFD) == 0 => write!(text, ", {name}=[{child}]"),
+                _ => write!(text, ", {name}={value:#x}"),
+            };
         }
     }
     text
@@ -466,6 +583,7 @@ impl How {
             (_, "brk" | "newsp") | ("mmap" | "munmap" | "mremap", "addr") => Self::Pointer,
             ("open" | "openat" | "open_by_handle_at", "flags") => Self::Named(open),
             ("pipe2" | "dup3" | "inotify_init1" | "eventfd2" | "userfaultfd", "flags") => Self::Named(made),
+            ("memfd_create", "flags") => Self::Named(memory),
             ("epoll_create1", "flags") => Self::Named(epoll_made),
             ("getrandom", "flags") => Self::Named(random),
             ("statx", "flags") => Self::Named(statx_flags),
@@ -489,7 +607,8 @@ impl How {
             (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
-            (_, name) if name.ends_with("fd") || name.starts_with("fd_") || name == "fildes" => Self::Signed(32),
+            ("close_range", _) => Self::Unsigned(32),
+            (_, name) if is_descriptor(name) => Self::Descriptor,
             (_, name) => match Self::number(kind) {
                 Self::Signed(bits) | Self::Unsigned(bits)
                     if ["addr", "brk", "flags", "newsp", "tls", "start"].contains(&name) =>
@@ -547,7 +666,7 @@ impl How {
             Self::Known { is_signed: true, .. } => Self::Signed(32).value(register),
             Self::Known { .. } => Self::Unsigned(32).value(register),
             Self::Signed(bits) => ((register as i64) << (64 - bits) >> (64 - bits)).into(),
-            Self::Directory => (register as i32).into(),
+            Self::Directory | Self::Descriptor => (register as i32).into(),
             // -1 as calls have it that take no number, and sizes without bound.
             Self::Unsigned(32) if register as u32 == u32::MAX => -1,
             Self::Unsigned(64) => (register as i64).into(),
@@ -574,7 +693,9 @@ impl How {
             Self::Directory if value == nix::libc::AT_FDCWD.into() => "AT_FDCWD".into(),
             Self::Hex(_) if value != 0 => format!("{value:#x}"),
             Self::Octal => format!("0{value:02o}"),
-            Self::Signed(_) | Self::Unsigned(_) | Self::Directory | Self::Hex(_) => value.to_string(),
+            Self::Signed(_) | Self::Unsigned(_) | Self::Directory | Self::Descriptor | Self::Hex(_) => {
+                value.to_string()
+            }
             _ if value == 0 => "NULL".into(),
             _ => format!("{value:#x}"),
         }

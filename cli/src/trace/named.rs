@@ -61,6 +61,13 @@ table!(kernel: MAPPINGS, MAP_SHARED_VALIDATE MAP_SHARED MAP_PRIVATE MAP_FIXED MA
     MAP_FIXED_NOREPLACE);
 pub const TMPFILE: u64 = kernel::O_TMPFILE as u64;
 pub const F_GETPIPE_SZ: u32 = nix::libc::F_GETPIPE_SZ as u32;
+pub const F_OFD_SETLK: u32 = nix::libc::F_OFD_SETLK as u32;
+pub const F_OFD_SETLKW: u32 = nix::libc::F_OFD_SETLKW as u32;
+pub const FICLONE: u32 = linux_raw_sys::ioctl::FICLONE;
+pub const FIOCLEX: u32 = linux_raw_sys::ioctl::FIOCLEX;
+pub const FIONCLEX: u32 = linux_raw_sys::ioctl::FIONCLEX;
+/// The bits of futex(2) that say what it does.
+pub const FUTEX_COMMAND: u32 = !(kernel::FUTEX_PRIVATE_FLAG | kernel::FUTEX_CLOCK_REALTIME);
 pub const F_GET_SEALS: u32 = nix::libc::F_GET_SEALS as u32;
 /// Flags of messages, as the C library's headers have them.
 const MESSAGES: &[(u64, &str)] = &[
@@ -85,7 +92,26 @@ pub fn message_flags(bits: u64) -> String {
     flag_names(bits & u64::from(u32::MAX), MESSAGES, "0")
 }
 
+pub fn memory(bits: u64) -> String {
+    const FLAGS: &[(u64, &str)] = &[
+        (nix::libc::MFD_CLOEXEC as u64, "MFD_CLOEXEC"),
+        (nix::libc::MFD_ALLOW_SEALING as u64, "MFD_ALLOW_SEALING"),
+        (nix::libc::MFD_HUGETLB as u64, "MFD_HUGETLB"),
+        (nix::libc::MFD_NOEXEC_SEAL as u64, "MFD_NOEXEC_SEAL"),
+        (nix::libc::MFD_EXEC as u64, "MFD_EXEC"),
+    ];
+    flag_names(bits & u64::from(u32::MAX), FLAGS, "0")
+}
+
+/// The number is unsigned: all bits are those of any.
+fn bits_of_futex(bits: u64) -> Option<String> {
+    (bits as u32 == kernel::FUTEX_BITSET_MATCH_ANY).then(|| "FUTEX_BITSET_MATCH_ANY".into())
+}
+
 pub fn statx_mask(bits: u64) -> String {
+    if bits as u32 == kernel::STATX_ALL {
+        return "STATX_ALL".into();
+    }
     let text = flag_names(bits & u64::from(u32::MAX), shapes::STATX, "0");
     text.replace(shapes::BASIC_WORDS, "STATX_BASIC_STATS")
 }
@@ -163,17 +189,32 @@ values!(fcntl, F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW 
     F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_OFD_GETLK F_OFD_SETLK F_OFD_SETLKW F_SETLEASE F_GETLEASE
     F_NOTIFY);
 values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIOCSPGRP TIOCSCTTY TIOCNOTTY FIONREAD
-    FIONBIO FIOCLEX FIONCLEX);
+    FIONBIO FIOCLEX FIONCLEX TIOCGPTN TIOCSPTLCK TIOCGSID TIOCSTI TIOCEXCL FIOASYNC);
 values!(flock_of, LOCK_SH LOCK_EX LOCK_UN);
 values!(futex_of, FUTEX_WAIT FUTEX_WAKE FUTEX_REQUEUE FUTEX_CMP_REQUEUE FUTEX_WAKE_OP FUTEX_LOCK_PI FUTEX_UNLOCK_PI
     FUTEX_TRYLOCK_PI FUTEX_WAIT_BITSET FUTEX_WAKE_BITSET FUTEX_WAIT_REQUEUE_PI FUTEX_CMP_REQUEUE_PI);
 values!(socket_of, SOCK_STREAM SOCK_DGRAM SOCK_RAW SOCK_RDM SOCK_SEQPACKET);
 values!(protocol, IPPROTO_IP IPPROTO_ICMP IPPROTO_TCP IPPROTO_UDP IPPROTO_ICMPV6 IPPROTO_RAW);
+values!(netlink, NETLINK_ROUTE NETLINK_USERSOCK NETLINK_FIREWALL NETLINK_SOCK_DIAG NETLINK_NFLOG NETLINK_XFRM
+    NETLINK_SELINUX NETLINK_ISCSI NETLINK_AUDIT NETLINK_FIB_LOOKUP NETLINK_CONNECTOR NETLINK_NETFILTER NETLINK_IP6_FW
+    NETLINK_DNRTMSG NETLINK_KOBJECT_UEVENT NETLINK_GENERIC NETLINK_SCSITRANSPORT NETLINK_ECRYPTFS NETLINK_RDMA
+    NETLINK_CRYPTO);
 values!(how_masked, SIG_BLOCK SIG_UNBLOCK SIG_SETMASK);
 flags!(access_flags, AccessFlags, "F_OK");
 
 pub fn access(bits: u64) -> Option<String> {
     Some(access_flags(bits))
+}
+
+/// As strace(1) has it: a number without a name says so.
+pub fn capability(number: u64) -> String {
+    let known = shapes::CAPABILITIES.iter().find(|(known, _)| *known == number);
+    known.map_or_else(|| format!("{number:#x} /* CAP_??? */"), |(_, name)| (*name).to_owned())
+}
+
+/// Two have the same number.
+fn ioctl_of(number: u64) -> Option<String> {
+    if number as u32 == FICLONE { Some("BTRFS_IOC_CLONE or FICLONE".into()) } else { ioctl(number) }
 }
 
 pub fn flock(bits: u64) -> Option<String> {
@@ -207,9 +248,10 @@ pub fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
         ("madvise" | "process_madvise", "behavior") => advice,
         ("prlimit64" | "getrlimit" | "setrlimit", "resource") => resource,
         ("fcntl", "cmd") => fcntl,
-        ("ioctl", "cmd") => ioctl,
+        ("ioctl", "cmd") => ioctl_of,
         ("flock", "cmd") => flock,
         ("futex", "op") => futex,
+        ("futex", "val3") => bits_of_futex,
         ("rt_sigprocmask", "how") => how_masked,
         _ => return None,
     })

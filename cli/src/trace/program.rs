@@ -1,9 +1,12 @@
 //! The BPF programs that copy what pointers of system calls point to, how threads end and what signals say, as
 //! instructions. aya loads them from an object, which is made here.
 
+pub mod opened;
+
 use crate::instructions::{self, Code, EQUAL, FRAME, NOT_ABOVE, NOT_NEGATIVE, UNEQUAL};
 use linux_raw_sys::general::iovec;
 use linux_raw_sys::net::msghdr;
+use opened::Places;
 use std::mem::offset_of;
 
 /// Maps by their names in the object.
@@ -118,7 +121,10 @@ impl Pointers {
         }
         for (pieces, begin) in [(&self.enter, HEAD), (&self.exit, SECOND)] {
             for (words, (argument, length)) in row[begin..].chunks_mut(WORDS).zip(pieces.iter().take(PIECES)) {
-                let register = |argument: usize| registers.arguments[argument.min(5)];
+                let register = |argument: usize| match argument {
+                    STACK => registers.stack,
+                    argument => registers.arguments[argument.min(5)],
+                };
                 let (kind, what) = match *length {
                     Length::String => (IS_STRING, 0),
                     Length::Bytes(bytes) => (IS_BYTES, bytes),
@@ -172,6 +178,9 @@ pub const BYTES_AT: usize = 24;
 pub const ELEMENT: i32 = 8;
 /// What the elements of a message are besides those of its vector.
 pub const NAME: i32 = 255;
+
+/// In the place of an argument: what lies at the end of the stack.
+pub const STACK: usize = 8;
 
 /// In the place of an argument: the variables and strings that a new program is to have, and those that it has.
 pub const VARIABLES_OF: usize = 5;
@@ -234,6 +243,8 @@ pub struct Build {
     pub task: Option<[i32; 2]>,
     /// Whether only processes in the map [`FAMILY`] count.
     pub has_family: bool,
+    /// Where this kernel has what is behind descriptors, if that is told.
+    pub opened: Option<Places>,
 }
 
 /// `raw_tracepoint/sys_enter` has the registers and the number of the call.
@@ -681,6 +692,7 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         (COLD, [LRU_HASH, 8, 8, 1 << 12, 0]),
         (FAMILY, [LRU_HASH, 4, 4, 1 << 16, 0]),
         (OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]),
+        (opened::DESCRIPTORS, opened::definition(ARRAY)),
     ];
     let programs = [
         Some((ENTER, enter(build))),
@@ -688,6 +700,8 @@ pub fn object(build: &Build) -> Result<Vec<u8>, object::write::Error> {
         Some((SIGNAL, signal(build, super::signals::INFO as i32))),
         build.task.map(|[exit_code, _]| (END, end(build, exit_code))),
         build.task.map(|[_, tgid]| (FORK, fork(build, tgid))),
+        build.opened.map(|places| (opened::ENTER, opened::enter(build, &places))),
+        build.opened.map(|places| (opened::EXIT, opened::exit(build, &places))),
     ];
     let program =
         |((name, tracepoint), code): ((&str, &str), Code)| (name.into(), format!("raw_tp/{tracepoint}"), code);

@@ -17,6 +17,10 @@ pub fn run(args: &Args, asked: &Asked, path: &Path) -> Outcome {
             "perfweave convert --json has all fields, for jq",
         ));
     }
+    if args.decode_fds.max(asked.decode_fds) > 0 {
+        let hint = "leave -y out, or trace the command itself: perfweave trace -y COMMAND";
+        return Err(Failure::hinting("a recording does not say what is behind descriptors", hint));
+    }
     let mut recorded = Recorded::open(path)?;
     let (time, wall) = time(args);
     let mut lines = lines_with(args, time.stamp_recorded(recorded.rings())?.as_wall(wall))?;

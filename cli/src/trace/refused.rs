@@ -29,8 +29,6 @@ pub struct Refused {
     fault: Option<String>,
     #[arg(long, hide = true)]
     inject: Option<String>,
-    #[arg(short = 'y', long = "decode-fds", hide = true, action = ArgAction::Count)]
-    paths: u8,
     /// Accepted: structs are printed as far as they are copied.
     #[arg(short = 'v', long = "no-abbrev", hide = true)]
     verbose: bool,
@@ -57,7 +55,6 @@ impl Refused {
                 "--instruction-pointer",
                 "perfweave profile -e raw_syscalls:sys_enter COMMAND says where calls come from",
             ),
-            (self.paths > 0, "-y", "-P PATH finds the calls of a path; perfweave why has the files of those that wait"),
             (self.number, "-n", "perfweave trace -e raw_syscalls:sys_enter COMMAND prints numbers"),
             (self.append, "-A", "perfweave trace COMMAND >> FILE"),
             (!self.env.is_empty(), "-E", env.as_str()),

@@ -3,6 +3,7 @@
 //! Sizes and offsets are those of the kernel's headers, as bindgen has them in the crate linux-raw-sys.
 
 use super::named::{flag_names, signal};
+use super::opened::Opened;
 use super::program::Length;
 use linux_raw_sys::general as kernel;
 use linux_raw_sys::net;
@@ -30,10 +31,12 @@ pub struct Seen<'a> {
     pub bytes: &'a [u8],
     pub values: &'a [u64; 6],
     pub result: Option<i64>,
+    /// What is behind descriptors.
+    pub opened: Option<&'a Opened>,
 }
 
 /// Numbers at places of a struct.
-trait Numbers {
+pub trait Numbers {
     fn part<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 
     fn u16(&self, at: usize) -> Option<u16> {
@@ -94,7 +97,7 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         _ if kind.contains("sigset_t") => (size(size_of::<kernel::kernel_sigset_t>()), false, sigset),
         _ if kind == "struct stat *" => (size(size_of::<kernel::stat>()), true, stat),
         _ if kind == "struct statx *" => (size(size_of::<kernel::statx>()), true, statx),
-        ("pipe" | "pipe2", "fildes") | ("socketpair", "usockvec") => (size(8), true, two_numbers),
+        ("pipe" | "pipe2", "fildes") | ("socketpair", "usockvec") => (size(8), true, two_descriptors),
         ("wait4", "stat_addr") => (size(4), true, status),
         ("poll" | "ppoll", "ufds") => (Length::Elements(1, size_of::<kernel::pollfd>() as u32), false, poll),
         ("connect" | "bind", _) if kind.contains("sockaddr") => (Length::Elements(2, 1), false, address),
@@ -113,8 +116,11 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         ("clone3", "uargs") => (Length::Elements(1, 1), false, clone_args),
         ("copy_file_range" | "sendfile" | "splice", _) if kind.contains("loff_t *") => (size(8), false, long),
         ("statfs" | "fstatfs", "buf") => (size(size_of::<kernel::statfs>()), true, statfs),
-        ("sysinfo", _) => (size(8), true, sysinfo),
+        ("sysinfo", _) => (size(size_of::<nix::libc::sysinfo>()), true, sysinfo),
+        ("sigaltstack", "uss") => (size(size_of::<kernel::stack_t>()), false, stack),
+        ("sigaltstack", "uoss") => (size(size_of::<kernel::stack_t>()), true, stack),
         ("epoll_ctl", "event") => (size(size_of::<kernel::epoll_event>()), false, epoll_event),
+        ("getgroups", "grouplist") => (size(GROUPS), true, groups),
         ("getresuid" | "getresgid", _) => (size(4), true, number),
         _ => return None,
     };
@@ -143,10 +149,18 @@ fn two_times(seen: &Seen<'_>) -> Option<String> {
         match u32::try_from(nanoseconds) {
             Ok(now) if i64::from(now) == nix::libc::UTIME_NOW => Some("UTIME_NOW".into()),
             Ok(omit) if i64::from(omit) == nix::libc::UTIME_OMIT => Some("UTIME_OMIT".into()),
-            _ => timespec_at(seen.bytes, at),
+            _ => Some(timespec_at(seen.bytes, at)? + &date(seen.bytes.i64(at)?, nanoseconds).unwrap_or_default()),
         }
     };
     Some(format!("[{}, {}]", one(0)?, one(size_of::<kernel::__kernel_timespec>())?))
+}
+
+/// ` /* 2026-11-28T11:16:19.123456789+0000 */`, where the machine is.
+fn date(seconds: i64, nanoseconds: i64) -> Option<String> {
+    let time = jiff::Timestamp::new(seconds, nanoseconds.try_into().ok()?).ok()?;
+    let time = time.to_zoned_datetime(jiff::tz::TimeZone::system());
+    let form = if nanoseconds == 0 { "%Y-%m-%dT%H:%M:%S%z" } else { "%Y-%m-%dT%H:%M:%S.%9f%z" };
+    Some(format!(" /* {} */", time.strftime(form)))
 }
 
 fn timeval(seen: &Seen<'_>) -> Option<String> {
@@ -191,7 +205,7 @@ fn sigset(seen: &Seen<'_>) -> Option<String> {
 }
 
 /// `[INT CHLD]`, or `~[KILL]` for those that are not in it if most are.
-fn signals(set: u64) -> String {
+pub fn signals(set: u64) -> String {
     let is_not = set.count_ones() > 32;
     let set = if is_not { !set } else { set };
     let names = (1..=64u64).filter(|number| set & 1 << (number - 1) != 0).map(|number| {
@@ -230,6 +244,15 @@ names!(kernel: ACTIONS, SA_RESTORER SA_ONSTACK SA_RESTART SA_NODEFER SA_RESETHAN
 names!(kernel: POLLS, POLLIN POLLPRI POLLOUT POLLRDNORM POLLRDBAND POLLWRNORM POLLWRBAND POLLERR POLLHUP POLLNVAL POLLRDHUP
     POLLMSG);
 names!(kernel: FILES, S_IFREG S_IFDIR S_IFLNK S_IFCHR S_IFBLK S_IFIFO S_IFSOCK);
+names!(kernel: CAPABILITIES, CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID
+    CAP_SETUID CAP_SETPCAP CAP_LINUX_IMMUTABLE CAP_NET_BIND_SERVICE CAP_NET_BROADCAST CAP_NET_ADMIN CAP_NET_RAW
+    CAP_IPC_LOCK CAP_IPC_OWNER CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_CHROOT CAP_SYS_PTRACE CAP_SYS_PACCT CAP_SYS_ADMIN
+    CAP_SYS_BOOT CAP_SYS_NICE CAP_SYS_RESOURCE CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_MKNOD CAP_LEASE CAP_AUDIT_WRITE
+    CAP_AUDIT_CONTROL CAP_SETFCAP CAP_MAC_OVERRIDE CAP_MAC_ADMIN CAP_SYSLOG CAP_WAKE_ALARM CAP_BLOCK_SUSPEND
+    CAP_AUDIT_READ CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE);
+names!(kernel: STACKS, SS_ONSTACK SS_DISABLE SS_AUTODISARM);
+names!(kernel: ATTRIBUTES, STATX_ATTR_COMPRESSED STATX_ATTR_IMMUTABLE STATX_ATTR_APPEND STATX_ATTR_NODUMP
+    STATX_ATTR_ENCRYPTED STATX_ATTR_AUTOMOUNT STATX_ATTR_MOUNT_ROOT STATX_ATTR_VERITY STATX_ATTR_DAX);
 names!(kernel: CLONES, CLONE_VM CLONE_FS CLONE_FILES CLONE_SIGHAND CLONE_PIDFD CLONE_PTRACE CLONE_VFORK CLONE_PARENT
     CLONE_THREAD CLONE_NEWNS CLONE_SYSVSEM CLONE_SETTLS CLONE_PARENT_SETTID CLONE_CHILD_CLEARTID CLONE_UNTRACED
     CLONE_CHILD_SETTID CLONE_NEWCGROUP CLONE_NEWUTS CLONE_NEWIPC CLONE_NEWUSER CLONE_NEWPID CLONE_NEWNET CLONE_IO
@@ -275,9 +298,8 @@ fn device(number: u64) -> String {
 fn statx(seen: &Seen<'_>) -> Option<String> {
     type Statx = kernel::statx;
     let mask = flag_names(seen.bytes.u32(offset_of!(Statx, stx_mask))?.into(), STATX, "0");
-    let mask = mask.replace(BASIC_WORDS, "STATX_BASIC_STATS");
-    let attributes = seen.bytes.u64(offset_of!(Statx, stx_attributes))?;
-    let attributes = if attributes == 0 { "0".into() } else { format!("{attributes:#x}") };
+    let mask = mask.replace(BASIC_WORDS, "STATX_BASIC_STATS").replace("STATX_BASIC_STATS|STATX_BTIME", "STATX_ALL");
+    let attributes = flag_names(seen.bytes.u64(offset_of!(Statx, stx_attributes))?, ATTRIBUTES, "0");
     let bits = seen.bytes.u16(offset_of!(Statx, stx_mode))?;
     let size = seen.bytes.u64(offset_of!(Statx, stx_size))?;
     Some(format!(
@@ -305,10 +327,11 @@ fn statfs(seen: &Seen<'_>) -> Option<String> {
     .map(long);
     let id = offset_of!(Statfs, f_fsid);
     let id = (seen.bytes.u32(id), seen.bytes.u32(id + 4));
-    let [name, size] = [offset_of!(Statfs, f_namelen), offset_of!(Statfs, f_frsize)].map(long);
+    let [name, size, flags] =
+        [offset_of!(Statfs, f_namelen), offset_of!(Statfs, f_frsize), offset_of!(Statfs, f_flags)].map(long);
     Some(format!(
         "{{f_type={}, f_bsize={}, f_blocks={}, f_bfree={}, f_bavail={}, f_files={}, f_ffree={}, f_fsid={{val=[{}, {}]}}, \
-         f_namelen={}, f_frsize={}, ...}}",
+         f_namelen={}, f_frsize={}, f_flags={}}}",
         file_system(kind?),
         block?,
         blocks?,
@@ -319,9 +342,24 @@ fn statfs(seen: &Seen<'_>) -> Option<String> {
         hexadecimal(id.0?.into()),
         hexadecimal(id.1?.into()),
         name?,
-        size?
+        size?,
+        flag_names(flags? as u64, MOUNTED, "0")
     ))
 }
+
+/// Flags of statfs(2), of which the C library's headers have no `ST_VALID`.
+const MOUNTED: &[(u64, &str)] = &[
+    (0x20, "ST_VALID"),
+    (nix::libc::ST_RDONLY, "ST_RDONLY"),
+    (nix::libc::ST_NOSUID, "ST_NOSUID"),
+    (nix::libc::ST_NODEV, "ST_NODEV"),
+    (nix::libc::ST_NOEXEC, "ST_NOEXEC"),
+    (nix::libc::ST_SYNCHRONOUS, "ST_SYNCHRONOUS"),
+    (nix::libc::ST_MANDLOCK, "ST_MANDLOCK"),
+    (nix::libc::ST_NOATIME, "ST_NOATIME"),
+    (nix::libc::ST_NODIRATIME, "ST_NODIRATIME"),
+    (nix::libc::ST_RELATIME, "ST_RELATIME"),
+];
 
 fn file_system(kind: i64) -> String {
     let name = SYSTEMS.iter().find(|(number, _)| *number == kind as u64).map(|(_, name)| (*name).to_owned());
@@ -333,8 +371,21 @@ pub fn machine(option: u64) -> Option<String> {
     MACHINE.iter().find(|(number, _)| *number == option).map(|(_, name)| (*name).to_owned())
 }
 
-fn two_numbers(seen: &Seen<'_>) -> Option<String> {
-    Some(format!("[{}, {}]", seen.bytes.i32(0)?, seen.bytes.i32(4)?))
+/// Two descriptors that the call has made.
+fn two_descriptors(seen: &Seen<'_>) -> Option<String> {
+    let (one, other) = (seen.bytes.i32(0)?, seen.bytes.i32(4)?);
+    let [behind_one, behind_other] =
+        [one, other].map(|descriptor| seen.opened.map_or("", |opened| opened.returned(descriptor)));
+    Some(format!("[{one}{behind_one}, {other}{behind_other}]"))
+}
+
+/// Bytes that are copied of a list of groups.
+const GROUPS: usize = 256;
+
+fn groups(seen: &Seen<'_>) -> Option<String> {
+    let count = if seen.values[0] == 0 { 0 } else { usize::try_from(seen.result?).ok()? };
+    let each = (0..count).map(|at| Some(seen.bytes.u32(4 * at)?.to_string()));
+    Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
 }
 
 fn number(seen: &Seen<'_>) -> Option<String> {
@@ -381,8 +432,9 @@ fn status(seen: &Seen<'_>) -> Option<String> {
 
 fn poll(seen: &Seen<'_>) -> Option<String> {
     let each = seen.bytes.chunks_exact(size_of::<kernel::pollfd>()).map(|one| {
-        let events = one.u16(offset_of!(kernel::pollfd, events))?;
-        Some(format!("{{fd={}, events={}}}", one.i32(0)?, flag_names(events.into(), POLLS, "0")))
+        let (descriptor, events) = (one.i32(0)?, one.u16(offset_of!(kernel::pollfd, events))?);
+        let behind = seen.opened.map_or("", |opened| opened.entered(descriptor));
+        Some(format!("{{fd={descriptor}{behind}, events={}}}", flag_names(events.into(), POLLS, "0")))
     });
     Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
 }
@@ -493,8 +545,58 @@ fn cpus(seen: &Seen<'_>) -> Option<String> {
 }
 
 fn sysinfo(seen: &Seen<'_>) -> Option<String> {
-    Some(format!("{{uptime={}, ...}}", seen.bytes.i64(0)?))
+    type Info = nix::libc::sysinfo;
+    let long = |at: usize| seen.bytes.u64(at);
+    let loads = offset_of!(Info, loads);
+    let mut text = format!(
+        "{{uptime={}, loads=[{}, {}, {}]",
+        long(offset_of!(Info, uptime))?,
+        long(loads)?,
+        long(loads + 8)?,
+        long(loads + 16)?
+    );
+    for (name, at) in [
+        ("totalram", offset_of!(Info, totalram)),
+        ("freeram", offset_of!(Info, freeram)),
+        ("sharedram", offset_of!(Info, sharedram)),
+        ("bufferram", offset_of!(Info, bufferram)),
+        ("totalswap", offset_of!(Info, totalswap)),
+        ("freeswap", offset_of!(Info, freeswap)),
+    ] {
+        let _ = write!(text, ", {name}={}", long(at)?);
+    }
+    let _ = write!(text, ", procs={}", seen.bytes.u16(offset_of!(Info, procs))?);
+    for (name, at) in [("totalhigh", offset_of!(Info, totalhigh)), ("freehigh", offset_of!(Info, freehigh))] {
+        let _ = write!(text, ", {name}={}", long(at)?);
+    }
+    Some(format!("{text}, mem_unit={}}}", seen.bytes.u32(offset_of!(Info, mem_unit))?))
 }
+
+fn stack(seen: &Seen<'_>) -> Option<String> {
+    type Stack = kernel::stack_t;
+    let begin = match seen.bytes.u64(offset_of!(Stack, ss_sp))? {
+        0 => "NULL".into(),
+        begin => format!("{begin:#x}"),
+    };
+    let flags = flag_names(seen.bytes.u32(offset_of!(Stack, ss_flags))?.into(), STACKS, "0");
+    Some(format!("{{ss_sp={begin}, ss_flags={flags}, ss_size={}}}", seen.bytes.u64(offset_of!(Stack, ss_size))?))
+}
+
+/// Bytes of a lock of fcntl(2).
+pub const LOCK: usize = size_of::<kernel::flock>();
+
+pub fn lock(bytes: &[u8]) -> Option<String> {
+    type Lock = kernel::flock;
+    let [kind, whence] = [offset_of!(Lock, l_type), offset_of!(Lock, l_whence)].map(|at| bytes.u16(at));
+    let kind = ["F_RDLCK", "F_WRLCK", "F_UNLCK"].get(usize::from(kind?))?;
+    let whence = ["SEEK_SET", "SEEK_CUR", "SEEK_END"].get(usize::from(whence?))?;
+    let [start, len] = [offset_of!(Lock, l_start), offset_of!(Lock, l_len)].map(|at| bytes.i64(at));
+    Some(format!("{{l_type={kind}, l_whence={whence}, l_start={}, l_len={}}}", start?, len?))
+}
+
+/// Where the end of the stack has the mask at the end of a signal's handler: `uc_sigmask` of `struct ucontext`. 0: it
+/// is not known.
+pub const SIGNAL_MASK: usize = if cfg!(target_arch = "x86_64") { 296 } else { 0 };
 
 fn clone_args(seen: &Seen<'_>) -> Option<String> {
     type Clone = kernel::clone_args;
@@ -520,6 +622,10 @@ fn clone_args(seen: &Seen<'_>) -> Option<String> {
         let _ = write!(text, ", tls={:#x}", tls?);
     }
     text.push('}');
+    // The kernel writes there what it returns.
+    if let Some(child) = seen.result.filter(|child| *child > 0 && flags & u64::from(kernel::CLONE_PARENT_SETTID) != 0) {
+        let _ = write!(text, " => {{parent_tid=[{child}]}}");
+    }
     Some(text)
 }
 
@@ -532,7 +638,7 @@ mod tests {
     use super::{Seen, address, mode, rlimit, signals, status};
 
     fn seen(bytes: &[u8], text: fn(&Seen<'_>) -> Option<String>) -> Option<String> {
-        text(&Seen { bytes, values: &[0; 6], result: Some(1) })
+        text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None })
     }
 
     #[test]

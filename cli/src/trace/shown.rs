@@ -2,6 +2,7 @@
 
 use super::asked::{End, Which};
 use super::calls::{Call, Values};
+use super::opened::Opened;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -34,9 +35,10 @@ impl Shown {
         self.ends.has(&end) && self.least.is_none_or(|least| took.is_some_and(|took| took >= least))
     }
 
-    /// Whether it has one of the paths as an argument.
-    pub fn has_path(&self, call: &Call, values: Values<'_>) -> bool {
+    /// Whether it has one of the paths as an argument, or a descriptor that is open on one.
+    pub fn has_path(&self, call: &Call, values: Values<'_>, opened: Option<&Opened>) -> bool {
         let is_one = |bytes: &[u8]| self.paths.iter().any(|path| path == Path::new(OsStr::from_bytes(bytes)));
-        self.paths.is_empty() || call.paths(values).any(|(bytes, more)| !more && is_one(bytes))
+        let has_one = || call.paths(values).any(|(bytes, more)| !more && is_one(bytes));
+        self.paths.is_empty() || has_one() || opened.is_some_and(|opened| opened.paths().any(is_one))
     }
 }

@@ -114,7 +114,11 @@ impl Delivered {
                 let text = if is_number { status.to_string() } else { signal(status as u64) };
                 fields.push(("si_status", json!(status), text));
                 for (name, at) in [("si_utime", USER_TIME), ("si_stime", SYSTEM_TIME)] {
-                    fields.push((name, json!(info.long(at)), info.long(at).to_string()));
+                    // In ticks of sysconf(_SC_CLK_TCK), a hundred in a second on all machines.
+                    let ticks = info.long(at);
+                    let seconds =
+                        if ticks == 0 { String::new() } else { format!(" /* {:.2} s */", ticks as f64 / 100.0) };
+                    fields.push((name, json!(ticks), format!("{ticks}{seconds}")));
                 }
             }
             (code, Some(Signal::SIGSYS)) if code > 0 => {

@@ -7,7 +7,9 @@
 
 use super::asked::Which;
 use super::calls::Calls;
+use super::opened::Opened;
 use super::pairs::{Entry, NOWHERE};
+use super::program::opened::{self, Places};
 use super::program::{self, Build, CALLS, END, ENTER, EXIT, FAMILY, FORK, MOST, MOST_CALLS, OUTPUT, Row, SIGNAL};
 use crate::failure::Failure;
 use crate::numbers::Numbers;
@@ -39,9 +41,12 @@ pub struct Strings {
     copied: BTreeMap<(u32, u64), (u64, Copied)>,
     newest: u64,
     quotes: Quotes,
+    /// Where this kernel has what is behind descriptors, if that is told.
+    places: Option<Places>,
     /// Whether another tracer was there before: then the kernel runs the program for returns behind the tracepoint of
     /// the rings.
-    is_behind: Option<bool>,
+    /// Of either program.
+    is_behind: [Option<bool>; 2],
     /// Whether records were lost: then the next one need not be the next.
     has_lost: bool,
 }
@@ -80,7 +85,7 @@ impl Strings {
     pub fn begin(
         calls: &mut Calls,
         which: &Which<i64>,
-        quotes: Quotes,
+        (quotes, places): (Quotes, Option<Places>),
         family: Option<impl FnOnce() -> Result<Vec<u32>, Failure>>,
     ) -> Result<Self, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
@@ -93,19 +98,28 @@ impl Strings {
         let limit = i32::try_from(quotes.limit).unwrap_or(MOST).min(MOST);
         let task = task();
         let family = family.filter(|_| Numbers::are_the_kernels()).zip(task).map(|(family, _)| family);
-        let build = Build { registers, limit, task, has_family: family.is_some() };
+        let build = Build { registers, limit, task, has_family: family.is_some(), opened: places };
         let mut program = EbpfLoader::new().load(&program::object(&build)?)?;
         let mut table = Array::<_, Row>::try_from(program.map_mut(CALLS).ok_or("no map")?)?;
         pointers.iter().try_for_each(|(number, pointers)| table.set(*number, pointers.row(&registers), 0))?;
+        if places.is_some() {
+            let map = program.map_mut(opened::DESCRIPTORS).ok_or("no map")?;
+            let mut table = Array::<_, opened::Row>::try_from(map)?;
+            for number in (0..MOST_CALLS).filter(|number| which.has(&i64::from(*number))) {
+                let descriptors = calls.of(number.into()).descriptors();
+                if !descriptors.is_empty() {
+                    table.set(number, descriptors.row(&registers.arguments), 0)?;
+                }
+            }
+        }
         let of_calls = if pointers.is_empty() { &[][..] } else { &[ENTER, EXIT] };
+        let of_descriptors = if places.is_some() { &[opened::ENTER, opened::EXIT][..] } else { &[] };
+        let of_calls = of_calls.iter().chain(of_descriptors);
         let of_ends = task.map(|_| END);
         // The family before all others: what starts while it is listed is followed.
         let first = family.is_some().then_some(FORK);
-        for (name, tracepoint) in first.into_iter().chain(of_calls.iter().copied()).chain([SIGNAL]).chain(of_ends) {
-            let of: &mut RawTracePoint = program.program_mut(name).ok_or("no program")?.try_into()?;
-            of.load()?;
-            of.attach(tracepoint)?;
-        }
+        let all: Vec<_> = first.into_iter().chain(of_calls.copied()).chain([SIGNAL]).chain(of_ends).collect();
+        attach(&mut program, &all)?;
         if let Some(family) = family {
             let mut map = HashMap::<_, u32, u32>::try_from(program.map_mut(FAMILY).ok_or("no family")?)?;
             let listed = family().map_err(|failure| failure.message().to_owned())?;
@@ -119,7 +133,8 @@ impl Strings {
             copied: BTreeMap::new(),
             newest: 0,
             quotes,
-            is_behind: None,
+            places,
+            is_behind: [None; 2],
             has_lost: false,
         })
     }
@@ -139,6 +154,17 @@ impl Strings {
         all.filter(|copied| !copied.pieces.is_empty()).map(|copied| Copied { quotes: self.quotes, ..copied })
     }
 
+    /// What is behind the descriptors of the call, if that is told.
+    pub fn opened(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Option<Opened> {
+        let places = self.places?;
+        self.read();
+        let mut before = self.copied.range((entry.tid, 0)..=(entry.tid, until)).rev();
+        let entered = before.find(|(_, (kind, _))| *kind == opened::AT_ENTER);
+        let entered = entered.map(|(_, (_, copied))| copied).filter(|copied| copied.number == entry.number).cloned();
+        let returned = result.and_then(|result| self.returned(entry, until, opened::AT_EXIT, result));
+        Opened::of([entered, returned], &places)
+    }
+
     /// What a call has left at its return. What comes before its entry is of a call before.
     fn returned(&mut self, entry: &Entry, until: u64, kind: u64, result: i64) -> Option<Copied> {
         let first = |from: u64, to: u64| {
@@ -150,11 +176,12 @@ impl Strings {
         let behind = || first(until, until.saturating_add(BEHIND)).filter(|_| !self.has_lost);
         // A call that has succeeded has left something if any has. The order of the two does not change as long as
         // both are there.
-        let is_told = kind == program::AT_EXIT && result >= 0;
-        let is_behind = self.is_behind.unwrap_or(is_told && ahead.is_none());
+        let is_told = kind != program::AGAIN && result >= 0;
+        let of = usize::from(kind == opened::AT_EXIT);
+        let is_behind = self.is_behind[of].unwrap_or(is_told && ahead.is_none());
         let found = if is_behind { behind() } else { ahead }?.clone();
         if is_told {
-            self.is_behind = Some(is_behind);
+            self.is_behind[of] = Some(is_behind);
         }
         Some(found)
     }
@@ -214,6 +241,22 @@ impl Strings {
             ControlFlow::<()>::Continue(())
         });
     }
+}
+
+/// Programs by name, each at its tracepoint. To load takes long: what another tracer attached meanwhile would be in
+/// between.
+fn attach(program: &mut Ebpf, all: &[(&str, &str)]) -> Result<(), Box<dyn Error>> {
+    for attaches in [false, true] {
+        for (name, tracepoint) in all {
+            let of: &mut RawTracePoint = program.program_mut(name).ok_or("no program")?.try_into()?;
+            if attaches {
+                of.attach(tracepoint)?;
+            } else {
+                of.load()?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The thread and the time, and what the thread pointed to.

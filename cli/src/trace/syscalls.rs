@@ -5,7 +5,9 @@ use super::calls::{Calls, Values, error, is_exec};
 use super::ends::{Ended, Ends};
 use super::executed::Executed;
 use super::lines::{At, Lines};
+use super::opened::Opened;
 use super::pairs::{Entry, Pairs, Step, sources_of};
+use super::program::opened::Places;
 use super::shown::Shown;
 use super::signals::{Delivered, Signals};
 use super::strings::{Copied, Quotes, Strings};
@@ -18,7 +20,7 @@ use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use crate::times::short;
 use perfweave::{Event, Item, Rings};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{self, Write};
 
@@ -36,6 +38,8 @@ struct Trace {
     /// Whether there are lines at all, and at entries.
     has_lines: bool,
     enter: bool,
+    /// Whether what is behind descriptors is printed.
+    decodes: bool,
     /// Where signals and executed programs are told.
     signals: Option<Signals>,
     executed: Option<Executed>,
@@ -51,7 +55,12 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let needs_strings = !args.summary_only || !args.path.is_empty();
     let quotes = Quotes { limit: args.string_limit, hexadecimal: args.hexadecimal };
     let family = args.whom.has_family().then_some(|| args.whom.processes(child.as_ref()));
-    let strings = needs_strings.then(|| Strings::begin(&mut calls, &asked.calls, quotes, family)).transpose();
+    let decode_fds = args.decode_fds.max(asked.decode_fds);
+    let needs_places = needs_strings && (decode_fds > 0 || !args.path.is_empty());
+    let places = needs_places.then(|| Places::read(decode_fds > 1)).transpose();
+    let (places, no_places) = places.map_or_else(|why| (None, Some(why)), |places| (places, None));
+    let begin = || Strings::begin(&mut calls, &asked.calls, (quotes, places), family);
+    let strings = needs_strings.then(begin).transpose();
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
     let options = Rings::options().bytes(args.common.buffer);
     let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);
@@ -81,6 +90,9 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
             "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: \
              {why}"
         );
+    }
+    if let Some(why) = no_places {
+        eprintln!("descriptors are printed as numbers: {why}");
     }
     if trace.bare > 0 {
         eprintln!("strings of {} calls are lost: those calls have addresses instead", trace.bare);
@@ -121,6 +133,7 @@ impl Trace {
             with_lines: only_some.then(HashSet::new),
             has_lines: !args.summary_only,
             enter: args.enter,
+            decodes: args.decode_fds.max(asked.decode_fds) > 0,
             ends: Ends::default(),
             bare: 0,
             calls: Calls::default(),
@@ -138,10 +151,12 @@ impl Trace {
         self.lines.out.flush()
     }
 
-    /// What the call's arguments point to.
-    fn copied(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Option<Copied> {
-        let strings = self.strings.as_mut().filter(|_| !self.calls.of(entry.number).pointers().is_empty())?;
-        strings.of(entry, until, result)
+    /// What the call's arguments point to, and what is behind its descriptors.
+    fn told(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Told {
+        let Some(strings) = &mut self.strings else { return Told::default() };
+        let has_pointers = !self.calls.of(entry.number).pointers().is_empty();
+        let copied = has_pointers.then(|| strings.of(entry, until, result)).flatten();
+        Told { copied, opened: strings.opened(entry, until, result), decodes: self.decodes }
     }
 
     fn has_line(&mut self, tid: u32) {
@@ -213,14 +228,14 @@ impl Trace {
         if !self.enter || !self.asked.calls.has(&entry.number) {
             return Ok(());
         }
-        let copied = self.copied(entry, entry.time, None);
+        let told = self.told(entry, entry.time, None);
         self.has_line(at.tid);
-        let (call, values) = (self.calls.of(entry.number), values(entry, copied.as_ref(), None));
+        let (call, values) = (self.calls.of(entry.number), told.values(entry, None));
         let text = || format!("{}({}) ...", call.name, call.args(values));
         let value = || {
             let mut exact = Exact::default();
             let args = call.json(values, &mut exact);
-            (json!({ "enters": call.name, "args": args }), exact)
+            (told.with_files(json!({ "enters": call.name, "args": args })), exact)
         };
         self.lines.line(at, text, value)
     }
@@ -244,11 +259,11 @@ impl Trace {
 
     fn returned(&mut self, at: At, number: i64, result: i64, entry: Option<Entry>) -> io::Result<()> {
         let until = at.time.unwrap_or(u64::MAX);
-        let copied = entry.as_ref().and_then(|entry| self.copied(entry, until, Some(result)));
+        let told = entry.as_ref().map(|entry| self.told(entry, until, Some(result))).unwrap_or_default();
         if let Some(entry) = &entry {
             let points =
                 self.strings.is_some() && self.asked.calls.has(&number) && self.calls.of(number).points(&entry.args);
-            self.bare += u64::from(points && copied.is_none());
+            self.bare += u64::from(points && told.copied.is_none());
             // The thread that executes a program had another number before.
             self.forget(entry.tid, &at);
         }
@@ -257,13 +272,13 @@ impl Trace {
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
         let end = if error.is_some() { End::Failed } else { End::Successful };
-        if !self.has(number, (end, time), entry.as_ref(), copied.as_ref()) {
+        if !self.has(number, (end, time), entry.as_ref(), &told) {
             return Ok(());
         }
         self.has_line(at.tid);
         let call = self.calls.of(number);
         let values = entry.as_ref().map(|entry| {
-            let values = values(entry, copied.as_ref(), Some(result));
+            let values = told.values(entry, Some(result));
             Values { executed: executed.as_deref().filter(|_| result == 0 && is_exec(number)), ..values }
         });
         if let Some(summary) = &mut self.summary {
@@ -281,19 +296,19 @@ impl Trace {
             let mut exact = Exact::default();
             let args = values.map(|values| call.json(values, &mut exact));
             let value = json!({ "call": call.name, "args": args, "result": result, "error": error.map(|(name, _)| name), "ns": time });
-            (value, exact)
+            (told.with_files(value), exact)
         };
         self.lines.line(at, text, value)
     }
 
     /// A call that has not returned when its thread or the trace ends.
     fn unreturned(&mut self, at: At, entry: &Entry) -> io::Result<()> {
-        let copied = self.copied(entry, entry.time, None);
-        if !self.has(entry.number, (End::Unfinished, None), Some(entry), copied.as_ref()) {
+        let told = self.told(entry, entry.time, None);
+        if !self.has(entry.number, (End::Unfinished, None), Some(entry), &told) {
             return Ok(());
         }
         self.has_line(at.tid);
-        let (call, values) = (self.calls.of(entry.number), values(entry, copied.as_ref(), None));
+        let (call, values) = (self.calls.of(entry.number), told.values(entry, None));
         if let Some(summary) = &mut self.summary {
             summary.add(&call.name, None, false);
         }
@@ -304,21 +319,15 @@ impl Trace {
         let value = || {
             let mut exact = Exact::default();
             let args = call.json(values, &mut exact);
-            (json!({ "call": call.name, "args": args, "entered": entry.time }), exact)
+            (told.with_files(json!({ "call": call.name, "args": args, "entered": entry.time })), exact)
         };
         self.lines.line(at, text, value)
     }
 
     /// Whether a call is one of those that have lines, or count.
-    fn has(
-        &mut self,
-        number: i64,
-        (end, took): (End, Option<u64>),
-        entry: Option<&Entry>,
-        copied: Option<&Copied>,
-    ) -> bool {
+    fn has(&mut self, number: i64, (end, took): (End, Option<u64>), entry: Option<&Entry>, told: &Told) -> bool {
         let call = self.calls.of(number);
-        let has_path = |entry: &Entry| self.shown.has_path(call, values(entry, copied, None));
+        let has_path = |entry: &Entry| self.shown.has_path(call, told.values(entry, None), told.opened.as_ref());
         self.asked.calls.has(&number) && self.shown.has(end, took) && entry.is_none_or(has_path)
     }
 
@@ -330,7 +339,31 @@ impl Trace {
     }
 }
 
-/// What a call was entered with, and what it points to.
-fn values<'a>(entry: &'a Entry, copied: Option<&'a Copied>, result: Option<i64>) -> Values<'a> {
-    Values { values: &entry.args, copied, result, executed: None }
+/// What was told of a call beside its numbers.
+#[derive(Debug, Default)]
+struct Told {
+    copied: Option<Copied>,
+    opened: Option<Opened>,
+    /// Whether what is behind descriptors is printed.
+    decodes: bool,
+}
+
+impl Told {
+    fn printed(&self) -> Option<&Opened> {
+        self.opened.as_ref().filter(|_| self.decodes)
+    }
+
+    /// With what a call was entered.
+    fn values<'a>(&'a self, entry: &'a Entry, result: Option<i64>) -> Values<'a> {
+        let (copied, opened) = (self.copied.as_ref(), self.printed());
+        Values { values: &entry.args, copied, result, executed: None, opened }
+    }
+
+    /// An object, to which `files` is added.
+    fn with_files(&self, mut object: Value) -> Value {
+        if let Some(opened) = self.printed() {
+            object["files"] = opened.json();
+        }
+        object
+    }
 }
