@@ -53,13 +53,17 @@ pub struct Args {
     target: Target,
 }
 
+/// So wide is a row with all columns.
+const WITH_IRQ: usize = 85;
+
 const AFTER: &str = "\
 A period lasts from when a thread leaves a CPU until it runs again, on that or another. Its parts:
   asleep      it waits for something, and a signal can wake it
   disk        uninterruptible: it waits for a disk, a page or a lock of the kernel
   ready       it could run and does not: it was woken, or taken off its CPU. Another thread runs, or its control group has used up its quota
   other       stopped, traced or parked
-  irq         no part of it: interrupts and soft interrupts had its CPU while it ran. Not with --cgroup, nor of a recording without their events
+  irq         no part of it: interrupts and soft interrupts had its CPU while it ran. Not with --cgroup, of a recording without their
+              events, and on a terminal with less than 85 columns
 Sleep ends at the wake-up. Where that is not known, all of the period counts as sleep, and the last line says how often. So it is with --cgroup: the \
 events of a control group lack wake-ups by others. All else traces the whole machine, whatever rows are asked for. \
 A period that has not ended when the trace ends is not counted. After a loss, periods that have begun are forgotten; those that ended while \
@@ -171,6 +175,8 @@ fn table(
     histogram: bool,
     width: Option<usize>,
 ) -> io::Result<()> {
+    // A terminal of 80 columns has no room for it.
+    let irq = irq && width.is_none_or(|width| width >= WITH_IRQ);
     let heads = ["times", "total", "p50", "max"].into_iter().chain(REASONS).chain(irq.then_some("irq"));
     let heads = heads.map(|head| format!("{head:>7}")).collect::<Vec<_>>().join(" ");
     let name = names_width(width, 1 + heads.len(), 1);

@@ -260,7 +260,7 @@ fn rows_are_sorted_as_asked() {
 #[test]
 fn rows_fit_a_narrow_terminal() {
     let Some(_) = traced(&["trace", "--", "true"]) else { return };
-    for (command, width, numbers) in [("wakeups", 60, 5), ("offcpu", 76, 8), ("latency", 60, 5)] {
+    for (command, width, numbers) in [("wakeups", 60, 5), ("offcpu", 76, 8), ("offcpu", 85, 9), ("latency", 60, 5)] {
         let size = nix::pty::Winsize { ws_row: 24, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
         let Ok(terminal) = nix::pty::openpty(&size, None) else { return perfweave_support::lacks("pseudoterminals") };
         let script = "ls | cat >/dev/null; sleep 0.01; :";
