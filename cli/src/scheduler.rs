@@ -26,6 +26,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
+#[cfg(test)]
+pub use told::Told;
+#[cfg(not(test))]
 use told::Told;
 pub use told::{is_output, words};
 pub use tracing::{Tracing, Way};
@@ -47,6 +50,22 @@ pub struct Scheduler {
     tells_calls: bool,
     /// Which switches of programs have no record.
     counted: Counted,
+}
+
+/// Where a record comes from: when and on which CPU, and the numbers of the thread that wrote it.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    time: u64,
+    cpu: u32,
+    process: u32,
+    tid: u32,
+}
+
+impl At {
+    fn of(record: &Record<'_>, time: u64) -> Option<Self> {
+        let (process, tid) = record.pid_tid()?;
+        Some(Self { time, cpu: record.cpu(), process, tid })
+    }
 }
 
 const SIGCONT: u8 = nix::libc::SIGCONT as u8;
@@ -125,6 +144,30 @@ impl Scheduler {
         }
     }
 
+    /// One that programs tell.
+    #[cfg(test)]
+    pub fn by_programs(most: usize) -> Self {
+        Self { account: Account::new(most), tells_calls: true, ..Self::without_sources() }
+    }
+
+    /// A switch that programs tell by hand.
+    #[cfg(test)]
+    pub fn hears(&mut self, time: u64, cpu: u32, told: Told) {
+        let Told::Switch { prev, .. } = told else { return };
+        let at = At { time, cpu, process: prev, tid: prev };
+        drop(self.told(told, at, &mut Names::recorded()));
+    }
+
+    /// Records of a CPU are lost, or it was not traced, after a time.
+    #[cfg(test)]
+    pub fn lacks_some(&mut self, cpu: u32, after: u64, untraced: Option<bool>) {
+        match untraced {
+            None => drop(self.account.lost(Some(cpu), Some(after))),
+            Some(lasts) => drop(self.account.untraced(cpu, Some(after), lasts)),
+        }
+        self.counted.forget(Some(cpu));
+    }
+
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
     pub fn told_by(rings: &Rings) -> Result<Self, Failure> {
         Self::with(rings, Numbers::recorded(), false, usize::MAX, false)
@@ -201,7 +244,7 @@ impl Scheduler {
             _ => self.account.lost(None, None),
         };
         self.begins.clear();
-        self.counted.forget();
+        self.counted.forget(counted::of(&event.item()));
         Some(since)
     }
 
@@ -265,7 +308,7 @@ impl Scheduler {
             bindings::PERF_RECORD_SAMPLE => match self.sources.get(record.source()?)? {
                 Source::Wakes { .. } => self.wakes(record, time, names)?,
                 Source::Switches { .. } => return self.switches(record, time, names),
-                Source::Programs => return self.told(record, time, names),
+                Source::Programs => return self.told(Told::of(record, time)?, At::of(record, time)?, names),
                 _ => self.sample(record, time)?,
             },
             bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE => {
@@ -299,7 +342,7 @@ impl Scheduler {
     fn switches(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
         let Source::Switches { state, .. } = &self.sources[record.source()?] else { return None };
         let (why, threads) = (why(state.int(record)?), self.switched(record)?);
-        self.switch(record, time, why, threads, names)
+        self.switch(At::of(record, time)?, why, threads, names)
     }
 
     /// Who goes and who comes by a record of a switch, with the names that it tells.
@@ -320,14 +363,12 @@ impl Scheduler {
     /// A CPU goes from one thread to another, with the names that are told.
     fn switch(
         &mut self,
-        record: &Record<'_>,
-        time: u64,
+        At { time, cpu, process, tid }: At,
         why: Option<Why>,
         [(prev, prev_name), (next, next_name)]: [(u32, Option<Cow<'_, str>>); 2],
         names: &mut Names,
     ) -> Option<(u32, Ran)> {
         let Self { numbers, account, .. } = self;
-        let ((process, tid), cpu) = (record.pid_tid()?, record.cpu());
         self.extent.iter_mut().for_each(|extent| extent.switch(prev, next));
         let tid = numbers.learn(prev, tid);
         known(account, prev, tid, process);
@@ -351,24 +392,23 @@ impl Scheduler {
 
     /// Who ran between two switches of which some have no record is not known.
     fn counted(&mut self, cpu: u32, time: u64, count: u32, threads: [u32; 2]) {
-        if self.counted.take(cpu, count, threads) {
-            self.account.unseen(time, cpu);
+        if let Some(since) = self.counted.take(cpu, time, count, threads) {
+            self.account.unseen(time, cpu, since);
         }
     }
 
     /// What the programs tell.
-    fn told(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
-        match Told::of(record, time)? {
+    fn told(&mut self, told: Told, at: At, names: &mut Names) -> Option<(u32, Ran)> {
+        let At { time, cpu, .. } = at;
+        match told {
             Told::Switch { prev, next, why, count, call } => {
-                self.counted(record.cpu(), time, count, [prev, next]);
+                self.counted(cpu, time, count, [prev, next]);
                 if self.tells_calls && why.is_some_and(|why| why != Why::Ready) {
-                    self.account.calls(time, record.cpu(), prev, call);
+                    self.account.calls(time, cpu, prev, call);
                 }
-                return self.switch(record, time, why, [(prev, None), (next, None)], names);
+                return self.switch(at, why, [(prev, None), (next, None)], names);
             }
-            Told::Signal { thread, interrupted } => {
-                self.account.returns_from(time, record.cpu(), thread, interrupted);
-            }
+            Told::Signal { thread, interrupted } => self.account.returns_from(time, cpu, thread, interrupted),
         }
         None
     }
@@ -572,7 +612,7 @@ mod tests {
         for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1)] {
             let mut scheduler = Scheduler::without_sources();
             let left = Some((Why::Asleep, 7));
-            assert!(!scheduler.counted.take(0, 1, [7, 8]));
+            assert_eq!(scheduler.counted.take(0, 10, 1, [7, 8]), None);
             scheduler.account.switches(10, 0, 7, left, 8);
             scheduler.counted(0, 20, count, [prev, next]);
             scheduler.account.switches(20, 0, prev, left, next);
