@@ -7,6 +7,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
+/// The number of the kernel's own thread that starts the others.
+const KTHREADD: u32 = 2;
+
 /// Threads by their numbers.
 #[derive(Debug)]
 pub enum Family {
@@ -51,13 +54,17 @@ impl Family {
 
     /// All but threads of the kernel, which wait as long as there is nothing to do. All are children of one.
     pub fn programs() -> Self {
-        const PARENT: u32 = 2;
         // In a PID namespace it is another one.
-        let is_there = fs::read_to_string(format!("/proc/{PARENT}/comm")).is_ok_and(|name| name == "kthreadd\n");
-        match Self::of(PARENT) {
+        let is_there = fs::read_to_string(format!("/proc/{KTHREADD}/comm")).is_ok_and(|name| name == "kthreadd\n");
+        match Self::of(KTHREADD) {
             Ok(Self::Tree(threads)) if is_there => Self::But(threads),
             _ => Self::All,
         }
+    }
+
+    /// The same of a recording, which names that one before its children.
+    pub fn recorded_programs() -> Self {
+        Self::But(HashSet::new())
     }
 
     /// The same of several processes, each of which there must be.
@@ -90,6 +97,7 @@ impl Family {
 
     /// Takes new threads from their records.
     pub fn take(&mut self, record: &Record<'_>) {
+        let is_without = matches!(self, Self::But(_));
         let (of, threads) = match self {
             Self::Tree(threads) | Self::But(threads) => (None, threads),
             Self::Recorded(pid, threads) => (Some(*pid), threads),
@@ -100,6 +108,9 @@ impl Family {
             && threads.contains(&pid)
         {
             threads.insert(tid);
+        }
+        if is_without && is_kthreadd(record) {
+            threads.insert(KTHREADD);
         }
         if record.kind() != bindings::PERF_RECORD_FORK {
             return;
@@ -141,6 +152,12 @@ fn numbers(record: &Record<'_>) -> Option<(u32, u32)> {
     }
 }
 
+fn is_kthreadd(record: &Record<'_>) -> bool {
+    let body = record.body();
+    let is_its = record.kind() == bindings::PERF_RECORD_COMM && body.u32(4) == Some(KTHREADD);
+    is_its && (8..).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0).eq(*b"kthreadd")
+}
+
 #[cfg(test)]
 mod tests {
     use super::Family;
@@ -162,5 +179,29 @@ mod tests {
         let mut family = Family::recorded(7);
         merge.batch().for_each(|event| event.record().iter().for_each(|record| family.take(record)));
         assert_eq!([7, 8, 9, 10].map(|tid| family.has(tid)), [true, false, true, false]);
+    }
+    /// Records of before, as they are in a recording: who the thread with number 2 is says its name.
+    fn without_threads_of_the_kernel(second: &[u8; 16]) -> [bool; 3] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+        let fork = [[7_u32, 2, 7, 2], [8, 1, 8, 1]].map(|ids| ids.map(u32::to_ne_bytes).concat());
+        let comm = [2_u32, 2].map(u32::to_ne_bytes).concat();
+        let [fork, other] = fork.map(|ids| (bindings::PERF_RECORD_FORK, [ids, vec![0; 8]].concat()));
+        let records = [(bindings::PERF_RECORD_COMM, [&comm, &second[..]].concat()), fork, other];
+        for (time, (kind, body)) in (1..).zip(records) {
+            kernel.begin(0, time);
+            kernel.write_other(0, kind, 0, &body);
+            kernel.end(0);
+        }
+        merge.refresh(0);
+        let mut family = Family::recorded_programs();
+        merge.batch().for_each(|event| event.record().iter().for_each(|record| family.take(record)));
+        [2, 7, 8].map(|tid| family.has(tid))
+    }
+
+    #[test]
+    fn threads_of_the_kernel_are_told_apart_in_a_recording() {
+        assert_eq!(without_threads_of_the_kernel(b"kthreadd\0\0\0\0\0\0\0\0"), [false, false, true]);
+        assert_eq!(without_threads_of_the_kernel(b"kthreaddx\0\0\0\0\0\0\0"), [true; 3]);
     }
 }

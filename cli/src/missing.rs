@@ -16,6 +16,24 @@ pub fn undecoded(aux: u64) -> Option<String> {
         .then(|| format!("{aux} bytes of AUX data (Intel PT, Arm CoreSight, SPE) are not decoded: `perf script` does"))
 }
 
+/// What is said of switches that have no record, behind all else.
+pub fn switches(unrecorded: u64) -> String {
+    match unrecorded {
+        0 => String::new(),
+        count => format!("; the kernel left {count} switches out, and what was then is not known"),
+    }
+}
+
+/// What is missing, where that many switches are missing all the same.
+pub fn beside_switches(missing: String, unrecorded: u64) -> String {
+    if unrecorded == 0 {
+        return missing;
+    }
+    missing
+        .replace("nothing is missing", "no record is lost")
+        .replace("nothing is known to be missing", "no record is known to be lost")
+}
+
 /// What is missing, in words, by the account of all CPUs together. `uncounted` says why losses are not all counted, if
 /// they are not, and what would help.
 pub fn of(total: &Account, uncounted: &str) -> String {

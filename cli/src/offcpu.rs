@@ -95,6 +95,7 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
     account.end(&recorded.ledger()?);
     print(args, &account.rows(), account.tells_interrupts(), &mut out)?;
     recorded.lacks(account.lacks());
+    recorded.unrecorded(account.unrecorded());
     recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }

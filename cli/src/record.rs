@@ -1,6 +1,7 @@
 //! Writes a perf.data file, or the last moments before a trigger.
 
 mod flight;
+mod needs;
 mod socket;
 mod trigger;
 
@@ -10,9 +11,11 @@ use crate::failure::{Failure, Outcome, in_line};
 use crate::modifiers::Modifiers;
 use crate::out::{Out, line, say};
 use crate::sampled::{Chains, Mode, Rate, Whom, modified, records};
+use crate::scheduler::{Counted, Way};
 use crate::session::{Session, Tell};
 use crate::trace::events::is_of;
 use crate::verify::hex;
+use needs::Needs;
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Event, RingOptions, Rings};
 use perfweave_events::EventOptions;
@@ -37,7 +40,8 @@ use trigger::On;
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("when").multiple(true)))]
 pub struct Args {
     /// Events, separated by commas: tracepoints with * and ?, or perf's names such as cpu-clock and page-faults, with
-    /// perf's modifiers such as :u [sched:sched_switch,sched:sched_waking]
+    /// perf's modifiers such as :u; why stands for all that the commands why, offcpu and wakeups need of a recording
+    /// [sched:sched_switch,sched:sched_waking]
     #[arg(short, long, value_name = "EVENTS", value_delimiter = ',')]
     event: Vec<String>,
     #[command(flatten)]
@@ -46,6 +50,8 @@ pub struct Args {
     chains: Chains,
     #[command(flatten)]
     whom: Whom,
+    #[command(flatten)]
+    way: Way,
     #[command(flatten)]
     common: Common,
     /// The file, or - for standard output, which perf reads through a pipe; with --last, the beginning of the names of
@@ -72,6 +78,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   perfweave record -- make                                   Who ran where and who woke whom, while make runs, in perf.data
+  perfweave record -a -e why -- make                         For why, offcpu and wakeups: each with -i perf.data
   perfweave record -a -e 'sched:*,irq:*' --seconds 5
   perfweave record -o - -- make | perf script -i -           Meanwhile, through a pipe
   perfweave record -F 99 -g -e cpu-clock -p 1234
@@ -105,9 +112,13 @@ impl Args {
     }
 
     /// The events, with the names of processes and what they map.
-    fn options(&self, child: Option<&Child>, mode: Mode) -> Result<RingOptions, Failure> {
+    fn options(&self, needs: Option<&Needs>, child: Option<&Child>, mode: Mode) -> Result<RingOptions, Failure> {
         let mut options = Rings::options().bytes(mode.bytes(self.common.buffer));
-        let events = self.events(mode);
+        let mut events = self.events(mode);
+        events.retain(|event| *event != needs::NAME);
+        if let Some(needs) = needs {
+            options = needs.add(options, &events)?;
+        }
         for event in &events {
             let (name, modifiers) = Modifiers::split(event)?;
             let is_counted = name.contains(':') && !name.ends_with('/');
@@ -170,12 +181,14 @@ fn refuse_pipe(args: &Args) -> Result<(), Failure> {
 /// Records everything from now on.
 fn whole(args: &Args) -> Outcome {
     let is_piped = args.is_piped();
+    // Before the command: what it does until it is let go is nobody's concern, so it shall be little.
+    let needs = Needs::of(args)?;
     // Standard output is the recording's. What the command prints goes to standard error, as perf has it.
     let child = match is_piped && !args.whom.command.is_empty() {
         true => Some(Child::start_writing(&args.whom.command, io::stderr().as_fd().try_clone_to_owned()?.into())?),
         false => args.whom.target().start()?,
     };
-    let rings = args.whom.open(|mode| args.options(child.as_ref(), mode))?;
+    let rings = args.whom.open(|mode| args.options(needs.as_ref(), child.as_ref(), mode))?;
     // After they were opened: what starts from now on has its records.
     let mut family = args.whom.family(child.as_ref(), true)?;
     skipped(rings.skipped());
@@ -185,7 +198,9 @@ fn whole(args: &Args) -> Outcome {
     };
     let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
     let mut within = Within::now(rings.clock(), args.common.seconds);
-    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    let mut counted = Counted::of(&rings);
+    let mut session = Session::begin(rings, Needs::order(needs.as_ref(), args), &args.common, child)?;
+    needs.iter().for_each(|needs| session.traced(&needs.tracing));
     session.takes_all();
     if args.whom.command.is_empty() && args.common.seconds.is_none() {
         say(format_args!("recording into {}; Ctrl-C ends it", args.place()));
@@ -196,6 +211,7 @@ fn whole(args: &Args) -> Outcome {
         match tell {
             Tell::Event(event) if !is_of(&mut family, event) || within.leaves_out(event) => {}
             Tell::Event(event) => {
+                counted.event(event);
                 // The file is complete until the first error, which every later call gives again.
                 failed = failed.take().or(writer.write(event).err());
                 progress.events += 1;
@@ -217,6 +233,7 @@ fn whole(args: &Args) -> Outcome {
     }
     read?;
     writer.unreported(&session.ledger()?);
+    session.unrecorded(counted.missing());
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, [within.before, within.after, session.left_out()])?;

@@ -25,18 +25,20 @@ pub struct Recorded {
     reader: Reader,
     /// What it lacks for what is asked of it, and what would mend that.
     lacks: Option<&'static str>,
+    /// How many switches have no record.
+    unrecorded: u64,
 }
 
 impl Recorded {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let (view, reader) = convert::open(path)?;
-        Ok(Self { view, reader, lacks: None })
+        Ok(Self { view, reader, lacks: None, unrecorded: 0 })
     }
 
     /// The same for names of functions, also of those that runtimes have compiled.
     pub fn open_for_functions(path: &Path) -> Result<Self, Failure> {
         let (view, reader) = convert::open_with_compiled(path)?;
-        Ok(Self { view, reader, lacks: None })
+        Ok(Self { view, reader, lacks: None, unrecorded: 0 })
     }
 
     pub fn rings(&self) -> &Rings {
@@ -71,6 +73,11 @@ impl Recorded {
         self.lacks = lacks;
     }
 
+    /// Says in the summary how many switches are known to have no record.
+    pub fn unrecorded(&mut self, switches: u64) {
+        self.unrecorded = switches;
+    }
+
     /// The account of everything that was written.
     pub fn ledger(&mut self) -> Result<Status, Failure> {
         Ok(self.reader.ledger()?)
@@ -82,13 +89,18 @@ impl Recorded {
         let (total, lacks) = (total(&ledger), self.lacks);
         let Account { yielded: records, lost, late, damaged, .. } = total;
         if is_json {
-            let summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": ledger.is_complete(), "lacks": lacks });
+            let complete = ledger.is_complete() && self.unrecorded == 0;
+            let mut summary = json!({ "records": records, "lost": lost, "late": late, "damaged": damaged, "complete": complete, "lacks": lacks });
+            if self.unrecorded > 0 {
+                summary["unrecorded_switches"] = self.unrecorded.into();
+            }
             writeln!(out, "{}", json!({ "summary": summary }))?;
         }
         out.flush()?;
         if !is_json {
             lacks.iter().for_each(|words| eprintln!("{words}"));
-            eprintln!("{records} events: {late} late; {}", missing::of(&total, missing::UNCOUNTED));
+            let loss = missing::beside_switches(missing::of(&total, missing::UNCOUNTED), self.unrecorded);
+            eprintln!("{records} events: {late} late; {loss}{}", missing::switches(self.unrecorded));
             missing::without_place(ledger.machine.lost).iter().for_each(|words| eprintln!("{words}"));
         }
         Ok(())

@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 const AFTER: &str = "\
-Threads are busy by the time between two switches on a CPU, if the recording has sched:sched_switch; otherwise by samples of CPU time, or by \
+Threads are busy by the time between two switches on a CPU, if the recording has sched:sched_switch or is by -e why; otherwise by samples of CPU time, or by \
 events. Time beside a loss, or before a CPU's first switch, is not counted.
 
   perf record -a -e sched:sched_switch,sched:sched_waking -- sleep 1
@@ -152,11 +152,11 @@ impl Report {
     fn more(&self, file: &str) -> Vec<[String; 2]> {
         let mut more = Vec::new();
         let mut add = |command: String, what: &str| more.push([format!("perfweave {command}"), what.to_owned()]);
-        if self.has(&["sched:sched_switch", "sched:sched_waking"]) && self.threads.lacks().is_none() {
+        if self.threads.are_told() && self.has(&["sched:sched_waking"]) && self.threads.lacks().is_none() {
             add(format!("why {file}"), "the longest waits, and through whom");
             add(format!("wakeups -i {file}"), "who wakes whom, and who waits for a CPU");
         }
-        if self.has(&["sched:sched_switch"]) {
+        if self.threads.are_told() {
             add(format!("offcpu -i {file}"), "how long processes are off the CPU, and why");
         }
         if self.has(&["raw_syscalls:sys_enter", "raw_syscalls:sys_exit"]) {
@@ -194,7 +194,7 @@ impl Report {
             "file": file.to_string_lossy(), "from": from, "to": to, "ns": self.lasts.map(|[from, to]| to - from),
             "began": self.began(recorded), "records": total.yielded, "events": kinds, "cpus": cpus,
             "lost": total.lost, "lost_without_place": ledger.machine.lost, "losses": self.losses.objects(ledger, stamp),
-            "late": total.late, "damaged": total.damaged, "complete": ledger.is_complete(),
+            "late": total.late, "damaged": total.damaged, "complete": ledger.is_complete() && self.threads.unrecorded() == 0,
             "busiest": busiest, "delayed": delayed, "lacks": self.threads.lacks(), "more": more,
         })
     }
@@ -242,7 +242,9 @@ impl Report {
             line(out, format_args!("{count:>12}  {name}"))?;
         }
         rest(kinds.len(), args.rows, "kinds of events", out)?;
-        writeln!(out, "\n{}; {} late", missing::of(&total, missing::UNCOUNTED), total.late)?;
+        let unrecorded = self.threads.unrecorded();
+        let loss = missing::beside_switches(missing::of(&total, missing::UNCOUNTED), unrecorded);
+        writeln!(out, "\n{loss}; {} late{}", total.late, missing::switches(unrecorded))?;
         self.losses.print(ledger, stamp, out)?;
         self.print_threads(args, out)?;
         if let Some(lacks) = self.threads.lacks() {

@@ -1,6 +1,7 @@
 //! What the scheduler's tracepoints tell of threads, for the [account](crate::waits) of what they wait for: live, or
 //! from a recording.
 
+mod counted;
 mod extent;
 mod sources;
 #[cfg(feature = "btf")]
@@ -15,6 +16,7 @@ use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::waits::{Account, Call, In, Ran, Who, Why};
+pub use counted::Counted;
 use extent::Extent;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings, Status};
@@ -24,7 +26,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
+#[cfg(test)]
+pub use told::Told;
+#[cfg(not(test))]
 use told::Told;
+pub use told::{is_output, words};
 pub use tracing::{Tracing, Way};
 
 /// Takes records of [`sources`] and, if they are there, of system calls and interrupts.
@@ -36,13 +42,30 @@ pub struct Scheduler {
     is_limited: bool,
     /// Who begins to run on each CPU, if its number here is not known.
     begins: HashMap<u32, (u32, Option<Ran>)>,
+    /// The process that traces, or that has recorded, where its own threads are told, too.
+    own: Option<u32>,
     /// What a recording is of.
     extent: Option<Extent>,
     /// Whether programs tell in which calls threads fall asleep.
     tells_calls: bool,
-    /// The number of the last switch of each CPU and who came by it, and how many are known to be missing.
-    counts: HashMap<u32, (u32, u32)>,
-    unrecorded: u64,
+    /// Which switches of programs have no record.
+    counted: Counted,
+}
+
+/// Where a record comes from: when and on which CPU, and the numbers of the thread that wrote it.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    time: u64,
+    cpu: u32,
+    process: u32,
+    tid: u32,
+}
+
+impl At {
+    fn of(record: &Record<'_>, time: u64) -> Option<Self> {
+        let (process, tid) = record.pid_tid()?;
+        Some(Self { time, cpu: record.cpu(), process, tid })
+    }
 }
 
 const SIGCONT: u8 = nix::libc::SIGCONT as u8;
@@ -97,7 +120,8 @@ impl Scheduler {
     /// `is_limited`: to a control group. Then a switch to a thread outside of it has no record of the kernel's own.
     /// `most`: how many stretches the account keeps.
     pub fn new(rings: &Rings, is_limited: bool, most: usize) -> Result<Self, Failure> {
-        Self::with(rings, Numbers::now(), is_limited, most, true)
+        let own = Some(std::process::id());
+        Ok(Self { own, ..Self::with(rings, Numbers::now(), is_limited, most, true)? })
     }
 
     /// One that is told by hand.
@@ -106,18 +130,42 @@ impl Scheduler {
         let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
         let mut numbers = Numbers::recorded();
         numbers.learn(1, 1);
-        let (counts, unrecorded) = (HashMap::new(), 0);
+        let counted = Counted::default();
         Self {
             sources,
             numbers,
             account,
             is_limited: false,
             begins,
+            own: None,
             extent: None,
             tells_calls: false,
-            counts,
-            unrecorded,
+            counted,
         }
+    }
+
+    /// One that programs tell.
+    #[cfg(test)]
+    pub fn by_programs(most: usize) -> Self {
+        Self { account: Account::new(most), tells_calls: true, ..Self::without_sources() }
+    }
+
+    /// A switch that programs tell by hand.
+    #[cfg(test)]
+    pub fn hears(&mut self, time: u64, cpu: u32, told: Told) {
+        let Told::Switch { prev, .. } = told else { return };
+        let at = At { time, cpu, process: prev, tid: prev };
+        drop(self.told(told, at, &mut Names::recorded()));
+    }
+
+    /// Records of a CPU are lost, or it was not traced, after a time.
+    #[cfg(test)]
+    pub fn lacks_some(&mut self, cpu: u32, after: u64, untraced: Option<bool>) {
+        match untraced {
+            None => drop(self.account.lost(Some(cpu), Some(after))),
+            Some(lasts) => drop(self.account.untraced(cpu, Some(after), lasts)),
+        }
+        self.counted.forget(Some(cpu));
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -129,13 +177,12 @@ impl Scheduler {
     pub fn recorded(rings: &Rings, most: usize) -> Result<Self, Failure> {
         let mut scheduler = Self::with(rings, Numbers::recorded(), false, most, true)?;
         let has = |is: fn(&Source) -> bool| scheduler.sources.iter().any(is);
-        if has(|source| matches!(source, Source::Switches { .. })) {
+        if has(|source| matches!(source, Source::Switches { .. } | Source::Programs)) {
             let has_wakes = has(|source| matches!(source, Source::Wakes { .. }));
             scheduler.extent = Some(Extent::new(has_wakes));
             return Ok(scheduler);
         }
-        let hint =
-            "record the whole machine: perfweave record -a -e sched:sched_switch,sched:sched_waking,raw_syscalls:*";
+        let hint = "record the whole machine: perfweave record -a -e why";
         Err(Failure::hinting("the recording has no sched:sched_switch", hint))
     }
 
@@ -158,29 +205,30 @@ impl Scheduler {
                 .filter(|source| matches!(source, Source::Delivers(_)))
                 .for_each(|source| *source = Source::Other);
         }
-        let (counts, unrecorded) = (HashMap::new(), 0);
-        Ok(Self { sources, numbers, account, is_limited, begins, extent: None, tells_calls: false, counts, unrecorded })
+        let tells_calls = by_programs(&mut sources, rings);
+        let (own, counted) = (told::recorder(rings), Counted::default());
+        Ok(Self { sources, numbers, account, is_limited, begins, own, extent: None, tells_calls, counted })
     }
 
-    /// Live, the switches may be told by programs.
-    pub fn traced(mut self, rings: &Rings, tracing: &Tracing) -> Self {
-        if tracing.is_by_programs() {
-            self.tells_calls = tracing.tells_calls();
-            for (source, of) in self.sources.iter_mut().zip(rings.sources()) {
-                match of.tracepoint() {
-                    None if of.name() == tracing::OUTPUT => *source = Source::Programs,
-                    // An event that requests begin or end with tells nothing that the programs do not tell.
-                    Some(name) if BY_PROGRAMS.contains(&name) => *source = Source::Other,
-                    _ => {}
-                }
-            }
-        }
+    /// Live, programs may tell switches alone.
+    pub fn traced(mut self, tracing: &Tracing) -> Self {
+        self.tells_calls &= tracing.tells_calls();
         self
+    }
+
+    /// The process whose own threads are of no interest.
+    pub fn own(&self) -> Option<u32> {
+        self.own
+    }
+
+    /// Whether it is told by a recording.
+    pub fn is_recorded(&self) -> bool {
+        self.extent.is_some()
     }
 
     /// How many switches have no record, as the numbers of others show.
     pub fn unrecorded(&self) -> u64 {
-        self.unrecorded
+        self.counted.missing()
     }
 
     /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
@@ -196,7 +244,7 @@ impl Scheduler {
             _ => self.account.lost(None, None),
         };
         self.begins.clear();
-        self.counts.clear();
+        self.counted.forget(counted::of(&event.item()));
         Some(since)
     }
 
@@ -247,10 +295,12 @@ impl Scheduler {
     pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
         if time == 0 {
             // A recording begins with what was before it.
+            names.take(record);
             return None;
         }
         if let (Some(extent), Some((_, tid))) = (&mut self.extent, record.pid_tid())
             && let Some(thread) = self.numbers.kernels(tid)
+            && !leaves(record)
         {
             extent.runs(thread);
         }
@@ -258,7 +308,7 @@ impl Scheduler {
             bindings::PERF_RECORD_SAMPLE => match self.sources.get(record.source()?)? {
                 Source::Wakes { .. } => self.wakes(record, time, names)?,
                 Source::Switches { .. } => return self.switches(record, time, names),
-                Source::Programs => return self.told(record, time, names),
+                Source::Programs => return self.told(Told::of(record, time)?, At::of(record, time)?, names),
                 _ => self.sample(record, time)?,
             },
             bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE => {
@@ -290,24 +340,35 @@ impl Scheduler {
     }
 
     fn switches(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
-        let Source::Switches { prev, state, next } = &self.sources[record.source()?] else { return None };
-        let why = why(state.int(record)?);
-        let [prev, next] = [prev, next].map(|[thread, name]| (number(thread, record), name.text(record)));
-        let ((prev, prev_name), (next, next_name)) = (prev, next);
-        self.switch(record, time, why, [(prev?, prev_name), (next?, next_name)], names)
+        let Source::Switches { state, .. } = &self.sources[record.source()?] else { return None };
+        let (why, threads) = (why(state.int(record)?), self.switched(record)?);
+        self.switch(At::of(record, time)?, why, threads, names)
+    }
+
+    /// Who goes and who comes by a record of a switch, with the names that it tells.
+    pub fn switched<'a>(&self, record: &Record<'a>) -> Option<[(u32, Option<Cow<'a, str>>); 2]> {
+        match self.sources.get(record.source()?)? {
+            Source::Switches { prev, next, .. } => {
+                let of = |[thread, name]: &[Field; 2]| Some((number(thread, record)?, name.text(record)));
+                Some([of(prev)?, of(next)?])
+            }
+            Source::Programs => match Told::of(record, 0)? {
+                Told::Switch { prev, next, .. } => Some([(prev, None), (next, None)]),
+                Told::Signal { .. } => None,
+            },
+            _ => None,
+        }
     }
 
     /// A CPU goes from one thread to another, with the names that are told.
     fn switch(
         &mut self,
-        record: &Record<'_>,
-        time: u64,
+        At { time, cpu, process, tid }: At,
         why: Option<Why>,
         [(prev, prev_name), (next, next_name)]: [(u32, Option<Cow<'_, str>>); 2],
         names: &mut Names,
     ) -> Option<(u32, Ran)> {
         let Self { numbers, account, .. } = self;
-        let ((process, tid), cpu) = (record.pid_tid()?, record.cpu());
         self.extent.iter_mut().for_each(|extent| extent.switch(prev, next));
         let tid = numbers.learn(prev, tid);
         known(account, prev, tid, process);
@@ -329,31 +390,25 @@ impl Scheduler {
         }
     }
 
-    /// The number of a switch. Some have no record, or the kernel has told the program nothing of them; then another
-    /// thread goes than has come. Who ran meanwhile is not known.
-    fn counted(&mut self, cpu: u32, time: u64, count: u32, [prev, next]: [u32; 2]) {
-        let Some((last, came)) = self.counts.insert(cpu, (count, next)) else { return };
-        let missing = count.wrapping_sub(last).wrapping_sub(1);
-        // One that comes late has been counted.
-        if missing < u32::MAX / 2 && (missing > 0 || came != prev) {
-            self.unrecorded += u64::from(missing.max(1));
-            self.account.unseen(time, cpu);
+    /// Who ran between two switches of which some have no record is not known.
+    fn counted(&mut self, cpu: u32, time: u64, count: u32, threads: [u32; 2]) {
+        if let Some(since) = self.counted.take(cpu, time, count, threads) {
+            self.account.unseen(time, cpu, since);
         }
     }
 
     /// What the programs tell.
-    fn told(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
-        match Told::of(record, time)? {
+    fn told(&mut self, told: Told, at: At, names: &mut Names) -> Option<(u32, Ran)> {
+        let At { time, cpu, .. } = at;
+        match told {
             Told::Switch { prev, next, why, count, call } => {
-                self.counted(record.cpu(), time, count, [prev, next]);
+                self.counted(cpu, time, count, [prev, next]);
                 if self.tells_calls && why.is_some_and(|why| why != Why::Ready) {
-                    self.account.calls(time, record.cpu(), prev, call);
+                    self.account.calls(time, cpu, prev, call);
                 }
-                return self.switch(record, time, why, [(prev, None), (next, None)], names);
+                return self.switch(at, why, [(prev, None), (next, None)], names);
             }
-            Told::Signal { thread, interrupted } => {
-                self.account.returns_from(time, record.cpu(), thread, interrupted);
-            }
+            Told::Signal { thread, interrupted } => self.account.returns_from(time, cpu, thread, interrupted),
         }
         None
     }
@@ -456,6 +511,25 @@ impl Scheduler {
     }
 }
 
+/// Whether it is the kernel's own record that a thread leaves its CPU: `sched_switch` has told it by then.
+fn leaves(record: &Record<'_>) -> bool {
+    let switches = [bindings::PERF_RECORD_SWITCH, bindings::PERF_RECORD_SWITCH_CPU_WIDE];
+    switches.contains(&record.kind()) && record.misc() & OUT != 0
+}
+
+/// Where programs tell switches, tracepoints of the same tell nothing more. Gives whether they do.
+fn by_programs(sources: &mut [Source], rings: &Rings) -> bool {
+    let has_programs = rings.sources().iter().any(is_output);
+    for (source, of) in sources.iter_mut().zip(rings.sources()) {
+        match of.tracepoint() {
+            None if is_output(of) => *source = Source::Programs,
+            Some(name) if has_programs && BY_PROGRAMS.contains(&name) => *source = Source::Other,
+            _ => {}
+        }
+    }
+    has_programs
+}
+
 /// The numbers that a record tells of the thread that wrote it.
 fn known(account: &mut Account, thread: u32, tid: Option<u32>, process: u32) {
     if let Some(known) = account.learn(thread) {
@@ -532,13 +606,13 @@ mod tests {
         assert_eq!(known, [(10, true), (20, false), (40, true)]);
     }
 
-    /// A number is missing, or another thread goes than has come: what was meanwhile is not known, and counted.
+    /// A number is missing, or another thread goes than has come: what was meanwhile is not known.
     #[test]
-    fn switches_without_a_record_are_counted_and_nothing_is_concluded_across_them() {
-        for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1), (4, [9, 7], 2)] {
+    fn nothing_is_concluded_across_switches_without_a_record() {
+        for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1)] {
             let mut scheduler = Scheduler::without_sources();
             let left = Some((Why::Asleep, 7));
-            scheduler.counted(0, 10, 1, [7, 8]);
+            assert_eq!(scheduler.counted.take(0, 10, 1, [7, 8]), None);
             scheduler.account.switches(10, 0, 7, left, 8);
             scheduler.counted(0, 20, count, [prev, next]);
             scheduler.account.switches(20, 0, prev, left, next);

@@ -310,8 +310,7 @@ impl Session {
         let order = order_of(&total, self.assumed, self.reader.fence().is_some());
         let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
         let loss = missing::of(&total, self.uncounted) + &advice.unwrap_or_default();
-        // Something is missing all the same.
-        let loss = if self.unrecorded > 0 { loss.replace("nothing is missing", "no record is lost") } else { loss };
+        let loss = missing::beside_switches(loss, self.unrecorded);
         let clock = match self.exactness() {
             None => String::new(),
             Some((ns, None)) => format!("; times within {}", short(ns)),
@@ -328,12 +327,8 @@ impl Session {
             count => format!("; the last {count} of them came too late to be in what is above"),
         };
         let incomplete = self.incomplete.as_ref().map_or_else(String::new, |why| format!("; not complete: {why}"));
-        let unrecorded = match self.unrecorded {
-            0 => String::new(),
-            count => format!("; the kernel left {count} switches out, and what was then is not known"),
-        };
         let traced = if self.traced.is_empty() { String::new() } else { format!("; {}", self.traced) };
-        let seconds = self.elapsed().as_secs_f64();
+        let (unrecorded, seconds) = (missing::switches(self.unrecorded), self.elapsed().as_secs_f64());
         Ok(format!(
             "{records} events in {seconds:.1} s{order}; {loss}{incomplete}{unhandled}{unrecorded}{clock}{traced}"
         ))

@@ -107,6 +107,7 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
     rows.end(&recorded.ledger()?);
     rows.print(&mut out)?;
     recorded.lacks(rows.lacks());
+    recorded.unrecorded(rows.unrecorded());
     recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }

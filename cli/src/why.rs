@@ -83,8 +83,8 @@ pub struct Args {
     way: Way,
     #[command(flatten)]
     common: Common,
-    /// A recording of the whole machine, by perfweave record -a or perf record -a; - for standard input. Without it:
-    /// what happens now
+    /// A recording of the whole machine, by perfweave record -a -e why or perf record -a; - for standard input. Without
+    /// it: what happens now
     #[arg(value_name = "FILE", conflicts_with = "command")]
     file: Option<PathBuf>,
     /// The same as FILE
@@ -121,7 +121,7 @@ each of its steps thread, tid, from, to, ns, and what.
                                             requests, each in one thread: the slowest three, and slow beside fast
   perfweave why --html slow.html -- make    and as a page: open slow.html
   perfweave why --folded -- make | inferno-flamegraph > waits.svg
-  perfweave record -a -e 'sched:sched_switch,sched:sched_waking,raw_syscalls:*' -- sleep 5
+  perfweave record -a -e why -- sleep 5
   perfweave why --comm postgres perf.data   of a recording";
 
 /// How many waits are printed that go on.
@@ -175,7 +175,7 @@ fn live(args: &Args) -> Outcome {
         (None, None) => Family::All,
     };
     let stamp = args.time.stamp(&rings, By::Monotonic, args.common.json)?;
-    let scheduler = Scheduler::new(&rings, false, MOST)?.traced(&rings, &tracing);
+    let scheduler = Scheduler::new(&rings, false, MOST)?.traced(&tracing);
     let requests = events.as_ref().map(|[from, to]| args.requests(&rings, [0, usize::from(from != to)])).transpose()?;
     let stacks = args.stacks.then(|| Stacks::live(&rings));
     let files = Files::new(&rings, tracing.is_by_programs());
@@ -187,8 +187,7 @@ fn live(args: &Args) -> Outcome {
     // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake
     // others.
     let order = Order::new().hold(args.common.hold.clone());
-    let mut quota = Quota::new(args.pid.or(args.tid).or(child.as_ref().map(Child::pid)));
-    let steal = Steal::new();
+    let (mut quota, steal) = (Quota::new(args.pid.or(args.tid).or(command)), Steal::new());
     let mut session = Session::begin(rings, order, &args.common, child)?;
     session.stamped(stamp);
     session.traced(&tracing);
@@ -223,10 +222,14 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
     let mut recorded = Recorded::open(path).map_err(no_recording)?;
     let page = args.page(Some(path))?;
     let stamp = args.time.stamp_recorded(recorded.rings())?;
-    let family = recorded::family(args.pid, args.tid);
+    let events = args.events()?;
+    let family = match recorded::family(args.pid, args.tid) {
+        Family::All if args.comm.is_none() && events.is_none() => Family::recorded_programs(),
+        family => family,
+    };
     let rings = recorded.rings();
     let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });
-    let requests = match args.events()? {
+    let requests = match events {
         Some([from, to]) => Some(args.requests(rings, [recorded.place(&from)?, recorded.place(&to)?])?),
         None => None,
     };
@@ -237,6 +240,7 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
         Ok(())
     })?;
     recorded.lacks(search.lacks());
+    recorded.unrecorded(search.unrecorded());
     let ledger = recorded.ledger()?;
     let mut out = Out::new();
     print(args, search, &ledger, &stamp, page, None, &mut out)?;

@@ -128,8 +128,8 @@ fn what_is_lacking_is_said() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
     for (arguments, file, lacks, cure) in [
-        (&["wakeups"][..], &samples, "the recording has no sched:sched_switch", "record -a -e sched:sched_switch"),
-        (&["offcpu"], &samples, "the recording has no sched:sched_switch", "record -a -e sched:sched_switch"),
+        (&["wakeups"][..], &samples, "the recording has no sched:sched_switch", "record -a -e why"),
+        (&["offcpu"], &samples, "the recording has no sched:sched_switch", "record -a -e why"),
         (&["latency"], &samples, "the recording has no raw_syscalls:sys_enter", "record -a -e 'raw_syscalls:*'"),
         (&["wakeups"], &switches, "the recording has no sched:sched_waking", "record it, too"),
         (&["profile"], &switches, "several events, and none of CPU time", "-e sched:sched_switch"),

@@ -6,6 +6,7 @@ use crate::interrupt;
 use crate::kernel::Kernel;
 use crate::numbers::{Numbers, OUTSIDE};
 use crate::profile::compiled::Compiled;
+use crate::scheduler;
 use crate::typed::typed;
 use linux_perf_event_reader::EventRecord;
 use perf_event_open_sys::bindings;
@@ -68,6 +69,8 @@ struct Source {
     common_pid: Option<Field>,
     common_flags: Option<Field>,
     sched: Option<Sched>,
+    /// Whether its samples are switches by programs.
+    has_switches: bool,
 }
 
 /// The fields of the scheduler's tracepoints that lanes and arrows are made of.
@@ -107,7 +110,8 @@ impl Source {
             _ => None,
         };
         let (common_pid, common_flags) = (field("common_pid"), field("common_flags"));
-        Self { name, common_pid, common_flags, sched, format }
+        let has_switches = scheduler::is_output(&rings.sources()[index]);
+        Self { name, common_pid, common_flags, sched, format, has_switches }
     }
 }
 
@@ -221,7 +225,7 @@ impl View {
     }
 
     fn sched(&self, record: &Record<'_>) -> Option<&Sched> {
-        self.sources.get(record.source()?)?.sched.as_ref().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
+        self.source(record)?.sched.as_ref()
     }
 
     /// The number of the running thread in the first PID namespace.
@@ -272,7 +276,8 @@ impl View {
         let own = record.source();
         match &self.counted {
             None => {
-                let period = record.period().filter(|_| self.format(record).is_none());
+                let has_switches = self.source(record).is_some_and(|of| of.has_switches);
+                let period = record.period().filter(|_| self.format(record).is_none() && !has_switches);
                 vec![Shown { source: own, period, is_own: true }]
             }
             Some(counted) => {
@@ -333,9 +338,14 @@ impl View {
         }
     }
 
+    /// The event of a sample.
+    fn source(&self, record: &Record<'_>) -> Option<&Source> {
+        self.sources.get(record.source()?).filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
+    }
+
     /// The format of a sample of a tracepoint.
     pub fn format(&self, record: &Record<'_>) -> Option<&Format> {
-        self.sources.get(record.source()?)?.format.as_ref().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE)
+        self.source(record)?.format.as_ref()
     }
 
     /// What a line says of a record: its fields, and the period if that is not always 1.
@@ -354,6 +364,9 @@ impl View {
             self.format(record).filter(|_| shown.is_own).and_then(|format| format.line_with(record, look))
         {
             return line.trim_end().into();
+        }
+        if let Some(words) = self.source(record).filter(|of| of.has_switches).and_then(|_| scheduler::words(record)) {
+            return words.into();
         }
         let with = |words: String, bytes: &[u8]| [words.as_bytes(), bytes].concat();
         match typed(record) {

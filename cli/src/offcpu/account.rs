@@ -69,7 +69,7 @@ pub struct Account<'a> {
     scheduler: Scheduler,
     family: Family,
     args: &'a Args,
-    /// This program. Of its own threads some switches are left out.
+    /// This program, or the recorder. Of its own threads some switches are left out.
     own: Option<u32>,
     pub stamp: Stamp,
     names: Names,
@@ -123,17 +123,17 @@ impl<'a> Account<'a> {
         family: Family,
         waits: Option<u32>,
     ) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?.traced(rings, tracing);
+        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some(), 0)?.traced(tracing);
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
-        let (own, names) = (Some(std::process::id()), Names::now());
+        let (own, names) = (scheduler.own(), Names::now());
         Ok(Self { scheduler, family, args, own, stamp, names, rows: Recent::default(), waits })
     }
 
     /// Of a recording.
     pub fn recorded(rings: &Rings, args: &'a Args, family: Family) -> Result<Self, Failure> {
         let (scheduler, stamp) = (Scheduler::recorded(rings, 0)?, args.time.stamp_recorded(rings)?);
-        let (names, rows) = (Names::recorded(), Recent::default());
-        Ok(Self { scheduler, family, args, own: None, stamp, names, rows, waits: None })
+        let (own, names, rows) = (scheduler.own(), Names::recorded(), Recent::default());
+        Ok(Self { scheduler, family, args, own, stamp, names, rows, waits: None })
     }
 
     /// How many switches have no record.

@@ -1,5 +1,6 @@
 //! The flight recorder: what was before something happened, as a file each time.
 
+use super::needs::Needs;
 use super::socket::{Socket, answer};
 use super::trigger::{Ear, Told, Trigger};
 use super::{Args, DONE, skipped};
@@ -34,6 +35,7 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     if args.whom.are_several() {
         return Err(Failure::hinting("--last keeps the whole machine, or one process", "leave -p away, or name one"));
     }
+    let needs = Needs::of(args)?;
     let mut child = args.whom.target().start()?;
     let fence = match &args.common.hold {
         // No other is known to keep bytes from changing while they are copied.
@@ -44,7 +46,7 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
         }
         _ => Fence::Auto,
     };
-    let mut recorder = Recorder::open(args.options(child.as_ref(), Mode::All)?, &fence)?;
+    let mut recorder = Recorder::open(args.options(needs.as_ref(), child.as_ref(), Mode::All)?, &fence)?;
     skipped(recorder.rings().skipped());
     let (told, hears) = mpsc::sync_channel(WAITING);
     let ear = Ear { told, rings: recorder.handle(), covered: Arc::default() };

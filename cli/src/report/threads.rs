@@ -8,7 +8,6 @@ use crate::scheduler::Scheduler;
 use crate::times::{Times, short};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, Rings, Status};
-use perfweave_events::{Field, Format};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,7 +17,7 @@ pub struct Threads {
     names: Names,
     numbers: Numbers,
     /// Where the recording tells of switches.
-    switches: Option<Switches>,
+    switches: Option<Scheduler>,
     /// The sources whose samples are of CPU time.
     of_time: Vec<usize>,
     /// Who runs on each CPU, by the kernel's number, and since when.
@@ -32,14 +31,6 @@ pub struct Threads {
     samples: HashMap<u32, u64>,
     events: HashMap<u32, u64>,
     waited: Recent<u32, u64, Times>,
-}
-
-/// What tells who runs.
-struct Switches {
-    source: usize,
-    prev: [Field; 2],
-    next: [Field; 2],
-    scheduler: Scheduler,
 }
 
 /// By what threads are busy.
@@ -66,21 +57,11 @@ pub struct Delayed {
     pub times: Times,
 }
 
-impl Switches {
-    fn new(rings: &Rings) -> Option<Self> {
-        let source = rings.sources().iter().position(|source| source.tracepoint() == Some("sched:sched_switch"))?;
-        let format = Format::of(rings, source).ok()?;
-        let task = |[pid, comm]: [&str; 2]| Some([format.field(pid).ok()?, format.field(comm).ok()?]);
-        let (prev, next) = (task(["prev_pid", "prev_comm"])?, task(["next_pid", "next_comm"])?);
-        Some(Self { source, prev, next, scheduler: Scheduler::recorded(rings, 0).ok()? })
-    }
-}
-
 impl Threads {
     pub fn new(rings: &Rings) -> Self {
         let of_time = (0..rings.sources().len()).filter(|at| is_of_time(&rings.sources()[*at])).collect();
         let (runs, lasts, ran, unknown, known, samples, events, waited) = Default::default();
-        let (names, numbers, switches) = (Names::recorded(), Numbers::recorded(), Switches::new(rings));
+        let (names, numbers, switches) = (Names::recorded(), Numbers::recorded(), Scheduler::recorded(rings, 0).ok());
         Self { names, numbers, switches, of_time, runs, lasts, ran, unknown, known, samples, events, waited }
     }
 
@@ -89,16 +70,26 @@ impl Threads {
         !self.samples.is_empty()
     }
 
+    /// Whether it is told who runs.
+    pub fn are_told(&self) -> bool {
+        self.switches.is_some()
+    }
+
+    /// How many switches have no record.
+    pub fn unrecorded(&self) -> u64 {
+        self.switches.as_ref().map_or(0, Scheduler::unrecorded)
+    }
+
     /// What the recording lacks for the times, if it lacks something.
     pub fn lacks(&self) -> Option<&'static str> {
-        self.switches.as_ref()?.scheduler.lacks()
+        self.switches.as_ref()?.lacks()
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
         let Item::Record(record) = event.item() else {
             // Others may have run meanwhile.
             self.runs.clear();
-            let since = self.switches.as_mut().and_then(|switches| switches.scheduler.notice(event));
+            let since = self.switches.as_mut().and_then(|scheduler| scheduler.notice(event));
             return self.waited.void(since);
         };
         let Some(time) = event.key().filter(|time| *time > 0) else {
@@ -111,7 +102,7 @@ impl Threads {
         }
         self.waited.void(void);
         let Self { switches, names, .. } = self;
-        if let Some((tid, ran)) = switches.as_mut().and_then(|switches| switches.scheduler.record(&record, time, names))
+        if let Some((tid, ran)) = switches.as_mut().and_then(|scheduler| scheduler.record(&record, time, names))
             && let Some(ready) = ran.ready()
         {
             self.waited.add(time, tid, time.saturating_sub(ready));
@@ -146,11 +137,7 @@ impl Threads {
             }
             return;
         }
-        if record.source() != Some(switches.source) {
-            return;
-        }
-        let number = |field: &Field| field.int(record).and_then(|number| u32::try_from(number).ok());
-        let (Some(prev), Some(next)) = (number(&switches.prev[0]), number(&switches.next[0])) else { return };
+        let Some([(prev, prev_name), (next, next_name)]) = switches.switched(record) else { return };
         let tid = numbers.learn(prev, sampled).unwrap_or(OUTSIDE | prev);
         match runs.get(&cpu) {
             _ if prev == 0 => {}
@@ -160,12 +147,12 @@ impl Threads {
             }
             _ => *unknown += 1,
         }
-        if let Some(comm) = switches.prev[1].text(record) {
+        if let Some(comm) = prev_name {
             names.set(tid, &comm);
         }
         runs.insert(cpu, (next, time));
         let tid = numbers.here(next).unwrap_or(OUTSIDE | next);
-        if let Some(comm) = switches.next[1].text(record) {
+        if let Some(comm) = next_name {
             names.set(tid, &comm);
         }
     }
@@ -173,7 +160,7 @@ impl Threads {
     /// Takes what the ledger knows at the end. Who runs then has run until its CPU's last record.
     pub fn end(&mut self, ledger: &Status) {
         let Some(switches) = &mut self.switches else { return };
-        self.waited.void(switches.scheduler.unreported(ledger));
+        self.waited.void(switches.unreported(ledger));
         for (cpu, (thread, since)) in self.runs.drain().filter(|(_, (thread, _))| *thread != 0) {
             let tid = self.numbers.here(thread).unwrap_or(OUTSIDE | thread);
             let last = self.lasts.get(&cpu).copied().unwrap_or(since);

@@ -4,13 +4,14 @@
 //! A thread that falls asleep in a system call has the call's number and arguments where the entry has saved its
 //! registers. So nothing needs to be traced at entries and returns, most of which are of calls that do not sleep.
 
-use super::told::{ARGS, CALL, COMPAT, COUNT, DEVICE, FLAGS, INODE, NUMBER, PREEMPTED, SIGNAL, SWITCH};
+use super::told::{ARGS, CALL, COMPAT, COUNT, DEVICE, FLAGS, INODE, NAME, NUMBER, PREEMPTED, SIGNAL, SWITCH};
 use super::types::{Calls, Types};
 use crate::instructions::{self, Code, EQUAL, FRAME, UNEQUAL};
 use aya::maps::Map;
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader};
 use perfweave::RingOptions;
+use perfweave_events::EventOptions;
 use std::error::Error;
 use std::os::fd::AsFd;
 
@@ -74,7 +75,13 @@ impl Switches {
     /// Their output is one more source of records.
     pub fn output(&self, options: RingOptions) -> RingOptions {
         match self.programs.map(OUTPUT) {
-            Some(Map::PerfEventArray(map)) => options.bpf_output(map.fd().as_fd()),
+            Some(Map::PerfEventArray(map)) => {
+                let options = options.bpf_output(map.fd().as_fd()).named(NAME);
+                options.set("recorder", &[], "", |event| {
+                    event.attr.config1 = std::process::id().into();
+                    Ok(())
+                })
+            }
             _ => options,
         }
     }

@@ -1,11 +1,30 @@
 //! Records of the programs of [`switch`](super::switch): what they have where, and what that says.
 
 use super::is_interrupted;
+use crate::trace::calls;
 use crate::waits::{Call, File, In, Why};
-use perfweave::Record;
+use perf_event_open_sys::bindings;
+use perfweave::{Record, Rings, Source};
 use std::sync::Arc;
 
-// What a record begins with, and its fields in bytes behind that.
+/// The name of the programs' output, which recordings have. Others have output of BPF programs, too.
+pub const NAME: &str = "perfweave-switches";
+
+/// Whether a source of records is these programs' output.
+pub fn is_output(source: &Source) -> bool {
+    let output = (bindings::PERF_TYPE_SOFTWARE, u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT));
+    source.name() == NAME && (source.attr().type_, source.attr().config) == output
+}
+
+/// Which process a recording with these records was made by. Its own threads are among those that switch, because one
+/// record of a switch is of two threads. The kernel has no use for this word of a software event.
+pub fn recorder(rings: &Rings) -> Option<u32> {
+    let source = rings.sources().iter().find(|source| is_output(source))?;
+    u32::try_from(source.attr().config1).ok().filter(|process| *process != 0)
+}
+
+// What a record begins with, and its fields in bytes behind that. Recordings have them: another meaning takes another
+// number.
 /// A switch: `u32` who goes, who comes, in which state the first goes, and which switch of its CPU it is.
 pub const SWITCH: u32 = 1;
 /// The same, and what the thread fell asleep in.
@@ -32,8 +51,8 @@ pub const COMPAT: i32 = i32::MIN;
 /// What a record says. Threads have the kernel's numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Told {
-    /// `why`: `None` if the first thread has ended. `count`: which
-    /// switch of its CPU it is. `call`: in what it falls asleep.
+    /// `why`: `None` if the first thread has ended. `count`: which switch of its CPU it is. `call`: in what it falls
+    /// asleep.
     Switch { prev: u32, next: u32, why: Option<Why>, count: u32, call: In },
     /// A signal comes to a thread on its way out of a call, or of an interrupt.
     Signal { thread: u32, interrupted: bool },
@@ -80,6 +99,29 @@ impl Told {
             _ => return None,
         })
     }
+}
+
+/// What a record says, in words.
+pub fn words(record: &Record<'_>) -> Option<String> {
+    Some(match Told::of(record, 0)? {
+        Told::Switch { prev, next, why, call, .. } => {
+            let why = match why {
+                None => "ends",
+                Some(Why::Ready) => "could go on",
+                Some(Why::Asleep) => "falls asleep",
+                Some(Why::Disk) => "falls asleep, uninterruptible",
+                Some(Why::Stopped) => "stops",
+                Some(Why::Other) => "waits",
+            };
+            let call = match call {
+                In::Call(call) => calls::name_of(call.number).map_or_else(String::new, |name| format!(" in {name}")),
+                _ => String::new(),
+            };
+            format!("{prev} {why}{call}; {next} runs")
+        }
+        Told::Signal { thread, interrupted: true } => format!("a signal interrupts the call of {thread}"),
+        Told::Signal { thread, .. } => format!("a signal comes to {thread}"),
+    })
 }
 
 /// Whether a thread has done its call and is on its way out of the kernel, although its registers have the call still:

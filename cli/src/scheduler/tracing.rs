@@ -8,9 +8,6 @@ use perf_event_open_sys::bindings;
 use perfweave::{Order, RingOptions};
 use perfweave_events::EventOptions;
 
-/// The name that a source of the programs' records has, live.
-pub const OUTPUT: &str = "BPF output";
-
 /// By which of the two, if it is asked for.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Way {
@@ -90,6 +87,11 @@ impl Tracing {
     /// Whether the call is told at the switch.
     pub fn is_by_programs(&self) -> bool {
         self.without.is_none()
+    }
+
+    /// Why not, if so.
+    pub fn without(&self) -> Option<&str> {
+        self.without.as_deref()
     }
 
     /// Whether it is told in which calls threads fall asleep.

@@ -122,7 +122,7 @@ fn play(wakeups: u64, losing: bool, way: Way) -> Result<Ran, Failure> {
     let options = tracing.all_sources(Rings::options(), |_| false).records(NAMING);
     let rings = options.sample(bindings::PERF_SAMPLE_TID).bytes(bytes).open()?;
     let stage = Stage::new()?;
-    let mut scheduler = Scheduler::new(&rings, false, MOST)?.traced(&rings, &tracing);
+    let mut scheduler = Scheduler::new(&rings, false, MOST)?.traced(&tracing);
     let mut reader = Reader::new(rings, Order::new())?;
     let (mut names, mut losses) = (Names::default(), Vec::<[u64; 2]>::new());
     // CPUs that have told nothing since losses, and which of the losses these are.

@@ -577,10 +577,19 @@ impl Account {
         self.takes(time, cpu, Has::Unknown(Cause::Unseen));
     }
 
-    /// Somebody else may have had a CPU since its last fact.
-    pub fn unseen(&mut self, time: u64, cpu: u32) {
-        if self.fact(time, cpu) {
-            self.unseen_until(time, cpu);
+    /// Switches of a CPU have no record, since a time. Who could run meanwhile may have run there, and have fallen
+    /// asleep. Wake-ups have their records: who sleeps, sleeps.
+    pub fn unseen(&mut self, time: u64, cpu: u32, since: u64) {
+        if !self.fact(time, cpu) {
+            return;
+        }
+        if let Some(of) = self.cpus.get_mut(&cpu) {
+            of.void(since, Cause::Unseen, &mut self.added);
+        }
+        for thread in self.threads.values_mut() {
+            if let Some(from) = thread.may_have_run(since, time, cpu) {
+                thread.void(from, Cause::Unseen, &mut self.added);
+            }
         }
     }
 

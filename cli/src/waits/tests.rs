@@ -2,7 +2,7 @@
 //! missing.
 
 use super::{Account, Call, Cause, Has, In, Ran, Stretch, Waker, What, Who, Why};
-use crate::scheduler::why;
+use crate::scheduler::{Scheduler, Told, why};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU8;
@@ -77,6 +77,21 @@ fn what_ran_unseen_is_not_joined() {
     let steps = [Runs, Leaves(10, Why::Asleep), Wakes(20), Leaves(30, Why::Asleep), Runs];
     assert_eq!(after(steps), Some((Some(30), None)));
     assert_eq!(after([Runs, Wakes(20), Runs]), None);
+}
+
+/// Switches of a CPU have no record. Wake-ups have: so who sleeps, sleeps, and who could run may have run there.
+#[test]
+fn who_could_run_may_have_run_unseen() {
+    let mut account = Account::new(100);
+    account.switches(1, 1, 0, Some((Why::Ready, 0)), 6);
+    account.switches(2, 1, 6, Some((Why::Asleep, 6)), 5);
+    account.switches(3, 1, 5, Some((Why::Ready, 5)), 0);
+    account.switches(10, 0, THREAD, Some((Why::Asleep, THREAD)), 8);
+    account.unseen(20, 0, 10);
+    let what = |thread| did(&account, account.who(thread).unwrap(), 10, 20).remove(0).what;
+    let unknown = What::Unknown(Cause::Unseen);
+    assert_eq!([5, 8].map(what), [unknown.clone(), unknown]);
+    assert!(matches!(what(6), What::Blocked { why: Why::Asleep, .. }), "{:?}", what(6));
 }
 
 #[test]
@@ -428,7 +443,7 @@ impl Thread {
 }
 
 /// What the kernel writes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Fact {
     Wakes {
         woken: u32,
@@ -439,6 +454,9 @@ enum Fact {
         prev: u32,
         why: Option<Why>,
         next: u32,
+        /// Which of its CPU's, as programs count them, and in which call the first is.
+        count: u32,
+        call: Option<i64>,
     },
     Out {
         prev: u32,
@@ -463,9 +481,49 @@ impl Fact {
     fn is_told(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Untraced(..))
     }
+
+    /// Tells a record, unless that source has none of it.
+    fn tells(&self, scheduler: &mut Scheduler, by: By, time: u64, cpu: u32) -> bool {
+        let account = &mut scheduler.account;
+        let into = |call: Option<i64>| {
+            call.map_or(In::Nothing, |number| In::Call(Arc::new(Call { number, args: [0; 6], entered: 0, file: None })))
+        };
+        match (*self, by) {
+            (Self::Wakes { woken, by, interrupt }, _) => {
+                account.wakes(time, cpu, woken, by, interrupt.then_some(HARD), (by, Some(by)));
+            }
+            (Self::Switches { prev, why, next, .. }, By::Tracepoints) => {
+                drop(account.switches(time, cpu, prev, why.map(|why| (why, prev)), next));
+            }
+            (Self::Switches { prev, why, next, count, call }, By::Programs) => {
+                scheduler.hears(time, cpu, Told::Switch { prev, next, why, count, call: into(call) });
+            }
+            (Self::Out { prev, could_run, next }, By::Tracepoints) => {
+                account.leaves_unseen(time, cpu, prev, could_run.then_some(prev), Some(next));
+            }
+            (Self::In { next, prev }, By::Tracepoints) => drop(account.comes_unseen(time, cpu, next, Some(prev))),
+            (Self::Calls(number, call), By::Tracepoints) => account.calls(time, cpu, number, into(call)),
+            (Self::Forks(number), _) => account.forks(time, cpu, number, None),
+            (Self::Writes(number), _) => account.writes(time, cpu, number),
+            (Self::Out { .. } | Self::In { .. } | Self::Calls(..), By::Programs)
+            | (Self::Lost(_) | Self::Untraced(..), _) => return false,
+        }
+        true
+    }
 }
 
 const CPUS: u32 = 3;
+
+/// Who tells the account of switches and calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Tracepoints at switches, and at entries into and returns from calls, and the kernel's own records of switches.
+    Tracepoints,
+    /// A program at switches, which counts them.
+    Programs,
+}
+
+const BOTH: [By; 2] = [By::Tracepoints, By::Programs];
 
 struct Machine {
     random: u64,
@@ -477,6 +535,10 @@ struct Machine {
     had: Vec<(u32, u64, u64, u32)>,
     facts: Vec<(u64, u32, Fact)>,
     faults: bool,
+    /// Whether the kernel leaves switches out.
+    leaves_out: bool,
+    /// How many switches of each CPU programs were told.
+    told: [u32; CPUS as usize],
 }
 
 impl Machine {
@@ -484,7 +546,8 @@ impl Machine {
         let threads = (1..=8)
             .map(|number| Thread::new(number, if number % 2 == 0 { Truth::Ready } else { Truth::Blocked(None) }, 0));
         let (threads, dead) = (threads.collect(), Vec::new());
-        Self { random: seed, now: 0, threads, dead, cpus: [None; 3], had: Vec::new(), facts: Vec::new(), faults }
+        let (had, facts, told) = (Vec::new(), Vec::new(), [0; 3]);
+        Self { random: seed, now: 0, threads, dead, cpus: [None; 3], had, facts, faults, leaves_out: false, told }
     }
 
     fn below(&mut self, most: usize) -> usize {
@@ -545,7 +608,7 @@ impl Machine {
         } else {
             why
         };
-        let now = self.now;
+        let (now, call) = (self.now, prev.and_then(|prev| self.threads[prev].call));
         if let Some(prev) = prev {
             let thread = &mut self.threads[prev];
             let is_woken = std::mem::take(&mut thread.is_woken);
@@ -557,7 +620,8 @@ impl Machine {
         }
         self.cpus[cpu as usize] = next;
         let [prev_number, next_number] = numbers;
-        if self.faults && self.below(8) == 0 && why.is_some() {
+        let count = self.told[cpu as usize];
+        if self.leaves_out && self.below(8) == 0 && why.is_some() {
             // The kernel leaves the record of the switch out.
             let could_run = why == Some(Why::Ready);
             if prev_number != 0 {
@@ -567,7 +631,8 @@ impl Machine {
                 self.tell(cpu, Fact::In { next: next_number, prev: prev_number });
             }
         } else {
-            self.tell(cpu, Fact::Switches { prev: prev_number, why, next: next_number });
+            self.told[cpu as usize] += 1;
+            self.tell(cpu, Fact::Switches { prev: prev_number, why, next: next_number, count, call });
         }
         if let Some(prev) = prev.filter(|_| why.is_none()) {
             self.remove(prev);
@@ -688,7 +753,7 @@ impl Machine {
         // By as many facts as there may be, and not past the next of their CPU.
         let to = late[late.len() - 1] + 1;
         let to = to + self.below(before - to + 1);
-        let moved: Vec<_> = late.iter().map(|at| self.facts[*at].clone()).collect();
+        let moved: Vec<_> = late.iter().map(|at| self.facts[*at]).collect();
         self.facts.splice(to..to, moved);
         for at in late.iter().rev() {
             self.facts.remove(*at);
@@ -696,36 +761,22 @@ impl Machine {
     }
 
     /// What the account makes of it, and all whom it has seen.
-    fn account(&self, most: usize) -> (Account, BTreeSet<Who>) {
-        let (mut account, mut seen) = (Account::new(most), BTreeSet::new());
+    fn account(&self, by: By, most: usize) -> (Account, BTreeSet<Who>) {
+        let (mut scheduler, mut seen) = (Scheduler::by_programs(most), BTreeSet::new());
+        // When a CPU has told something for the last time: behind that its next loss begins.
+        let mut lasts = [0; CPUS as usize];
         for (time, cpu, fact) in &self.facts {
             let (time, cpu) = (*time, *cpu);
-            let process = |number: u32| number;
+            let after = |after: u64| after.min(lasts[cpu as usize]);
             match *fact {
-                Fact::Wakes { woken, by, interrupt } => {
-                    account.wakes(time, cpu, woken, by, interrupt.then_some(HARD), (by, Some(by)));
-                }
-                Fact::Switches { prev, why, next } => {
-                    drop(account.switches(time, cpu, prev, why.map(|why| (why, process(prev))), next));
-                }
-                Fact::Out { prev, could_run, next } => {
-                    account.leaves_unseen(time, cpu, prev, could_run.then_some(prev), Some(next));
-                }
-                Fact::In { next, prev } => drop(account.comes_unseen(time, cpu, next, Some(prev))),
-                Fact::Forks(number) => account.forks(time, cpu, number, None),
-                Fact::Calls(number, call) => {
-                    let call = call.map_or(In::Nothing, |number| {
-                        In::Call(Arc::new(Call { number, args: [0; 6], entered: 0, file: None }))
-                    });
-                    account.calls(time, cpu, number, call);
-                }
-                Fact::Writes(number) => account.writes(time, cpu, number),
-                Fact::Lost(after) => assert_eq!(account.lost(Some(cpu), Some(after)), after),
-                Fact::Untraced(since, lasts) => assert_eq!(account.untraced(cpu, Some(since), lasts), since),
+                Fact::Lost(since) => scheduler.lacks_some(cpu, after(since), None),
+                Fact::Untraced(since, lasts) => scheduler.lacks_some(cpu, after(since), Some(lasts)),
+                _ if fact.tells(&mut scheduler, by, time, cpu) => lasts[cpu as usize] = time,
+                _ => {}
             }
-            seen.extend((1..30).filter_map(|number| account.who(number)));
+            seen.extend((1..30).filter_map(|number| scheduler.account.who(number)));
         }
-        (account, seen)
+        (scheduler.account, seen)
     }
 
     fn truths(&self, number: u32) -> impl Iterator<Item = &(u64, u64, Truth, Option<Ender>)> {
@@ -737,6 +788,29 @@ impl Machine {
     fn story(&self, from: u64, to: u64) -> String {
         let near = self.facts.iter().filter(|(time, ..)| time + 200 >= from && *time <= to + 200);
         near.map(|fact| format!("{fact:?}\n")).collect()
+    }
+
+    /// Nobody has more of a CPU than in truth.
+    #[track_caller]
+    fn check_cpu(&self, account: &Account, cpu: u32, from: u64, to: u64) {
+        let mut truth = HashMap::<u32, u64>::new();
+        for (_, begin, end, number) in self.had.iter().filter(|had| had.0 == cpu) {
+            *truth.entry(*number).or_default() += (*end).min(to).saturating_sub((*begin).max(from));
+        }
+        let had = account.had(cpu, from, to);
+        assert_eq!(had.iter().map(|(_, time)| time).sum::<u64>(), to - from, "{had:?}");
+        let idle = to - from - truth.values().sum::<u64>();
+        let mut sums = HashMap::<u32, u64>::new();
+        for (has, time) in &had {
+            match has {
+                Has::Thread(who) => *sums.entry(who.thread).or_default() += time,
+                Has::Idle => *sums.entry(0).or_default() += time,
+                Has::Unknown(_) => {}
+            }
+        }
+        truth.insert(0, idle);
+        let is_true = sums.iter().all(|(number, time)| truth.get(number) >= Some(time));
+        assert!(is_true, "CPU {cpu} {from} {to}: {had:?} {truth:?}\n{}", self.story(from, to));
     }
 
     /// Nothing that the account says is false.
@@ -771,9 +845,14 @@ impl Machine {
 }
 
 /// Many machines, with all that may be missing, or nothing.
-fn machines(faults: bool) -> impl Iterator<Item = Machine> {
+///
+/// The kernel's own records tell at once of a switch that it leaves out. Programs are told nothing of it: it shows in
+/// what the next switch of its CPU says, if there is one. Until then both threads seem to do what they did. So the
+/// machines of programs leave none out; `nothing_is_concluded_across_switches_without_a_record` is about these.
+fn machines(faults: bool, by: By) -> impl Iterator<Item = Machine> {
     (1..=150_u64).map(move |seed| {
         let mut machine = Machine::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15), faults);
+        machine.leaves_out = faults && by == By::Tracepoints;
         machine.run(600);
         if faults {
             (0..machine.below(6)).for_each(|_| machine.lose());
@@ -786,56 +865,35 @@ fn machines(faults: bool) -> impl Iterator<Item = Machine> {
 /// The times of each thread add up to the wall time, and all is true that is not unknown.
 #[test]
 fn times_add_up_and_nothing_is_false_whatever_is_missing() {
-    let mut known = 0;
-    for machine in machines(true) {
-        for most in [usize::MAX, 300] {
-            let (account, seen) = machine.account(most);
-            for who in seen {
-                let did = did(&account, who, 0, machine.now);
-                assert!(did.windows(2).all(|pair| pair[0].to == pair[1].from), "{who:?}: {did:?}");
-                assert_eq!(
-                    did.iter().map(|stretch| stretch.to - stretch.from).sum::<u64>(),
-                    machine.now,
-                    "{who:?}: {did:?}"
-                );
-                did.iter().for_each(|stretch| machine.check(who, stretch));
-                known +=
-                    did.iter().filter(|stretch| matches!(stretch.what, What::Blocked { end: Some(_), .. })).count();
+    for by in BOTH {
+        let mut known = 0;
+        for machine in machines(true, by) {
+            for most in [usize::MAX, 300] {
+                let (account, seen) = machine.account(by, most);
+                for who in seen {
+                    let did = did(&account, who, 0, machine.now);
+                    assert!(did.windows(2).all(|pair| pair[0].to == pair[1].from), "{who:?}: {did:?}");
+                    let sum = did.iter().map(|stretch| stretch.to - stretch.from).sum::<u64>();
+                    assert_eq!(sum, machine.now, "{who:?}: {did:?}");
+                    did.iter().for_each(|stretch| machine.check(who, stretch));
+                    let has_end = |stretch: &&Stretch<What>| matches!(stretch.what, What::Blocked { end: Some(_), .. });
+                    known += did.iter().filter(has_end).count();
+                }
             }
         }
+        assert!(known > 10_000, "few waits are known by {by:?}: {known}");
     }
-    assert!(known > 10_000, "few waits are known: {known}");
 }
 
 /// Who had a CPU adds up too, and nobody had more of it than in truth.
 #[test]
 fn nobody_has_more_of_a_cpu_than_in_truth() {
-    for mut machine in machines(true) {
-        let (account, _) = machine.account(usize::MAX);
+    for (by, mut machine) in BOTH.into_iter().flat_map(|by| machines(true, by).map(move |machine| (by, machine))) {
+        let (account, _) = machine.account(by, usize::MAX);
         for _ in 0..20 {
             let from = machine.below(machine.now as usize) as u64;
             let (to, cpu) = (from + machine.below((machine.now - from) as usize + 1) as u64, machine.below(3) as u32);
-            let mut truth = HashMap::<u32, u64>::new();
-            for (_, begin, end, number) in machine.had.iter().filter(|had| had.0 == cpu) {
-                *truth.entry(*number).or_default() += (*end).min(to).saturating_sub((*begin).max(from));
-            }
-            let had = account.had(cpu, from, to);
-            assert_eq!(had.iter().map(|(_, time)| time).sum::<u64>(), to - from, "{had:?}");
-            let idle = to - from - truth.values().sum::<u64>();
-            let mut sums = HashMap::<u32, u64>::new();
-            for (has, time) in &had {
-                match has {
-                    Has::Thread(who) => *sums.entry(who.thread).or_default() += time,
-                    Has::Idle => *sums.entry(0).or_default() += time,
-                    Has::Unknown(_) => {}
-                }
-            }
-            truth.insert(0, idle);
-            assert!(
-                sums.iter().all(|(number, time)| truth.get(number) >= Some(time)),
-                "CPU {cpu} {from} {to}: {had:?} {truth:?}\n{}",
-                machine.story(from, to)
-            );
+            machine.check_cpu(&account, cpu, from, to);
         }
     }
 }
@@ -843,8 +901,8 @@ fn nobody_has_more_of_a_cpu_than_in_truth() {
 /// If nothing is missing, all is known from the first fact on, and every wait has its waker.
 #[test]
 fn nothing_is_unknown_where_nothing_is_missing() {
-    for machine in machines(false) {
-        let (account, seen) = machine.account(usize::MAX);
+    for (by, machine) in BOTH.into_iter().flat_map(|by| machines(false, by).map(move |machine| (by, machine))) {
+        let (account, seen) = machine.account(by, usize::MAX);
         for who in seen {
             let did = did(&account, who, 0, machine.now);
             did.iter().for_each(|stretch| machine.check(who, stretch));
@@ -856,9 +914,45 @@ fn nothing_is_unknown_where_nothing_is_missing() {
                 _ => true,
             };
             let last = did.len().saturating_sub(1).max(first);
-            assert!(did[first..last].iter().all(is_whole), "{who:?}: {did:?}");
+            assert!(did[first..last].iter().all(is_whole), "{by:?} {who:?}: {did:?}");
         }
     }
+}
+
+/// Both sources tell the same of the same machine, at each moment of which both know something. They differ in this:
+/// tracepoints tell who runs before the first switch of a CPU if it makes a call, and in which call a thread waits only
+/// if they have told of one before. Programs tell it for each wait.
+#[test]
+fn both_sources_tell_the_same_where_nothing_is_missing() {
+    let (mut both, mut calls) = (0, 0);
+    for machine in machines(false, By::Tracepoints) {
+        let [by_tracepoints, by_programs] = BOTH.map(|by| machine.account(by, usize::MAX));
+        let parts = |(account, seen): &(Account, BTreeSet<Who>), number| -> Vec<Stretch<What>> {
+            let lives = seen.iter().filter(|who| who.thread == number);
+            let did = lives.flat_map(|who| did(account, *who, 0, machine.now));
+            did.filter(|stretch| !matches!(stretch.what, What::Unknown(_))).collect()
+        };
+        for number in 1..30 {
+            let [one, other] = [&by_tracepoints, &by_programs].map(|of| parts(of, number));
+            for (known, told) in one.iter().flat_map(|known| other.iter().map(move |told| (known, told))) {
+                if known.from >= told.to || told.from >= known.to {
+                    continue;
+                }
+                both += 1;
+                let is_same = match (&known.what, &told.what) {
+                    (What::Runs { cpu }, What::Runs { cpu: other }) => cpu == other,
+                    (What::Ready { cpu, .. }, What::Ready { cpu: other, .. }) => cpu == other,
+                    (What::Blocked { call: one, why, .. }, What::Blocked { call: other, why: of, .. }) => {
+                        calls += u64::from(*one == In::Unknown && *other != In::Unknown);
+                        why == of && (*one == In::Unknown || one == other)
+                    }
+                    _ => false,
+                };
+                assert!(is_same, "{number}: {known:?} {told:?}");
+            }
+        }
+    }
+    assert!(both > 10_000 && calls > 0, "{both} {calls}");
 }
 
 /// Ten thousand threads take no more than what was said.

@@ -349,6 +349,16 @@ impl Thread {
         }
     }
 
+    /// From when on it may have run unseen on a CPU: it could, or did, on that one.
+    pub fn may_have_run(&self, since: u64, until: u64, cpu: u32) -> Option<u64> {
+        let could = |what: &What| match what {
+            What::Ready { .. } => true,
+            What::Runs { cpu: on } => *on == cpu,
+            What::Blocked { .. } | What::Unknown(_) => false,
+        };
+        self.did(since, until).find(|stretch| could(&stretch.what)).map(|stretch| stretch.from)
+    }
+
     /// Nothing is known of it from this time on. Until then it did what it does.
     pub fn void(&mut self, after: u64, cause: Cause, added: &mut Added) {
         let since = after.max(self.history.kept_from);

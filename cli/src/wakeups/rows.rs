@@ -64,9 +64,9 @@ pub struct Pair {
 
 impl<'a> Rows<'a> {
     pub fn new(rings: &Rings, tracing: &Tracing, family: Family, args: &'a Args) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, false, 0)?.traced(rings, tracing);
+        let scheduler = Scheduler::new(rings, false, 0)?.traced(tracing);
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
-        Ok(Self { own: Some(std::process::id()), ..Self::of(scheduler, family, args, stamp, Names::now()) })
+        Ok(Self::of(scheduler, family, args, stamp, Names::now()))
     }
 
     /// Of a recording.
@@ -81,7 +81,7 @@ impl<'a> Rows<'a> {
 
     fn of(scheduler: Scheduler, family: Family, args: &'a Args, stamp: Stamp, mut names: Names) -> Self {
         names.set(0, "idle");
-        Self { scheduler, family, args, own: None, stamp, names, pairs: Recent::default() }
+        Self { own: scheduler.own(), scheduler, family, args, stamp, names, pairs: Recent::default() }
     }
 
     /// How many switches have no record.

@@ -55,7 +55,8 @@ impl Search {
         files: Option<Files>,
     ) -> Self {
         let (comm, most) = (args.comm.clone(), args.rows.unwrap_or(if requests.is_some() { 3 } else { 5 }));
-        let (names, longest, executed, calls) = (Names::default(), Vec::new(), None, Calls::default());
+        let names = if scheduler.is_recorded() { Names::recorded() } else { Names::default() };
+        let (longest, executed, calls) = (Vec::new(), None, Calls::default());
         let looked = Instant::now();
         Self {
             scheduler,
@@ -226,7 +227,9 @@ impl Search {
             (family, Some(tid)) => family.has(tid) || known.process.is_some_and(|process| family.has_process(process)),
             (_, None) => false,
         };
-        is_of && self.comm.as_ref().is_none_or(|comm| known.name == *comm) && known.process != Some(std::process::id())
+        is_of
+            && self.comm.as_ref().is_none_or(|comm| known.name == *comm)
+            && known.process.is_none_or(|process| Some(process) != self.scheduler.own())
     }
 
     /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are

@@ -1,0 +1,75 @@
+//! `-e why`: what `why` needs of a recording, as it traces live.
+
+use super::Args;
+use crate::check;
+use crate::failure::Failure;
+use crate::modifiers::Modifiers;
+use crate::scheduler::Tracing;
+use perfweave::{Order, RingOptions};
+
+/// The name that stands for all of it, among those of events.
+pub const NAME: &str = "why";
+
+/// What runs in the kernel for it, as long as this lives.
+#[derive(Debug)]
+pub struct Needs {
+    pub tracing: Tracing,
+}
+
+impl Needs {
+    /// `None` if it is not asked for.
+    pub fn of(args: &Args) -> Result<Option<Self>, Failure> {
+        if !args.event.iter().any(|name| name == NAME) {
+            return Ok(None);
+        }
+        if args.whom.target().is_limited() || args.whom.are_several() {
+            return Err(Failure::hinting(
+                "-e why is of the whole machine: any thread may be the one that others wait for",
+                "add -a, or leave -p, -t and --cgroup away; of the recording, why -p PID FILE is about one process",
+            ));
+        }
+        // A stack at a switch is that of the tracepoint.
+        let without = args.chains.are_wanted().then_some("for call chains");
+        let tracing = Tracing::begin(args.way, true, without);
+        match tracing.without().filter(|_| !args.way.no_bpf && without.is_none()) {
+            None => Ok(Some(Self { tracing })),
+            Some(why) => {
+                let hint = "--no-bpf records each entry into and return from a system call instead";
+                let rights = check::rights().map_or_else(String::new, |rights| format!("\n{rights}"));
+                Err(Failure::hinting(format_args!("-e why needs a BPF program: {why}"), format_args!("{hint}{rights}")))
+            }
+        }
+    }
+
+    /// All of it, without what other names bring: what is there twice would be taken twice.
+    pub fn add(&self, options: RingOptions, others: &[&str]) -> Result<RingOptions, Failure> {
+        let others = others.iter().map(|name| Modifiers::split(name).map(|(name, _)| name));
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        Ok(self.tracing.all_sources(options, |name| others.iter().any(|other| fits(other.as_bytes(), name.as_bytes()))))
+    }
+
+    /// The order of the recording, which has this program's own switches: one record of them is another thread's, too.
+    pub fn order(needs: Option<&Self>, args: &Args) -> Order {
+        needs.map_or_else(|| args.common.order(), |needs| needs.tracing.order(&args.common))
+    }
+}
+
+/// Whether a name fits a pattern. `*` stands for any bytes and `?` for one.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern, name) {
+        ([], []) => true,
+        ([b'*', rest @ ..], _) => fits(rest, name) || name.split_first().is_some_and(|(_, name)| fits(pattern, name)),
+        ([one, rest @ ..], [byte, name @ ..]) if [b'?', *byte].contains(one) => fits(rest, name),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn patterns_are_those_of_tracepoints() {
+        let fits = |pattern: &str| super::fits(pattern.as_bytes(), b"sched:sched_waking");
+        assert!(["sched:*", "*:*waking", "sched:sched_wak???", "*", "sched:sched_waking"].into_iter().all(fits));
+        assert!(!["sched:", "sched:sched_wak??", "irq:*", "sched:sched_waking?", ""].into_iter().any(fits));
+    }
+}

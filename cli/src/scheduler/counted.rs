@@ -1,0 +1,103 @@
+//! Which switches have no record, as their numbers show.
+
+use super::told::{self, Told};
+use perfweave::{ANY_CPU, Event, Item, Rings};
+use std::collections::HashMap;
+
+/// The last switch of each CPU, and how many are known to be missing.
+#[derive(Debug, Default)]
+pub struct Counted {
+    lasts: HashMap<u32, Last>,
+    missing: u64,
+    /// The source of the records.
+    source: Option<usize>,
+}
+
+/// The number of a switch, when it was, and who came.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    count: u32,
+    time: u64,
+    came: u32,
+}
+
+impl Counted {
+    /// Of a stream that nothing else takes apart.
+    pub fn of(rings: &Rings) -> Self {
+        Self { source: rings.sources().iter().position(told::is_output), ..Self::default() }
+    }
+
+    /// Takes an event of the stream.
+    pub fn event(&mut self, event: &Event<'_>) {
+        match event.item() {
+            Item::Record(record) if self.source.is_some() && record.source() == self.source => {
+                if let Some(Told::Switch { prev, next, count, .. }) = Told::of(&record, 0) {
+                    self.take(record.cpu(), 0, count, [prev, next]);
+                }
+            }
+            Item::Record(_) | Item::Flushed { .. } => {}
+            item => self.forget(of(&item)),
+        }
+    }
+
+    /// The number of a switch. Some have no record, or the kernel has told the program nothing of them; then another
+    /// thread goes than has come. If some are missing before this one, gives since when.
+    pub fn take(&mut self, cpu: u32, time: u64, count: u32, [prev, next]: [u32; 2]) -> Option<u64> {
+        let last = self.lasts.get(&cpu).copied();
+        let missing = last.map_or(0, |last| count.wrapping_sub(last.count).wrapping_sub(1));
+        if missing >= u32::MAX / 2 {
+            // It comes late, and has been counted.
+            return None;
+        }
+        self.lasts.insert(cpu, Last { count, time, came: next });
+        let last = last.filter(|last| missing > 0 || last.came != prev)?;
+        self.missing += u64::from(missing.max(1));
+        Some(last.time)
+    }
+
+    /// After a loss, of one CPU or of any, numbers are missing because of it.
+    pub fn forget(&mut self, cpu: Option<u32>) {
+        self.lasts.retain(|of, _| cpu.is_some_and(|cpu| cpu != *of));
+    }
+
+    /// How many are missing.
+    pub fn missing(&self) -> u64 {
+        self.missing
+    }
+}
+
+/// The CPU that something is of which is no record.
+pub fn of(item: &Item<'_>) -> Option<u32> {
+    match item {
+        Item::Lost(lost) => Some(lost.cpu),
+        Item::Gap(gap) => gap.cpu,
+        Item::Damage(damage) => Some(damage.cpu),
+        Item::Untraced(untraced) => Some(untraced.cpu),
+        _ => None,
+    }
+    .filter(|cpu| *cpu != ANY_CPU)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counted;
+
+    #[test]
+    fn a_missing_number_or_a_thread_that_has_not_come_is_counted() {
+        for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1), (4, [9, 7], 2)] {
+            let mut counted = Counted::default();
+            assert_eq!((counted.take(0, 10, 1, [7, 8]), counted.take(1, 11, 9, [5, 6])), (None, None));
+            let since = if missing > 0 { Some(10) } else { None };
+            assert_eq!(counted.take(0, 20, count, [prev, next]), since, "{count} {prev}");
+            assert_eq!(counted.missing(), missing, "{count} {prev}");
+        }
+        let mut counted = Counted::default();
+        assert_eq!([(u32::MAX, [7, 8]), (0, [8, 7])].map(|(count, of)| counted.take(0, 10, count, of)), [None; 2]);
+        counted.forget(Some(1));
+        assert_eq!(counted.take(0, 20, 9, [5, 6]), Some(10));
+        counted.forget(Some(0));
+        assert_eq!(counted.take(0, 30, 19, [5, 6]), None);
+        // One that comes late.
+        assert_eq!([(18, [8, 5]), (20, [6, 5])].map(|(count, of)| counted.take(0, 40, count, of)), [None; 2]);
+    }
+}

@@ -1,0 +1,252 @@
+//! `record -a -e why`: switches and the calls in which threads fall asleep, told by a program, in a recording.
+
+mod program;
+mod support;
+
+use perfweave::{Order, Reader, RingOptions, Rings};
+use perfweave_events::EventOptions;
+use perfweave_perf_data::Writer;
+use perfweave_support::{bpf, load, perf};
+use program::{Ran, perfweave, run, traced};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::Command;
+use support::Place;
+
+/// The programs' output has this name in a recording.
+const NAME: &str = "perfweave-switches";
+
+/// The same by tracepoints.
+const TRACEPOINTS: &str = "sched:sched_switch,sched:sched_waking,raw_syscalls:*";
+
+fn objects(ran: &Ran) -> Vec<Value> {
+    ran.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Records a command, and gives the number that it prints and how many records the file has. On a busy machine some
+/// may be lost: then again.
+#[track_caller]
+fn recorded(file: &str, events: &str, command: &[&str]) -> Option<(String, u64)> {
+    let record = ["record", "--json", "-a", "--buffer", "16M", "-e", events, "-o", file, "--"];
+    for _ in 0..10 {
+        let ran = traced(&[&record, command].concat())?;
+        let refused = ran.err.lines().find(|line| line.contains("needs a BPF program"));
+        perfweave_support::kernel("load BPF programs at sched_switch", refused.map_or(Ok(()), Err))?;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let objects = objects(&ran);
+        let (summary, records) = (&objects[1]["summary"], objects[2]["records"].as_u64().expect("records"));
+        assert_eq!(summary["late"], 0, "{summary}");
+        if summary["lost"] == 0 {
+            return Some((ran.out.lines().next().unwrap_or_default().to_owned(), records));
+        }
+    }
+    perfweave_support::lacks("a recording without losses, of ten");
+    None
+}
+
+/// In which calls the threads of a process have waited for a tenth of a second or more.
+#[track_caller]
+fn waits(file: &str, process: &str) -> BTreeSet<[String; 2]> {
+    let ran = run(perfweave().args(["why", "--json", "-n", "10000", "-p", process, "-i", file]), "");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let objects = objects(&ran);
+    let long = objects.iter().filter(|object| object["ns"].as_u64() >= Some(100_000_000));
+    let blocked = |wait: &Value| {
+        let mut steps = wait["path"].as_array().unwrap().iter().filter(|step| step["what"] == "blocked");
+        let longest = steps.by_ref().max_by_key(|step| step["ns"].as_u64());
+        longest.map(|step| ["thread", "call"].map(|name| step[name].as_str().unwrap_or_default().to_owned()))
+    };
+    let name = |[thread, call]: [String; 2]| [thread.split('/').next().unwrap_or_default().to_owned(), call];
+    long.filter_map(blocked).map(name).collect()
+}
+
+/// The same waits in the same calls, in at most half of the records and bytes. perf reads both.
+#[test]
+fn a_recording_tells_the_same_waits_in_half_the_bytes() {
+    let place = Place::new();
+    let [by_program, by_tracepoints] = ["program", "tracepoints"].map(|name| place.file(name));
+    // Many calls that do not block, and three that do.
+    let script = "echo $$; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); test -e /; done; sleep 0.2 | cat; :";
+    let command = ["sh", "-c", script];
+    // The kernel leaves a switch out now and then.
+    let has_all = |waits: &BTreeSet<[String; 2]>| {
+        let all = [("sh", "wait4"), ("sleep", "nanosleep"), ("cat", "read")];
+        all.iter().all(|(comm, call)| waits.iter().any(|[has, of]| has == comm && of.contains(call)))
+    };
+    let told = |file: &str, events: &str| {
+        for _ in 0..10 {
+            let (shell, records) = recorded(file, events, &command)?;
+            let waits = waits(file, &shell);
+            if has_all(&waits) {
+                return Some((shell, waits, records));
+            }
+        }
+        perfweave_support::lacks("a recording with all switches of a shell, of ten");
+        None
+    };
+    let Some((shell, waits, few)) = told(&by_program, "why") else { return };
+    let Some((_, others, many)) = told(&by_tracepoints, TRACEPOINTS) else { return };
+    assert_eq!(waits, others);
+    let bytes = [&by_program, &by_tracepoints].map(|file| std::fs::metadata(file).unwrap().len());
+    assert!(many > 40_000 && few * 2 <= many && bytes[0] * 2 <= bytes[1], "{few} of {many}, {bytes:?}");
+    let periods = run(perfweave().args(["offcpu", "--json", "-p", &shell, "-i", &by_program]), "");
+    let asleep = |row: &Value| row["comm"] == "sleep" && row["times"]["max_ns"].as_u64() >= Some(190_000_000);
+    assert!(objects(&periods).iter().any(asleep), "{periods:?}");
+    let report = run(perfweave().args(["report", "--json", &by_program]), "");
+    let report = &objects(&report)[0];
+    let has = |list: &str, text: &str| report[list].as_array().unwrap().iter().any(|of| of.to_string().contains(text));
+    assert!(has("events", NAME) && has("more", "why ") && has("more", "offcpu ") && has("busiest", "ns"), "{report:#}");
+    let text = run(perfweave().args(["convert", "--text", &by_program]), "");
+    assert!(text.out.lines().any(|line| line.contains(" falls asleep in wait4; ")), "{:.2000}", text.out);
+    if perf().is_some() {
+        let says = |words: (&str, &str)| {
+            let script = format!("perf {} -i {by_program} {}", words.0, words.1);
+            perfweave_support::perf::printed(Command::new("sh").args(["-c", &script])).unwrap()
+        };
+        // What it prints of the bytes is no text.
+        says(("script", ">/dev/null"));
+        assert!(
+            [("script", "-F event"), ("report", "--stdio"), ("evlist", "")]
+                .into_iter()
+                .all(|words| says(words).contains(NAME))
+        );
+    }
+}
+
+/// The recorder's own threads switch, and their switches are those of others, too. But nobody asks what they wait for.
+#[test]
+fn the_recorder_is_not_what_is_asked_for() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some((recorder, _)) = recorded(&file, "why", &["sh", "-c", "echo $PPID; sleep 0.1; :"]) else { return };
+    let text = run(perfweave().args(["convert", "--text", &file]), "");
+    let has_switches = text.out.lines().any(|line| line.contains(&format!("{NAME}: {recorder} ")));
+    assert!(has_switches, "{recorder}: {:.2000}", text.out);
+    for command in ["why", "offcpu", "wakeups"] {
+        let of = |whose: &[&str]| {
+            objects(&run(perfweave().args([command, "--json", "-n", "10000", "-i", &file]).args(whose), ""))
+        };
+        let (all, family) = (of(&[]), of(&["-p", &recorder]));
+        // With its child, the command.
+        assert!(all.len() > 1 && family.len() > 1, "{command}: {family:#?}");
+        let is_own = |object: &Value| {
+            let names = ["thread", "comm", "woken", "waker"].map(|name| object[name].as_str().unwrap_or_default());
+            let own = ["perfweave-fence", "signals", "wait"];
+            let is_thread = names.iter().any(|name| own.contains(&name.split('/').next().unwrap_or_default()));
+            let is_recorder = names.iter().any(|name| name.ends_with(&format!("/{recorder}")));
+            is_thread
+                || is_recorder
+                || ["tid", "id"].iter().any(|name| object[name] == recorder.parse::<u64>().unwrap())
+        };
+        assert!(!family.iter().any(is_own), "{command} {recorder}: {family:#?}");
+        // Threads of the kernel wait for work.
+        let is_of_kernel = |object: &Value| object["thread"] == "rcu_preempt";
+        assert!(!all.iter().any(is_of_kernel), "{command}: {all:#?}");
+    }
+}
+
+/// A recording of what a program outputs, which looks like switches with these numbers, between 7 and 8.
+#[track_caller]
+fn output(file: &str, numbers: &[u32], source: impl Fn(RingOptions) -> RingOptions) -> Option<()> {
+    let [events, element] = [bpf::Map::perf_event_array(load::slots()), bpf::Map::array(20, 1)]
+        .map(|map| perfweave_support::kernel("make BPF maps", map));
+    let (events, element) = (events?, element?);
+    let program = perfweave_support::kernel("load a BPF program", bpf::emitter(&events, &element, 20))?;
+    // Nobody wakes this thread.
+    let wakes = Rings::options().tracepoint("sched:sched_waking").filter("pid == 0");
+    let options = source(wakes.bpf_output(&events)).bytes(1 << 16);
+    let rings = perfweave_support::kernel("open rings", options.sample(sample_tid()).open())?;
+    let cpu = rings.cpus().next().expect("a CPU");
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut writer = Writer::create(file, reader.rings()).unwrap();
+    let mut between = [7, 8];
+    for number in numbers {
+        let words = [1, between[0], between[1], 1, *number];
+        element.update(0, &words.map(u32::to_ne_bytes).concat()).unwrap();
+        assert_eq!(program.run_on(cpu).unwrap(), 0);
+        between.reverse();
+    }
+    reader.handle().flush().unwrap();
+    let mut came = 0;
+    while came < numbers.len() {
+        let event = reader.next().unwrap().expect("an event");
+        let event = event.event();
+        came += usize::from(event.record().is_some_and(|record| record.source() == Some(1)));
+        writer.write(&event).unwrap();
+    }
+    writer.finish().unwrap();
+    Some(())
+}
+
+/// `PERF_SAMPLE_TID`
+fn sample_tid() -> u32 {
+    2
+}
+
+/// What another program outputs is not taken for switches, whatever it looks like.
+#[test]
+fn what_others_output_is_not_taken_for_switches() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    for name in [None, Some("perfweave-switches2"), Some("switches")] {
+        let named = |options: RingOptions| name.into_iter().fold(options, RingOptions::named);
+        let Some(()) = output(&file, &[1, 3, 9], named) else { return };
+        for command in ["offcpu", "wakeups", "why"] {
+            let ran = run(perfweave().args([command, "-i", &file]), "");
+            let says = ran.err.contains("the recording has no sched:sched_switch") && ran.err.contains("-a -e why");
+            assert!(ran.code == Some(1) && says, "{command} {name:?}: {ran:?}");
+        }
+    }
+}
+
+/// A missing number is a switch without a record.
+#[test]
+fn switches_without_a_record_are_counted_in_a_recording() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    for (numbers, missing) in [(&[1, 2, 3, 4][..], Value::Null), (&[1, 2, 5, 6], 2.into()), (&[u32::MAX, 1], 1.into())]
+    {
+        let Some(()) = output(&file, numbers, |options| options.named(NAME)) else { return };
+        for command in ["offcpu", "wakeups", "why"] {
+            let ran = run(perfweave().args([command, "--json", "-i", &file]), "");
+            let objects = objects(&ran);
+            let summary = &objects.last().unwrap_or_else(|| panic!("{ran:?}"))["summary"];
+            assert_eq!(summary["unrecorded_switches"], missing, "{command} {numbers:?}: {summary}");
+            assert!(missing.is_null() || summary["complete"] == false, "{command} {numbers:?}: {summary}");
+            let text = run(perfweave().args([command, "-i", &file]), "");
+            let says = format!("the kernel left {missing} switches out");
+            assert_eq!(text.err.contains(&says), !missing.is_null(), "{text:?}");
+        }
+    }
+}
+
+/// Who asks for it without the whole machine, or where no program is granted, is told what to do.
+#[test]
+fn what_it_takes_is_said() {
+    let ran = run(perfweave().args(["record", "-e", "why", "-o", "/dev/null", "--", "true"]), "");
+    assert!(ran.code == Some(1) && ran.err.contains("whole machine") && ran.err.contains("help: add -a"), "{ran:?}");
+    let Some((ran, _)) = program::run_by_nobody("record -a -e why -o /dev/null -- true") else { return };
+    let lines: Vec<_> = ran.err.lines().collect();
+    let says = [(0, "perfweave: -e why needs a BPF program: "), (1, "help: --no-bpf "), (2, "as this user, ")];
+    assert!(ran.code == Some(1) && says.iter().all(|(at, line)| lines[*at].starts_with(line)), "{ran:?}");
+}
+
+/// Call chains at switches are those of the tracepoint, and `--no-bpf` is asked for: then all is by tracepoints, once
+/// each.
+#[test]
+fn without_a_program_it_is_by_tracepoints() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    for (option, why) in [("--no-bpf", "--no-bpf"), ("-g", "for call chains")] {
+        let record = ["record", "--json", "-a", option, "--buffer", "16M", "-e", "why,sched:*", "-o", &file];
+        let Some(ran) = traced(&[&record, &["--", "sleep", "0.1"][..]].concat()) else { return };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let summary = &objects(&ran)[0]["summary"];
+        assert_eq!(summary["traced"], format!("calls traced at each entry and return ({why})"), "{summary}");
+        let Some(()) = perf() else { continue };
+        let list = perfweave_support::perf::printed(Command::new("perf").args(["evlist", "-i", &file])).unwrap();
+        let count = |name: &str| list.lines().filter(|line| *line == name).count();
+        let counts = ["sched:sched_switch", "sched:sched_waking", "raw_syscalls:sys_enter", NAME].map(count);
+        assert_eq!(counts, [1, 1, 1, 0], "{list}");
+    }
+}
