@@ -76,12 +76,15 @@ fn what_interrupts_take_of_a_thread_has_a_column() {
     let file = &place.file("recording");
     let record =
         ["record", "-a", "-e", "sched:sched_switch,sched:sched_waking", "-o", file, "--", "sh", "-c", "sleep 0.01"];
-    assert_eq!(traced(&record).unwrap().code, Some(0));
-    let without = run(perfweave().args(["offcpu", "--json", "-i", file]), "");
-    let rows: Vec<Value> = without.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.iter().any(|row| row["comm"] == "sleep"), "{without:?}");
-    assert!(rows.iter().all(|row| row["irq"].is_null()), "{without:?}");
-    assert!(!run(perfweave().args(["offcpu", "-i", file]), "").out.contains("irq"), "{without:?}");
+    // The kernel leaves a switch out now and then.
+    let rows = (0..20).find_map(|_| {
+        assert_eq!(traced(&record).unwrap().code, Some(0));
+        let without = run(perfweave().args(["offcpu", "--json", "-i", file]), "");
+        let rows: Vec<Value> = without.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        rows.iter().any(|row| row["comm"] == "sleep").then_some(rows)
+    });
+    assert!(rows.expect("a sleep in twenty recordings").iter().all(|row| row["irq"].is_null()));
+    assert!(!run(perfweave().args(["offcpu", "-i", file]), "").out.contains("irq"));
 }
 
 /// On one CPU a real-time thread writes to one that sleeps in a read, and computes for 30 ms: the reader is ready all
