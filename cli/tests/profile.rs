@@ -247,6 +247,28 @@ fn frames_without_a_function_have_their_file() {
     }
 }
 
+/// The flag that helps is said of a program that keeps no frame pointers, and not of the same program with them.
+#[cfg(feature = "dwarf")]
+#[test]
+fn what_unwinds_is_said_where_stacks_are_lost() {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return;
+    }
+    for (options, is_said) in [(&["-fomit-frame-pointer", "-O1"][..], true), (&[], false)] {
+        let Some((place, program)) = built(options) else { return };
+        let (file, hint) = (place.file("perf.data"), "after one frame, without frame pointers");
+        let live = Run::new(&["profile", "-F", "999", "--", &program]).output();
+        let said = String::from_utf8_lossy(&live.stderr).into_owned();
+        let refused = if said.contains("Permission denied") { Err(&said) } else { Ok(()) };
+        let Some(()) = perfweave_support::kernel("sample", refused) else { return };
+        assert_eq!(said.contains(hint), is_said, "{said} {}", String::from_utf8_lossy(&live.stdout));
+        Run::new(&["record", "-F", "999", "-g", "-e", "cpu-clock", "-o", &file, "--", &program]).succeeds();
+        let recorded = Run::new(&["profile", "-i", &file]).output();
+        let said = String::from_utf8_lossy(&recorded.stderr);
+        assert_eq!(said.contains(hint), is_said, "{said} {}", String::from_utf8_lossy(&recorded.stdout));
+    }
+}
+
 /// Symbols that lie in a file beside a stripped program, to which that has a link. Those of another build name nothing.
 #[test]
 fn functions_have_the_names_of_the_file_with_a_programs_symbols() {

@@ -1,6 +1,6 @@
 //! Call chains, counted: the input of flame graphs.
 
-use super::names::{Names, frames};
+use super::names::Names;
 use super::view::{View, lossy};
 use super::{Out, Sink};
 use crate::out::frame;
@@ -42,7 +42,7 @@ impl Sink for Folded {
         let Some(record) = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
             return Ok(());
         };
-        let frames = frames(&record);
+        let frames = self.names.frames(&record, event.key(), view);
         if frames.is_empty() {
             return Ok(());
         }

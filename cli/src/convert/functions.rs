@@ -1,6 +1,8 @@
 //! Functions of programs and libraries: by their files, if they are those that were recorded.
 
 use super::view::View;
+#[cfg(feature = "dwarf")]
+use crate::unwind::rules::Rules;
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
@@ -9,11 +11,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use object::{Object, ObjectSegment, ReadCache};
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs::{self, Metadata, Permissions};
+#[cfg(feature = "dwarf")]
+use std::io::Write;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,15 +50,36 @@ struct File {
     is_changed: bool,
     /// Functions by offset.
     found: HashMap<u64, Option<String>>,
+    /// Read when a function is unwound, and as of which time they are right.
+    #[cfg(feature = "dwarf")]
+    rules: Option<Option<(Since, Rules)>>,
 }
 
 /// What lies at a file's path now.
 #[derive(Debug)]
+enum Found {
+    /// The recorded file.
+    Here(Since, fs::File),
+    Other,
+    Missing,
+    Large,
+    NoFile,
+}
+
+/// Since when a file is known to be the recorded one.
+#[derive(Debug, Clone, Copy)]
+enum Since {
+    /// By its build id.
+    Ever,
+    /// By its inode, which was last changed at this time: nanoseconds since 1970.
+    Change(u64),
+}
+
+/// The functions of what lies at a file's path now.
+#[derive(Debug)]
 enum State {
-    /// The file with the recorded build id.
-    Same(Functions),
-    /// A file with the recorded inode, which was last changed at this time: nanoseconds since 1970.
-    Unchanged(u64, Functions),
+    /// The recorded file.
+    Here(Since, Functions),
     /// Another file.
     Other,
     /// No file.
@@ -113,6 +138,8 @@ impl Files {
             state: None,
             is_changed: false,
             found: HashMap::new(),
+            #[cfg(feature = "dwarf")]
+            rules: None,
         };
         self.all.push(file);
         self.numbers.insert(key, self.all.len() - 1);
@@ -147,15 +174,10 @@ impl Files {
     /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of
     /// the recording.
     pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&str> {
-        let File { path, identity, held, state, is_changed, found } = self.all.get_mut(number)?;
+        let File { path, identity, held, state, is_changed, found, .. } = self.all.get_mut(number)?;
         let functions = match state.get_or_insert_with(|| look(path, identity, held.take(), view)) {
-            State::Same(functions) => functions,
-            State::Unchanged(changed, functions)
-                if written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then) =>
-            {
-                functions
-            }
-            State::Unchanged(..) => {
+            State::Here(since, functions) if since.is_before(time, view) => functions,
+            State::Here(..) => {
                 *is_changed = true;
                 return None;
             }
@@ -164,16 +186,43 @@ impl Files {
         found.entry(offset).or_insert_with(|| functions.at(offset)).as_deref()
     }
 
+    /// Whether its functions may be unwound.
+    #[cfg(feature = "dwarf")]
+    pub fn may_have_rules(&self, number: usize) -> bool {
+        self.all.get(number).is_some_and(|file| is_file(&file.path) || file.path == VDSO)
+    }
+
+    /// How the functions of a file are unwound, as of a time of the recording's clock. `None` unless the file is that of
+    /// the recording.
+    #[cfg(feature = "dwarf")]
+    pub fn rules(&mut self, number: usize, time: Option<u64>, view: &View, is_live: bool) -> Option<&mut Rules> {
+        let File { path, identity, held, rules, .. } = self.all.get_mut(number)?;
+        let read = || {
+            if path == VDSO {
+                let ids = view.build_ids.get(Path::new(VDSO));
+                return Some((Since::Ever, vdso(ids.map(Vec::as_slice), is_live)?));
+            }
+            let was_held = held.is_some();
+            let Found::Here(since, file) = find(path, identity, held.take(), view) else { return None };
+            let rules = Rules::read(&file);
+            // It is asked for functions later.
+            *held = file.metadata().ok().filter(|_| was_held).map(|metadata| (file, metadata));
+            Some((since, rules?))
+        };
+        let (since, rules) = rules.get_or_insert_with(read).as_mut()?;
+        since.is_before(time, view).then_some(rules)
+    }
+
     /// What is to be said of files whose functions have no names, or might have wrong ones.
     pub fn notes(&self) -> Vec<String> {
         let [mut others, mut missing, mut large, mut unchanged] = [const { Vec::new() }; 4];
         for file in &self.all {
             match file.state {
-                Some(State::Unchanged(..)) if !file.is_changed => unchanged.push(file.path.as_str()),
-                Some(State::Other | State::Unchanged(..)) => others.push(file.path.as_str()),
+                Some(State::Here(Since::Change(_), _)) if !file.is_changed => unchanged.push(file.path.as_str()),
+                Some(State::Other | State::Here(Since::Change(_), _)) => others.push(file.path.as_str()),
                 Some(State::Missing) => missing.push(file.path.as_str()),
                 Some(State::Large) => large.push(file.path.as_str()),
-                Some(State::Same(_) | State::NoFile) | None => {}
+                Some(State::Here(Since::Ever, _) | State::NoFile) | None => {}
             }
         }
         let kinds = [
@@ -183,6 +232,16 @@ impl Files {
             (unchanged, "without a build id in the recording: names are of the unchanged file at the same inode"),
         ];
         kinds.into_iter().filter_map(|(paths, what)| note(paths, what)).collect()
+    }
+}
+
+impl Since {
+    /// Whether it was so at a time of the recording's clock.
+    fn is_before(self, time: Option<u64>, view: &View) -> bool {
+        match self {
+            Self::Ever => true,
+            Self::Change(changed) => written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then),
+        }
     }
 }
 
@@ -196,23 +255,53 @@ fn note(mut paths: Vec<&str>, what: &str) -> Option<String> {
     (count > 0).then(|| format!("{count} {files} {what}: {}{dots}", paths.join(", ")))
 }
 
+/// The functions that the kernel maps into each process.
+#[cfg(feature = "dwarf")]
+const VDSO: &str = "[vdso]";
+
+/// How they are unwound: as those of this process, if those of a recording have the same build id.
+#[cfg(feature = "dwarf")]
+fn vdso(recorded: Option<&[Vec<u8>]>, is_live: bool) -> Option<Rules> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with(VDSO))?;
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).ok());
+    let mut bytes = vec![0; end?.checked_sub(start?)? as usize];
+    fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start?).ok()?;
+    let mut copy = fs::File::from(memfd_create("vdso", MFdFlags::MFD_CLOEXEC).ok()?);
+    copy.write_all(&bytes).ok()?;
+    let own = read_elf_build_id(&through(&copy)).ok().flatten();
+    let is_same = || own.zip(recorded).is_some_and(|(own, ids)| ids.iter().any(|id| is_same(id, &own)));
+    if is_live || is_same() { Rules::read(&copy) } else { None }
+}
+
 /// Not `[vdso]`, `//anon`, `/memfd:name (deleted)`.
 fn is_file(path: &str) -> bool {
     path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:")
 }
 
 fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, view: &View) -> State {
+    match find(path, identity, held, view) {
+        Found::Here(since, opened) => State::Here(since, Functions::with_elsewhere(&opened, path)),
+        Found::Other => State::Other,
+        Found::Missing => State::Missing,
+        Found::Large => State::Large,
+        Found::NoFile => State::NoFile,
+    }
+}
+
+fn find(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, view: &View) -> Found {
     if !is_file(path) {
-        return State::NoFile;
+        return Found::NoFile;
     }
     let is_held = held.is_some();
-    let Ok((opened, file)) = held.map_or_else(|| open(Path::new(path)), Ok) else { return State::Missing };
+    let Ok((opened, file)) = held.map_or_else(|| open(Path::new(path)), Ok) else { return Found::Missing };
     let opened = match stable(opened, &file) {
         Ok(opened) if is_small(&opened) => opened,
-        _ => return State::Large,
+        _ => return Found::Large,
     };
     if is_held {
-        return State::Same(Functions::with_elsewhere(&opened, path));
+        return Found::Here(Since::Ever, opened);
     }
     let is_inode =
         matches!(identity, Identity::Inode(device, inode) if (*device, *inode) == (numbers(file.dev()), file.ino()));
@@ -224,17 +313,16 @@ fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, vie
         // perf reads build ids at the end. A path that is there twice was that of two files, and has the id of the
         // later one for both.
         Some(ids) if ids.len() == 1 || is_inode => {
-            let functions = Functions::with_elsewhere(&opened, path);
             let here = read_elf_build_id(&through(&opened)).ok().flatten();
             let is_one = here.is_some_and(|here| ids.iter().any(|id| is_same(id, &here)));
-            if is_one { State::Same(functions) } else { State::Other }
+            if is_one { Found::Here(Since::Ever, opened) } else { Found::Other }
         }
         None if is_inode => {
             let [seconds, rest] = [file.ctime(), file.ctime_nsec()].map(i64::unsigned_abs);
             let changed = seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-            State::Unchanged(changed, Functions::with_elsewhere(&opened, path))
+            Found::Here(Since::Change(changed), opened)
         }
-        _ => State::Other,
+        _ => Found::Other,
     }
 }
 
@@ -286,6 +374,8 @@ fn stable(file: fs::File, metadata: &Metadata) -> io::Result<fs::File> {
     }
     let mut copy = fs::File::from(memfd_create("functions", MFdFlags::MFD_CLOEXEC)?);
     io::copy(&mut file.take(len), &mut copy)?;
+    // It is this user's alone: nothing copies it again.
+    copy.set_permissions(Permissions::from_mode(0o600))?;
     Ok(copy)
 }
 

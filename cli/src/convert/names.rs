@@ -3,7 +3,10 @@
 use super::functions::{Files, Identity};
 use super::view::View;
 use crate::out::say;
+use crate::profile::short;
 use crate::typed::typed;
+#[cfg(feature = "dwarf")]
+use crate::unwind::{End, Sample, Unwound};
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Record};
@@ -14,6 +17,8 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Names {
     processes: HashMap<i32, BTreeMap<u64, Mapping>>,
     files: Files,
+    #[cfg(feature = "dwarf")]
+    unwound: Unwound,
 }
 
 #[derive(Debug, Clone)]
@@ -42,7 +47,7 @@ pub struct Frame {
     pub is_caller: bool,
 }
 
-/// The frames of a record's call chain, the innermost first. The kernel's markers say who executes the addresses after
+/// The frames of a record's call chain as the kernel has found it, the innermost first. The kernel's markers say who executes the addresses after
 /// them.
 pub fn frames(record: &Record<'_>) -> Vec<Frame> {
     const KERNEL: u64 = 0u64.wrapping_sub(128);
@@ -197,6 +202,42 @@ impl Names {
         self.files.function(file, offset.saturating_sub(is_caller.into()), time, view).map(str::to_owned)
     }
 
+    /// The frames of a record, the innermost first: its call chain, with the program's part unwound if the sample has
+    /// what that takes.
+    pub fn frames(&mut self, record: &Record<'_>, time: Option<u64>, view: &View) -> Vec<Frame> {
+        self.frames_of(record, time, view, false)
+    }
+
+    /// The same of a process that runs. The files stay open.
+    pub fn frames_live(&mut self, record: &Record<'_>, time: Option<u64>, view: &View) -> Vec<Frame> {
+        self.frames_of(record, time, view, true)
+    }
+
+    #[cfg(not(feature = "dwarf"))]
+    fn frames_of(&mut self, record: &Record<'_>, _: Option<u64>, _: &View, _: bool) -> Vec<Frame> {
+        frames(record)
+    }
+
+    #[cfg(feature = "dwarf")]
+    fn frames_of(&mut self, record: &Record<'_>, time: Option<u64>, view: &View, is_live: bool) -> Vec<Frame> {
+        let mut all = frames(record);
+        if let (Some(sample), Some((pid, _))) = (Sample::of(record), record.pid_tid()) {
+            let (unwound, end) = sample.frames(|address, registers, stack| {
+                let place = self.place(pid, address).filter(|(file, _)| self.files.may_have_rules(*file));
+                let (file, offset) = place.ok_or(End::NoFile)?;
+                if is_live {
+                    self.hold(pid, address);
+                }
+                let rules = self.files.rules(file, time, view, is_live);
+                rules.ok_or(End::NoRule)?.caller(offset, registers, stack)
+            });
+            self.unwound.count(end);
+            all.retain(|frame| frame.mode == Mode::Kernel);
+            all.extend(unwound);
+        }
+        all
+    }
+
     /// Where an address of a process lies in a file with functions.
     pub fn mapped(&self, pid: u32, address: u64) -> Option<Place> {
         self.place(pid, address).filter(|(file, _)| self.files.is_file(*file))
@@ -216,8 +257,34 @@ impl Names {
         (address < map.end).then(|| (map.file, map.offset.wrapping_add(address - start)))
     }
 
-    /// Says on standard error which files gave no names of functions.
+    /// Whether it is known how the function at a place is unwound, and that it has a caller.
+    pub fn leads_on(&mut self, place: Option<Place>, is_caller: bool, time: Option<u64>, view: &View) -> short::Frame {
+        let Some((file, offset)) = place else { return short::Frame::Nowhere };
+        #[cfg(feature = "dwarf")]
+        if let Some(rules) = self.files.rules(file, time, view, false)
+            && rules.lead_on(offset.saturating_sub(is_caller.into()))
+        {
+            return short::Frame::LeadsOn;
+        }
+        short::Frame::Other
+    }
+
+    /// What is to be said of stacks that were unwound.
+    #[cfg(feature = "dwarf")]
+    pub fn unwound(&self) -> Option<String> {
+        self.unwound.note()
+    }
+
+    #[cfg(not(feature = "dwarf"))]
+    pub fn unwound(&self) -> Option<String> {
+        None
+    }
+
+    /// Says on standard error which files gave no names of functions, and which stacks are not whole.
     pub fn tell(&self) {
+        if let Some(note) = self.unwound() {
+            say(format_args!("perfweave: {note}"));
+        }
         for note in self.files.notes() {
             say(format_args!("perfweave: {note}"));
         }

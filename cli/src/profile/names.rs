@@ -2,6 +2,7 @@
 //! process has then. Names are looked up at the end: each takes up to a millisecond, and the process may have ended.
 
 use super::compiled::Compiled;
+use super::short;
 use crate::convert::functions::Identity;
 use crate::convert::names::{Frame, Mode, Names as Mapped, Place};
 use crate::convert::view::View;
@@ -78,6 +79,15 @@ impl Names {
         }
     }
 
+    /// The frames of a process's record, the innermost first.
+    pub fn frames(&mut self, pid: u32, record: &Record<'_>, time: Option<u64>) -> Vec<Frame> {
+        // Its mappings say where stacks are unwound.
+        if record.layout().register_masks()[0] != 0 && pid != 0 && pid != ENDED && self.asked.insert(pid) {
+            mappings(pid, &mut self.mapped);
+        }
+        self.mapped.frames_live(record, time, &self.view)
+    }
+
     /// Where a frame of a process lies now.
     pub fn at(&mut self, pid: u32, frame: Frame) -> At {
         if frame.mode == Mode::Kernel {
@@ -99,10 +109,20 @@ impl Names {
         }
     }
 
-    /// Reads what runtimes have compiled, before names are asked for. Says which part of it was not read.
+    /// Whether it is known how the function that lies there is unwound.
+    pub fn leads_on(&mut self, at: At, time: Option<u64>) -> short::Frame {
+        match at {
+            At::File(place, is_caller) => self.mapped.leads_on(Some(place), is_caller, time, &self.view),
+            At::Memory(_, _, None) | At::Unknown => short::Frame::Nowhere,
+            At::Memory(..) | At::Kernel(_) => short::Frame::Other,
+        }
+    }
+
+    /// Reads what runtimes have compiled, before names are asked for. Says which part of it was not read, and which
+    /// stacks are not whole.
     pub fn read(&mut self) -> impl Iterator<Item = String> {
         self.compiled.read();
-        self.compiled.notes()
+        self.compiled.notes().chain(self.mapped.unwound())
     }
 
     /// The name of what lies there, as of a time.

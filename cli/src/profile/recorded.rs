@@ -1,14 +1,15 @@
 //! `profile` of a recording: the samples of one of its events.
 
+use super::short::Short;
 use super::{Args, Counted, print, process};
-use crate::convert::names::{Names, frames};
+use crate::convert::names::{Frame, Mode, Names};
 use crate::convert::not_unwound;
 use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::out::{Out, say};
 use crate::recorded::{Recorded, name};
 use crate::trace::events::is_of;
 use perf_event_open_sys::bindings;
-use perfweave::{Record, Rings, Source};
+use perfweave::{Layout, Record, Rings, Source};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
     let mut recorded = Recorded::open_for_functions(path)?;
     let source = source(recorded.rings(), args.event.as_deref())?;
     let (mut names, mut samples, mut chains) = (Names::default(), HashMap::<Vec<String>, u64>::new(), 0u64);
+    let mut short = Short::default();
     recorded.each(|event, view| {
         view.learn(event);
         names.learn(event);
@@ -36,12 +38,20 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
         }
         chains += u64::from(record.callchain().is_some());
         let process = process(&comm, pid);
-        let functions = frames(&record).into_iter().rev();
-        let functions = functions.map(|frame| names.counted(Some(pid), frame, event.key(), view));
+        let frames = names.frames(&record, event.key(), view);
+        let programs = frames.iter().filter(|frame| frame.mode == Mode::User && record.callchain().is_some());
+        let leads_on =
+            |frame: &Frame| names.leads_on(names.place(pid, frame.address), frame.is_caller, event.key(), view);
+        short.count(programs.map(leads_on), 1);
+        let functions = frames.into_iter().rev().map(|frame| names.counted(Some(pid), frame, event.key(), view));
         *samples.entry(std::iter::once(process).chain(functions).collect()).or_default() += 1;
         Ok(())
     })?;
     names.tell();
+    let has_copies = |layout: &Layout| layout.sample_type() & u64::from(bindings::PERF_SAMPLE_STACK_USER) != 0;
+    if let Some(words) = short.hint().filter(|_| !recorded.rings().layouts().any(has_copies)) {
+        say(format_args!("perfweave: {words}: record --call-graph dwarf unwinds them"));
+    }
     let without =
         "the samples have no call chains: each is the function that ran alone\nhint: record with --call-graph (-g)";
     let is_flat = chains == 0 && !samples.is_empty();
