@@ -138,7 +138,7 @@ pub type Out = Box<dyn Write>;
 pub fn not_unwound(rings: &Rings) -> Option<&'static str> {
     let stack = u64::from(bindings::PERF_SAMPLE_STACK_USER);
     let is_left = |layout: &Layout| layout.sample_type() & stack != 0 && !is_unwound(layout);
-    rings.layouts().any(|layout| is_left(layout)).then_some(NOT_UNWOUND)
+    rings.layouts().any(is_left).then_some(NOT_UNWOUND)
 }
 
 #[cfg(feature = "dwarf")]

@@ -244,8 +244,10 @@ impl Stacks {
         for ((pid, process, places), number) in numbers {
             let (count, time) = counts[number];
             let functions: Vec<_> = places.iter().map(|at| names.name(*at, time)).collect();
-            let programs = places.iter().rev().filter(|at| !matches!(at, At::Kernel(_)));
-            short.count(programs.map(|at| names.leads_on(*at, time)), count);
+            if is_by_frame_pointers {
+                let programs = places.iter().rev().filter(|at| !matches!(at, At::Kernel(_)));
+                short.count(programs.map(|at| names.leads_on(*at, time)), count);
+            }
             progress.one();
             if pid != 0 || are_outside(&places, &functions) {
                 let stack = std::iter::once(process).chain(functions).collect();
@@ -253,7 +255,7 @@ impl Stacks {
             }
         }
         drop(progress);
-        if let Some(words) = short.hint().filter(|_| is_by_frame_pointers) {
+        if let Some(words) = short.hint() {
             say(format_args!("perfweave: {words}: --call-graph dwarf unwinds them"));
         }
         let mut all: Vec<_> = samples.into_iter().collect();

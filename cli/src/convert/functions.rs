@@ -79,7 +79,7 @@ enum Since {
 #[derive(Debug)]
 enum State {
     /// The recorded file.
-    Here(Since, Functions),
+    Here(Since, Box<Functions>),
     /// Another file.
     Other,
     /// No file.
@@ -282,7 +282,7 @@ fn is_file(path: &str) -> bool {
 
 fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, view: &View) -> State {
     match find(path, identity, held, view) {
-        Found::Here(since, opened) => State::Here(since, Functions::with_elsewhere(&opened, path)),
+        Found::Here(since, opened) => State::Here(since, Functions::with_elsewhere(&opened, path).into()),
         Found::Other => State::Other,
         Found::Missing => State::Missing,
         Found::Large => State::Large,

@@ -258,15 +258,17 @@ impl Names {
     }
 
     /// Whether it is known how the function at a place is unwound, and that it has a caller.
+    #[cfg(feature = "dwarf")]
     pub fn leads_on(&mut self, place: Option<Place>, is_caller: bool, time: Option<u64>, view: &View) -> short::Frame {
         let Some((file, offset)) = place else { return short::Frame::Nowhere };
-        #[cfg(feature = "dwarf")]
-        if let Some(rules) = self.files.rules(file, time, view, false)
-            && rules.lead_on(offset.saturating_sub(is_caller.into()))
-        {
-            return short::Frame::LeadsOn;
-        }
-        short::Frame::Other
+        let rules = self.files.rules(file, time, view, false);
+        let has_rule = rules.is_some_and(|rules| rules.lead_on(offset.saturating_sub(is_caller.into())));
+        if has_rule { short::Frame::LeadsOn } else { short::Frame::Other }
+    }
+
+    #[cfg(not(feature = "dwarf"))]
+    pub fn leads_on(&mut self, place: Option<Place>, _: bool, _: Option<u64>, _: &View) -> short::Frame {
+        if place.is_some() { short::Frame::Other } else { short::Frame::Nowhere }
     }
 
     /// What is to be said of stacks that were unwound.

@@ -2,14 +2,17 @@
 
 use super::short::Short;
 use super::{Args, Counted, print, process};
-use crate::convert::names::{Frame, Mode, Names};
+use crate::convert::names::Names;
+use crate::convert::names::{Frame, Mode};
 use crate::convert::not_unwound;
+use crate::convert::view::View;
 use crate::failure::{Failure, Outcome};
-use crate::out::{Out, say};
+use crate::out::Out;
+use crate::out::say;
 use crate::recorded::{Recorded, name};
 use crate::trace::events::is_of;
 use perf_event_open_sys::bindings;
-use perfweave::{Layout, Record, Rings, Source};
+use perfweave::{Record, Rings, Source};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
@@ -39,17 +42,16 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
         chains += u64::from(record.callchain().is_some());
         let process = process(&comm, pid);
         let frames = names.frames(&record, event.key(), view);
-        let programs = frames.iter().filter(|frame| frame.mode == Mode::User && record.callchain().is_some());
-        let leads_on =
-            |frame: &Frame| names.leads_on(names.place(pid, frame.address), frame.is_caller, event.key(), view);
-        short.count(programs.map(leads_on), 1);
+        if record.callchain().is_some() {
+            let programs = frames.iter().filter(|frame| frame.mode == Mode::User);
+            short.count(programs.map(|frame| leads_on(&mut names, pid, frame, event.key(), view)), 1);
+        }
         let functions = frames.into_iter().rev().map(|frame| names.counted(Some(pid), frame, event.key(), view));
         *samples.entry(std::iter::once(process).chain(functions).collect()).or_default() += 1;
         Ok(())
     })?;
     names.tell();
-    let has_copies = |layout: &Layout| layout.sample_type() & u64::from(bindings::PERF_SAMPLE_STACK_USER) != 0;
-    if let Some(words) = short.hint().filter(|_| !recorded.rings().layouts().any(has_copies)) {
+    if let Some(words) = short.hint().filter(|_| !has_copies(recorded.rings())) {
         say(format_args!("perfweave: {words}: record --call-graph dwarf unwinds them"));
     }
     let without =
@@ -62,6 +64,17 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
     print(args, &stacks, &mut out)?;
     recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether it is known how a frame of a process is unwound.
+fn leads_on(names: &mut Names, pid: u32, frame: &Frame, time: Option<u64>, view: &View) -> super::short::Frame {
+    names.leads_on(names.place(pid, frame.address), frame.is_caller, time, view)
+}
+
+/// Whether the samples have copies of stacks.
+fn has_copies(rings: &Rings) -> bool {
+    let stack = u64::from(bindings::PERF_SAMPLE_STACK_USER);
+    rings.layouts().any(|layout| layout.sample_type() & stack != 0)
 }
 
 /// Whether an event samples CPU time.

@@ -276,7 +276,8 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         let Mapping { start, end, flags: [read, write, execute, sharing], offset, device, inode, path } = *mapping;
         // As perf has it: only code has functions.
         let is_code = execute == b'x';
-        if !is_code && !(self.data && read == b'r' && inode != 0) {
+        let is_data = self.data && read == b'r' && inode != 0;
+        if !is_code && !is_data {
             return Ok(());
         }
         // Without inode there is no file: anonymous memory, `[vdso]`.
