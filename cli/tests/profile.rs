@@ -178,7 +178,8 @@ fn a_command_is_sampled_and_drawn() {
 }
 
 /// Uses the CPU in a function; with an argument, in a copy of it that lies in no file. With a folder, it writes a map
-/// of that copy there, in which a later line covers an earlier one. It takes it away from /tmp at its end.
+/// of that copy there, in which a later line covers an earlier one and has the name that comes next, or another. It takes
+/// it away from /tmp at its end.
 const LOOP: &str = "
     #include <stdio.h>
     #include <string.h>
@@ -196,7 +197,8 @@ const LOOP: &str = "
         if (count > 2) {
             snprintf(path, sizeof path, \"%s/perf-%d.map\", words[2], getpid());
             FILE *map = fopen(path, \"w\");
-            fprintf(map, \"%lx 100 thrown_away\\n%lx 300 hot\\n\", (long)code, (long)copy);
+            char *name = count > 3 ? words[3] : \"hot\";
+            fprintf(map, \"%lx 100 thrown_away\\n%lx 300 %s\\n\", (long)code, (long)copy, name);
             fclose(map);
         }
         while (clock() < CLOCKS_PER_SEC / 2) if (count > 1) ((void (*)(void))code)(); else work();
@@ -397,6 +399,34 @@ fn compiled_functions_have_the_names_that_were_written_last() {
     assert!(!without.contains(";hot") && without.contains("[anon]"), "{without}");
     let firefox = Run::new(&["convert", "--firefox", &file]).succeeds();
     assert!(firefox.contains("\"hot\"") && !firefox.contains("thrown_away"));
+}
+
+/// The trampolines of Python (`python3 -X perf`, 3.12) are compiled code, whose map has a function and its file. perf has
+/// the same name.
+#[test]
+fn functions_of_python_have_the_names_of_its_trampolines() {
+    const NAME: &str = "py::Task.work:/srv/my app/main.py";
+    let Some((place, program)) = built(&[]) else { return };
+    let profile = Run::new(&["profile", "-F", "999", "--", &program, "copied", "/tmp", NAME]);
+    let Some(profile) = sampled(profile) else { return };
+    let (file, kept) = (place.file("perf.data"), place.0.to_str().unwrap());
+    let record = ["record", "-e", "cpu-clock", "-g", "-o", &file, "--", &program, "copied", kept, NAME];
+    Run::new(&record).succeeds();
+    let recorded = Run::new(&["profile", "-i", &file]).succeeds();
+    for text in [&profile, &recorded] {
+        assert!(text.contains(&format!(";main;{NAME}")) && !text.contains("[anon]"), "{text}");
+    }
+    let Some(()) = perfweave_support::perf() else { return };
+    let maps = std::fs::read_dir(&place.0).unwrap().map(|file| file.unwrap().path());
+    let map = maps.into_iter().find(|path| path.extension().is_some_and(|end| end == "map")).unwrap();
+    // Where perf looks for it. Of lines that overlap it takes the first.
+    let there = std::path::Path::new("/tmp").join(map.file_name().unwrap());
+    let lines = std::fs::read_to_string(&map).unwrap();
+    std::fs::write(&there, lines.lines().filter(|line| line.ends_with(NAME)).collect::<String>() + "\n").unwrap();
+    let script = Command::new("perf").args(["script", "-i", &file, "-F", "ip,sym"]).output();
+    std::fs::remove_file(&there).unwrap();
+    let told = String::from_utf8(script.unwrap().stdout).unwrap();
+    assert!(told.lines().any(|line| line.trim_end().ends_with(NAME)), "{told}");
 }
 
 /// The kernel does not let processes inherit probes. Samples of others are left out.
