@@ -243,7 +243,7 @@ impl Stacks {
         let progress = Progress::new("stacks have names");
         for ((pid, process, places), number) in numbers {
             let (count, time) = counts[number];
-            let functions: Vec<_> = places.iter().map(|at| names.name(*at, time)).collect();
+            let functions: Vec<_> = places.iter().flat_map(|at| names.names(*at, time)).collect();
             if is_by_frame_pointers {
                 let programs = places.iter().rev().filter(|at| !matches!(at, At::Kernel(_)));
                 short.count(programs.map(|at| names.leads_on(*at, time)), count);

@@ -15,9 +15,14 @@ use support::{Place, is_refused};
 #[inline(never)]
 fn the_innermost(mut sum: u64) -> u64 {
     for round in 0..100_000_000u64 {
-        sum = black_box(sum ^ round << 7);
+        sum = the_inlined(sum, round);
     }
     sum
+}
+
+#[inline(always)]
+fn the_inlined(sum: u64, round: u64) -> u64 {
+    black_box(sum ^ round << 7)
 }
 
 #[inline(never)]
@@ -108,6 +113,22 @@ fn a_recording_is_unwound_here_and_by_perf() {
     let stacks: Vec<_> = told.split("\n\n").filter(|stack| stack.contains(CHAIN[2])).collect();
     let whole = stacks.iter().filter(|stack| CHAIN.iter().all(|name| stack.contains(name))).count();
     assert!(whole > 0, "{told}");
+}
+
+/// By the debugging information of this program, live and in a recording.
+#[cfg(feature = "inlined")]
+#[test]
+fn inlined_functions_have_names() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some([live, _]) = sampled(on_calls(&["profile", "-F", "999", "--call-graph", "dwarf", "--"])) else { return };
+    let record = ["record", "-F", "999", "-e", "cpu-clock", "--call-graph", "dwarf", "-o", &file, "--"];
+    let Some(_) = sampled(on_calls(&record)) else { return };
+    for folded in [live, Run::new(&["convert", "--folded", &file]).succeeds()] {
+        let is_inlined = |line: &str| line.split_once(CHAIN[2]).is_some_and(|(_, rest)| rest.contains(";the_inlined"));
+        assert!(folded.lines().any(is_inlined), "{folded}");
+        is_whole(&folded);
+    }
 }
 
 /// What was not copied is not guessed, and is said once.

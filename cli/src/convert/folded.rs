@@ -52,8 +52,9 @@ impl Sink for Folded {
         let name = tid.and_then(|tid| view.comm(tid)).map_or("?".into(), lossy);
         chain.push(self.number(frame(&name)));
         for caller in frames.into_iter().rev() {
-            let word = frame(&self.names.counted(pid, caller, event.key(), view));
-            chain.push(self.number(word));
+            for name in self.names.counted(pid, caller, event.key(), view) {
+                chain.push(self.number(frame(&name)));
+            }
         }
         *self.chains.entry(chain.into()).or_default() += 1;
         Ok(())

@@ -48,8 +48,8 @@ struct File {
     state: Option<State>,
     /// Whether a function was asked for as of a time before the file was last changed.
     is_changed: bool,
-    /// Functions by offset.
-    found: HashMap<u64, Option<String>>,
+    /// Functions by offset: the one whose code it is, and those that are inlined there. None if it is not known.
+    found: HashMap<u64, Vec<String>>,
     /// Read when a function is unwound, and as of which time they are right.
     #[cfg(feature = "dwarf")]
     rules: Option<Option<(Since, Rules)>>,
@@ -171,9 +171,9 @@ impl Files {
         self.all.get(number).and_then(|file| file.path.rsplit('/').next()).unwrap_or("?")
     }
 
-    /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of
-    /// the recording.
-    pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&str> {
+    /// The function at an offset in a file, and those that are inlined there, as of a time of the recording's clock.
+    /// `None` unless the file is that of the recording.
+    pub fn functions(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&[String]> {
         let File { path, identity, held, state, is_changed, found, .. } = self.all.get_mut(number)?;
         let functions = match state.get_or_insert_with(|| look(path, identity, held.take(), view)) {
             State::Here(since, functions) if since.is_before(time, view) => functions,
@@ -183,7 +183,8 @@ impl Files {
             }
             State::Other | State::Missing | State::Large | State::NoFile => return None,
         };
-        found.entry(offset).or_insert_with(|| functions.at(offset)).as_deref()
+        let found = found.entry(offset).or_insert_with(|| functions.at(offset));
+        (!found.is_empty()).then_some(found)
     }
 
     /// Whether its functions may be unwound.
@@ -414,7 +415,11 @@ impl Functions {
     fn of(file: &fs::File) -> Self {
         // Without reloading, a path stands for what lay there when it was first asked for. So it is asked for while the
         // file is open.
-        let symbols = Symbolizer::builder().enable_auto_reload(false).build();
+        let symbols = Symbolizer::builder().enable_auto_reload(false);
+        // What a link in the file names is opened by `Elsewhere` alone, which looks at it first.
+        #[cfg(feature = "inlined")]
+        let symbols = symbols.set_debug_dirs(None::<[&Path; 0]>).enable_code_info(true).enable_inlined_fns(true);
+        let symbols = symbols.build();
         let functions = Self { symbols, path: through(file), elsewhere: None };
         functions.at(0);
         functions
@@ -425,16 +430,35 @@ impl Functions {
         Self { elsewhere: Elsewhere::of(file, Path::new(path)).map(Box::new), ..Self::of(file) }
     }
 
-    fn at(&self, offset: u64) -> Option<String> {
-        self.symbol(Input::FileOffset(offset)).or_else(|| self.elsewhere.as_ref()?.at(offset))
+    fn at(&self, offset: u64) -> Vec<String> {
+        let found = self.symbol(Input::FileOffset(offset)).or_else(|| self.elsewhere.as_ref()?.at(offset));
+        found.unwrap_or_default()
     }
 
-    fn symbol(&self, place: Input<u64>) -> Option<String> {
-        let found = self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), place).ok()?;
+    fn symbol(&self, place: Input<u64>) -> Option<Vec<String>> {
+        // Before all else, for it is asked once while the file is open.
+        let inlined = self.inlined(place.clone());
+        let mut elf = Elf::new(&self.path);
+        // Of a function in several parts, debugging information does not say where it ends.
+        elf.debug_syms = false;
+        let found = self.symbols.symbolize_single(&Source::Elf(elf), place).ok()?;
         let symbol = found.as_sym()?;
         // A symbol without a size may have ended long before.
         let is_inside = symbol.size.is_some_and(|size| symbol.offset < size);
-        is_inside.then(|| symbol.name.clone().into_owned())
+        is_inside.then(|| std::iter::once(symbol.name.clone().into_owned()).chain(inlined).collect())
+    }
+
+    /// The functions that are inlined at a place, by the debugging information.
+    #[cfg(feature = "inlined")]
+    fn inlined(&self, place: Input<u64>) -> Vec<String> {
+        let found = self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), place).ok();
+        let inlined = found.as_ref().and_then(|found| found.as_sym()).map(|symbol| symbol.inlined.iter());
+        inlined.into_iter().flatten().map(|function| function.name.clone().into_owned()).collect()
+    }
+
+    #[cfg(not(feature = "inlined"))]
+    fn inlined(&self, _: Input<u64>) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -466,7 +490,7 @@ impl Elsewhere {
         Some(Self { functions: Functions::of(&opened), parts: elf.segments().map(part).collect() })
     }
 
-    fn at(&self, offset: u64) -> Option<String> {
+    fn at(&self, offset: u64) -> Option<Vec<String>> {
         let mut parts = self.parts.iter();
         let [from, _, address] = parts.find(|[from, len, _]| (*from..from.saturating_add(*len)).contains(&offset))?;
         self.functions.symbol(Input::VirtOffset(address.checked_add(offset - from)?))
@@ -510,7 +534,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let other = File::open("/dev/null").unwrap();
-        assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
+        assert!(functions.at(offset())[0].contains("a_function_of_this_file"));
         drop(other);
         assert!(open(&path).is_err(), "a pipe");
         fs::remove_file(&path).unwrap();
@@ -525,7 +549,7 @@ mod tests {
         let (file, metadata) = open(&path).unwrap();
         let functions = Functions::of(&stable(file, &metadata).unwrap());
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-        assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
+        assert!(functions.at(offset())[0].contains("a_function_of_this_file"));
         // A long file that takes no room on the disk would take it here.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let (file, metadata) = open(&path).unwrap();

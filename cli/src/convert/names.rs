@@ -72,6 +72,11 @@ pub fn frames(record: &Record<'_>) -> Vec<Frame> {
     frames
 }
 
+/// Nothing is inlined.
+fn one(name: impl Into<String>) -> Vec<String> {
+    vec![name.into()]
+}
+
 /// A file, by its number in [`Files`], and an offset in it.
 pub type Place = (usize, u64);
 
@@ -145,32 +150,34 @@ impl Names {
         }
     }
 
-    /// The name of a frame at a time: the function, or the file and the offset in it, or the address itself.
-    pub fn name(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
+    /// The names of a frame at a time: the function, and those that are inlined in it, the innermost last; or the file
+    /// and the offset in it, or the address itself.
+    pub fn names(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> Vec<String> {
         let known = match frame.mode {
-            Mode::Kernel => view.kernel.function(frame.address).map(str::to_owned),
+            Mode::Kernel => view.kernel.function(frame.address).map(one),
             Mode::User => pid.and_then(|pid| match self.mapped(pid, frame.address) {
                 Some((file, offset)) => {
-                    let function = self.function(file, offset, frame.is_caller, time, view);
-                    Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+                    let functions = self.functions(file, offset, frame.is_caller, time, view);
+                    Some(functions.unwrap_or_else(|| one(format!("{}+{offset:#x}", self.files.name(file)))))
                 }
-                None => view.compiled.of(pid, frame.called()).map(str::to_owned),
+                None => view.compiled.of(pid, frame.called()).map(one),
             }),
         };
-        known.unwrap_or_else(|| format!("{:#x}", frame.address))
+        known.unwrap_or_else(|| one(format!("{:#x}", frame.address)))
     }
 
-    /// The name of a frame where stacks are counted: the function, or the file. All frames without a function are one
-    /// for each file: an address has no name that the next address of the same function has too.
-    pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
+    /// The names of a frame where stacks are counted: the function and those inlined in it, or the file. All frames
+    /// without a function are one for each file: an address has no name that the next address of the same function has
+    /// too.
+    pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> Vec<String> {
         let known = match frame.mode {
-            Mode::Kernel => Some(view.kernel.function(frame.address).unwrap_or("[kernel]").to_owned()),
+            Mode::Kernel => Some(one(view.kernel.function(frame.address).unwrap_or("[kernel]"))),
             Mode::User => pid.and_then(|pid| match self.mapped(pid, frame.address) {
                 Some(place) => Some(self.of_file(place, frame.is_caller, time, view)),
-                None => self.of_no_file(pid, frame, view),
+                None => self.of_no_file(pid, frame, view).map(one),
             }),
         };
-        known.unwrap_or_else(|| "[unknown]".into())
+        known.unwrap_or_else(|| one("[unknown]"))
     }
 
     fn of_no_file(&self, pid: u32, frame: Frame, view: &View) -> Option<String> {
@@ -178,9 +185,9 @@ impl Names {
         compiled.or_else(|| Some(self.of_memory(self.place(pid, frame.address)?.0)))
     }
 
-    /// The function at an offset in a file, or the file.
-    pub fn of_file(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> String {
-        self.function(file, offset, is_caller, time, view).unwrap_or_else(|| self.of_memory(file))
+    /// The function at an offset in a file and those inlined in it, or the file.
+    pub fn of_file(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> Vec<String> {
+        self.functions(file, offset, is_caller, time, view).unwrap_or_else(|| one(self.of_memory(file)))
     }
 
     /// What stands for all addresses of a file, or of memory that is not a file's.
@@ -191,15 +198,15 @@ impl Names {
         }
     }
 
-    fn function(
+    fn functions(
         &mut self,
         file: usize,
         offset: u64,
         is_caller: bool,
         time: Option<u64>,
         view: &View,
-    ) -> Option<String> {
-        self.files.function(file, offset.saturating_sub(is_caller.into()), time, view).map(str::to_owned)
+    ) -> Option<Vec<String>> {
+        self.files.functions(file, offset.saturating_sub(is_caller.into()), time, view).map(<[_]>::to_vec)
     }
 
     /// The frames of a record, the innermost first: its call chain, with the program's part unwound if the sample has

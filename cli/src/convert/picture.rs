@@ -243,7 +243,7 @@ impl Painter {
         // The address of a tracepoint is always that of the tracepoint.
         let has_place = record.callchain().is_some() || view.format(record).is_none();
         let frames = if has_place { self.names.frames(record, Some(time), view) } else { Vec::new() };
-        let chain = frames.into_iter().rev().map(|frame| self.names.name(pid, frame, Some(time), view)).collect();
+        let chain = frames.into_iter().rev().flat_map(|frame| self.names.names(pid, frame, Some(time), view)).collect();
         // Of a group, one member alone has the chain: it was sampled once.
         let mut chain = Some(chain);
         let (cpu, interrupt, at) = (event.cpu(), view.interrupt(record), self.picture.points.len());

@@ -46,7 +46,7 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
             let programs = frames.iter().filter(|frame| frame.mode == Mode::User);
             short.count(programs.map(|frame| leads_on(&mut names, pid, frame, event.key(), view)), 1);
         }
-        let functions = frames.into_iter().rev().map(|frame| names.counted(Some(pid), frame, event.key(), view));
+        let functions = frames.into_iter().rev().flat_map(|frame| names.counted(Some(pid), frame, event.key(), view));
         *samples.entry(std::iter::once(process).chain(functions).collect()).or_default() += 1;
         Ok(())
     })?;

@@ -85,7 +85,7 @@ impl Stacks {
             Of::Live(names) => names.stack(*pid, frames, Some(*time)),
             Of::Recorded(of) => {
                 let (names, view) = &mut **of;
-                frames.iter().rev().map(|frame| names.name(Some(*pid), *frame, Some(*time), view)).collect()
+                frames.iter().rev().flat_map(|frame| names.names(Some(*pid), *frame, Some(*time), view)).collect()
             }
         }
     }
