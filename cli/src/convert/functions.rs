@@ -437,7 +437,7 @@ impl Functions {
 
     fn symbol(&self, place: Input<u64>) -> Option<Vec<String>> {
         // Before all else, for it is asked once while the file is open.
-        let inlined = self.inlined(place.clone());
+        let inlined = self.inlined(place);
         let mut elf = Elf::new(&self.path);
         // Of a function in several parts, debugging information does not say where it ends.
         elf.debug_syms = false;
