@@ -72,9 +72,8 @@ const HELP: &str = "\
 
 Names are looked up at the end, in the files that a process had mapped when it was sampled. A frame without a function has the name of its file:
 [libm.so.6]. Functions that a runtime compiles have names if it writes /tmp/perf-PID.map as the process's own user: up to 1 GiB of it is read, also
-if it is taken away at the end. Programs without
-frame pointers have short stacks. What a process does when it has no number any more is [ended]'s. In a PID namespace, all processes outside of
-it are one: [outside].";
+if it is taken away at the end. Programs without frame pointers have short stacks, unless --call-graph dwarf unwinds them. What a process does when
+it has no number any more is [ended]'s. In a PID namespace, all processes outside of it are one: [outside].";
 
 pub fn run(args: Args) -> Outcome {
     match &args.input.input {
