@@ -23,9 +23,9 @@ use crate::out::say;
 use crate::output;
 use crate::profile::compiled::Compiled;
 use crate::stamp::{self, Stamp};
-use names::{Mode, Names, frames};
+use names::{Mode, Names};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Order, Reader, Rings};
+use perfweave::{Event, Layout, Order, Reader, Rings};
 use perfweave_perf_data as perf_data;
 use picture::Painter;
 pub use progress::Progress;
@@ -134,13 +134,30 @@ pub fn run(args: Args) -> Outcome {
 
 pub type Out = Box<dyn Write>;
 
-/// What is to be said of a recording with stacks that only DWARF unwinds (`perf record --call-graph dwarf`).
+/// What is to be said of a recording with stacks for DWARF (`perf record --call-graph dwarf`) that are not unwound.
 pub fn not_unwound(rings: &Rings) -> Option<&'static str> {
     let stack = u64::from(bindings::PERF_SAMPLE_STACK_USER);
-    rings.layouts().any(|layout| layout.sample_type() & stack != 0).then_some(
-        "the stacks of this recording are for DWARF, and are not unwound: of a program each sample has the innermost function \
-         alone; `perf script` unwinds them",
-    )
+    let is_left = |layout: &Layout| layout.sample_type() & stack != 0 && !is_unwound(layout);
+    rings.layouts().any(is_left).then_some(NOT_UNWOUND)
+}
+
+#[cfg(feature = "dwarf")]
+const NOT_UNWOUND: &str = "the stacks of this recording are for DWARF, with too few registers to unwind them: of a program each sample has \
+     the innermost function alone";
+
+#[cfg(not(feature = "dwarf"))]
+const NOT_UNWOUND: &str = "the stacks of this recording are for DWARF, and are not unwound: of a program each sample has the innermost \
+     function alone; `perf script` unwinds them, and so does this program if it is built with dwarf (cargo install --path cli --all-features)";
+
+/// Whether samples have what it takes.
+#[cfg(feature = "dwarf")]
+fn is_unwound(layout: &Layout) -> bool {
+    crate::unwind::registers::Registers::are_enough(layout.register_masks()[0])
+}
+
+#[cfg(not(feature = "dwarf"))]
+fn is_unwound(_: &Layout) -> bool {
+    false
 }
 
 impl Format {
@@ -221,7 +238,7 @@ fn compiled(path: &Path) -> Result<Compiled, Failure> {
     let mut compiled = Compiled::beside(path);
     if compiled.has_maps() {
         let rings = read(path, perf_data::open)?;
-        let mut names = Names::default();
+        let (view, mut names) = (View::new(&rings, path), Names::default());
         let mut reader = Reader::new(rings, Order::new())?;
         while let Some(batch) = reader.batch(Duration::ZERO)? {
             for event in batch {
@@ -230,7 +247,7 @@ fn compiled(path: &Path) -> Result<Compiled, Failure> {
                 let Some((pid, _)) = record.pid_tid().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
                     continue;
                 };
-                for frame in frames(&record) {
+                for frame in names.frames(&record, event.key(), &view) {
                     if frame.mode == Mode::User && names.mapped(pid, frame.address).is_none() {
                         compiled.want(pid, frame.called());
                     }

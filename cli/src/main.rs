@@ -43,6 +43,8 @@ mod stamp;
 mod times;
 mod trace;
 mod typed;
+#[cfg(feature = "dwarf")]
+mod unwind;
 mod verify;
 mod waits;
 mod wakeups;

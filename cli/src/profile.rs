@@ -3,10 +3,11 @@
 pub mod compiled;
 pub mod names;
 mod recorded;
+pub mod short;
 
 use crate::args::Common;
 use crate::convert::Progress;
-use crate::convert::names::frames;
+use crate::convert::names::Frame;
 use crate::failure::{Failure, Outcome};
 use crate::modifiers::Modifiers;
 use crate::numbers::Numbers;
@@ -22,6 +23,7 @@ use perf_event_open_sys::bindings;
 use perfweave::{Event, RingOptions, Rings};
 pub use recorded::is_of_time;
 use serde_json::json;
+use short::Short;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Write;
@@ -70,9 +72,8 @@ const HELP: &str = "\
 
 Names are looked up at the end, in the files that a process had mapped when it was sampled. A frame without a function has the name of its file:
 [libm.so.6]. Functions that a runtime compiles have names if it writes /tmp/perf-PID.map as the process's own user: up to 1 GiB of it is read, also
-if it is taken away at the end. Programs without
-frame pointers have short stacks. What a process does when it has no number any more is [ended]'s. In a PID namespace, all processes outside of
-it are one: [outside].";
+if it is taken away at the end. Programs without frame pointers have short stacks, unless --call-graph dwarf unwinds them. What a process does when
+it has no number any more is [ended]'s. In a PID namespace, all processes outside of it are one: [outside].";
 
 pub fn run(args: Args) -> Outcome {
     match &args.input.input {
@@ -103,7 +104,7 @@ fn live(args: &Args) -> Outcome {
         }
         Ok(())
     })?;
-    let stacks = stacks.sorted();
+    let stacks = stacks.sorted(args.chains.are_by_frame_pointers());
     print(args, &stacks, &mut Out::new())?;
     let summary = session.summary(args.common.json)?;
     if args.common.json {
@@ -121,6 +122,7 @@ impl Args {
         let options = event(Rings::options(), name, None)?;
         let is_counted = name.contains(':') && !name.ends_with('/');
         let options = modified(self.rate.set(options, Some(FREQUENCY), is_counted), &modifiers, name, mode);
+        let options = self.chains.set(options);
         // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
         let kinds = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK];
         Ok(records(options, kinds).sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN))
@@ -180,8 +182,8 @@ fn folded(stack: &[String]) -> String {
 struct Stacks {
     only: Option<String>,
     names: Names,
-    /// By process: the number of each chain of addresses. `None` if its samples are not wanted.
-    known: HashMap<u32, HashMap<Vec<u64>, Option<usize>>>,
+    /// By process: the number of each chain of frames. `None` if its samples are not wanted.
+    known: HashMap<u32, HashMap<Vec<Frame>, Option<usize>>>,
     numbers: HashMap<Stack, usize>,
     /// How often each stack was seen, and when first.
     counts: Vec<(u64, Option<u64>)>,
@@ -206,23 +208,25 @@ impl Stacks {
             record.body().u32(0).map(|pid| self.known.remove(&pid));
             return;
         }
-        let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else { return };
+        let Some((pid, _)) = record.pid_tid() else { return };
         // A CPU that is idle runs process 0. In a PID namespace, so does all that is outside.
         if pid == 0 && self.are_all_here {
             return;
         }
-        let number = match self.known.entry(pid).or_default().entry(chain.collect()) {
+        let frames = self.names.frames(pid, &record, event.key());
+        let number = match self.known.entry(pid).or_default().entry(frames) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let is_wanted = self.only.as_ref().is_none_or(|only| pid != 0 && self.names.threads.of(pid) == only);
-                *new.insert(is_wanted.then(|| {
-                    let places = frames(&record).into_iter().rev().map(|frame| self.names.at(pid, frame)).collect();
+                let number = is_wanted.then(|| {
+                    let places = new.key().iter().rev().map(|frame| self.names.at(pid, *frame)).collect();
                     let process = self.names.process(pid);
                     *self.numbers.entry((pid, process, places)).or_insert_with(|| {
                         self.counts.push((0, event.key()));
                         self.counts.len() - 1
                     })
-                }))
+                });
+                *new.insert(number)
             }
         };
         if let Some(number) = number {
@@ -231,14 +235,18 @@ impl Stacks {
     }
 
     /// Looks up the names, of each place once.
-    fn sorted(self) -> Vec<Counted> {
+    fn sorted(self, is_by_frame_pointers: bool) -> Vec<Counted> {
         let Self { mut names, numbers, counts, .. } = self;
         names.read().for_each(|note| say(format_args!("perfweave: {note}")));
-        let mut samples: HashMap<Vec<String>, u64> = HashMap::new();
+        let (mut samples, mut short) = (HashMap::<Vec<String>, u64>::new(), Short::default());
         let progress = Progress::new("stacks have names");
         for ((pid, process, places), number) in numbers {
             let (count, time) = counts[number];
-            let functions: Vec<_> = places.iter().map(|at| names.name(*at, time)).collect();
+            let functions: Vec<_> = places.iter().flat_map(|at| names.names(*at, time)).collect();
+            if is_by_frame_pointers {
+                let programs = places.iter().rev().filter(|at| !matches!(at, At::Kernel(_)));
+                short.count(programs.map(|at| names.leads_on(*at, time)), count);
+            }
             progress.one();
             if pid != 0 || are_outside(&places, &functions) {
                 let stack = std::iter::once(process).chain(functions).collect();
@@ -246,6 +254,9 @@ impl Stacks {
             }
         }
         drop(progress);
+        if let Some(words) = short.hint() {
+            say(format_args!("perfweave: {words}: --call-graph dwarf unwinds them"));
+        }
         let mut all: Vec<_> = samples.into_iter().collect();
         all.sort();
         all

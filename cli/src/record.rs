@@ -123,9 +123,9 @@ impl Args {
             let (name, modifiers) = Modifiers::split(event)?;
             let is_counted = name.contains(':') && !name.ends_with('/');
             options = if is_counted { options.tracepoint(name) } else { options.event_name(name) };
-            options = modified(self.rate.set(options, None, is_counted), &modifiers, name, mode);
+            options = self.chains.set(modified(self.rate.set(options, None, is_counted), &modifiers, name, mode));
         }
-        options = records(options, NAMES);
+        options = self.chains.records(options, NAMES);
         options = options.sample(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CPU);
         // With it the kernel samples a software event each time, whatever its period (perf_swevent_event).
         if !self.rate.is_fixed() {

@@ -53,33 +53,90 @@ pub struct Chains {
     /// Record call chains, by frame pointers
     #[arg(short = 'g')]
     frame_pointers: bool,
-    /// The same: fp, by frame pointers
-    #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "fp", value_parser = by_frame_pointers)]
-    call_graph: Option<FramePointers>,
+    /// The same: fp, by frame pointers. dwarf[,BYTES], of programs without them: each sample has so much of the stack
+    /// [8192], which is unwound later
+    #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "fp", value_parser = call_graph)]
+    call_graph: Option<CallGraph>,
 }
 
 impl Chains {
     pub fn are_wanted(self) -> bool {
         self.frame_pointers || self.call_graph.is_some()
     }
+
+    /// Whether the kernel finds the chains of programs by itself.
+    pub fn are_by_frame_pointers(self) -> bool {
+        !matches!(self.call_graph, Some(CallGraph::Dwarf(_)))
+    }
+
+    /// [`records`] of mappings. perf unwinds by what lies in mappings without code.
+    pub fn records(self, options: RingOptions, kinds: impl IntoIterator<Item = u32>) -> RingOptions {
+        let options = records(options, kinds);
+        if self.are_by_frame_pointers() {
+            return options;
+        }
+        options.set("mmap_data", &[], "", |event| {
+            event.attr.set_mmap_data(1);
+            Ok(())
+        })
+    }
+
+    /// What the event that was added last takes for it.
+    pub fn set(self, options: RingOptions) -> RingOptions {
+        match self.call_graph {
+            #[cfg(feature = "dwarf")]
+            Some(CallGraph::Dwarf(bytes)) => {
+                let registers = crate::unwind::registers::ASKED;
+                options.sample_registers(registers, 0).sample_stack(bytes).exclude_callchain_user()
+            }
+            _ => options,
+        }
+    }
 }
 
-/// The way in which the kernel finds call chains.
+/// The way in which call chains of programs are found.
 #[derive(Debug, Clone, Copy)]
-struct FramePointers;
+enum CallGraph {
+    FramePointers,
+    /// From so many bytes of their stacks.
+    #[cfg_attr(not(feature = "dwarf"), expect(dead_code, reason = "it is refused"))]
+    Dwarf(u32),
+}
 
 /// CPUs by their numbers.
 #[derive(Debug, Clone)]
 struct Cpus(Vec<u32>);
 
-fn by_frame_pointers(text: &str) -> Result<FramePointers, String> {
-    match text.split(',').next() {
-        Some("fp") => Ok(FramePointers),
-        Some(how @ ("dwarf" | "lbr")) => Err(format!(
-            "chains are by frame pointers here: -g; `perf record --call-graph {how}` has the others, and `perf script` shows them"
-        )),
-        _ => Err("it is fp, and a command comes after --".into()),
+fn call_graph(text: &str) -> Result<CallGraph, String> {
+    let (how, rest) = text.split_once(',').unwrap_or((text, ""));
+    match how {
+        "fp" => Ok(CallGraph::FramePointers),
+        "dwarf" => dwarf(rest),
+        "lbr" => Err(
+            "chains are by frame pointers here, or by DWARF: -g, --call-graph dwarf; `perf record --call-graph lbr` has the others"
+                .into(),
+        ),
+        _ => Err("it is fp or dwarf, and a command comes after --".into()),
     }
+}
+
+/// `BYTES`, which perf and this round up to whole words, or nothing.
+#[cfg(feature = "dwarf")]
+fn dwarf(bytes: &str) -> Result<CallGraph, String> {
+    const MOST: u32 = u16::MAX as u32 / 8 * 8;
+    if crate::unwind::registers::ASKED == 0 {
+        return Err("stacks are unwound on x86-64 and 64-bit Arm alone".into());
+    }
+    let bytes = if bytes.is_empty() { Ok(8192) } else { bytes.parse::<u32>() };
+    let bytes = bytes.ok().filter(|bytes| (1..=MOST).contains(bytes));
+    let bytes =
+        bytes.ok_or_else(|| format!("bytes of the stack are expected after dwarf, at most {MOST}: dwarf,16384"))?;
+    Ok(CallGraph::Dwarf(bytes.next_multiple_of(8)))
+}
+
+#[cfg(not(feature = "dwarf"))]
+fn dwarf(_: &str) -> Result<CallGraph, String> {
+    Err("this program was built without dwarf: cargo install --path cli --all-features".into())
 }
 
 fn hertz(text: &str) -> Result<u64, String> {

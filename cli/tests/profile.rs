@@ -179,7 +179,8 @@ fn a_command_is_sampled_and_drawn() {
 }
 
 /// Uses the CPU in a function; with an argument, in a copy of it that lies in no file. With a folder, it writes a map
-/// of that copy there, in which a later line covers an earlier one. It takes it away from /tmp at its end.
+/// of that copy there, in which a later line covers an earlier one and has the name that comes next, or another. It takes
+/// it away from /tmp at its end.
 const LOOP: &str = "
     #include <stdio.h>
     #include <string.h>
@@ -197,7 +198,8 @@ const LOOP: &str = "
         if (count > 2) {
             snprintf(path, sizeof path, \"%s/perf-%d.map\", words[2], getpid());
             FILE *map = fopen(path, \"w\");
-            fprintf(map, \"%lx 100 thrown_away\\n%lx 300 hot\\n\", (long)code, (long)copy);
+            char *name = count > 3 ? words[3] : \"hot\";
+            fprintf(map, \"%lx 100 thrown_away\\n%lx 300 %s\\n\", (long)code, (long)copy, name);
             fclose(map);
         }
         while (clock() < CLOCKS_PER_SEC / 2) if (count > 1) ((void (*)(void))code)(); else work();
@@ -245,6 +247,28 @@ fn frames_without_a_function_have_their_file() {
         let of_file: Vec<_> = text.lines().filter(|line| line.contains("[the-loop]")).collect();
         assert!(!of_file.is_empty() && of_file.iter().all(|line| line.starts_with(name)), "{text}");
         assert!(!text.contains("the-loop+0x") && !text.starts_with('?'), "{text}");
+    }
+}
+
+/// The flag that helps is said of a program that keeps no frame pointers, and not of the same program with them.
+#[cfg(feature = "dwarf")]
+#[test]
+fn what_unwinds_is_said_where_stacks_are_lost() {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return;
+    }
+    for (options, is_said) in [(&["-fomit-frame-pointer", "-O1"][..], true), (&[], false)] {
+        let Some((place, program)) = built(options) else { return };
+        let (file, hint) = (place.file("perf.data"), "after one frame, without frame pointers");
+        let live = Run::new(&["profile", "-F", "999", "--", &program]).output();
+        let said = String::from_utf8_lossy(&live.stderr).into_owned();
+        let refused = if said.contains("Permission denied") { Err(&said) } else { Ok(()) };
+        let Some(()) = perfweave_support::kernel("sample", refused) else { return };
+        assert_eq!(said.contains(hint), is_said, "{said} {}", String::from_utf8_lossy(&live.stdout));
+        Run::new(&["record", "-F", "999", "-g", "-e", "cpu-clock", "-o", &file, "--", &program]).succeeds();
+        let recorded = Run::new(&["profile", "-i", &file]).output();
+        let said = String::from_utf8_lossy(&recorded.stderr);
+        assert_eq!(said.contains(hint), is_said, "{said} {}", String::from_utf8_lossy(&recorded.stdout));
     }
 }
 
@@ -376,6 +400,34 @@ fn compiled_functions_have_the_names_that_were_written_last() {
     assert!(!without.contains(";hot") && without.contains("[anon]"), "{without}");
     let firefox = Run::new(&["convert", "--firefox", &file]).succeeds();
     assert!(firefox.contains("\"hot\"") && !firefox.contains("thrown_away"));
+}
+
+/// The trampolines of Python (`python3 -X perf`, 3.12) are compiled code, whose map has a function and its file. perf has
+/// the same name.
+#[test]
+fn functions_of_python_have_the_names_of_its_trampolines() {
+    const NAME: &str = "py::Task.work:/srv/my app/main.py";
+    let Some((place, program)) = built(&[]) else { return };
+    let profile = Run::new(&["profile", "-F", "999", "--", &program, "copied", "/tmp", NAME]);
+    let Some(profile) = sampled(profile) else { return };
+    let (file, kept) = (place.file("perf.data"), place.0.to_str().unwrap());
+    let record = ["record", "-e", "cpu-clock", "-g", "-o", &file, "--", &program, "copied", kept, NAME];
+    Run::new(&record).succeeds();
+    let recorded = Run::new(&["profile", "-i", &file]).succeeds();
+    for text in [&profile, &recorded] {
+        assert!(text.contains(&format!(";main;{NAME}")) && !text.contains("[anon]"), "{text}");
+    }
+    let Some(()) = perfweave_support::perf() else { return };
+    let maps = std::fs::read_dir(&place.0).unwrap().map(|file| file.unwrap().path());
+    let map = maps.into_iter().find(|path| path.extension().is_some_and(|end| end == "map")).unwrap();
+    // Where perf looks for it. Of lines that overlap it takes the first.
+    let there = std::path::Path::new("/tmp").join(map.file_name().unwrap());
+    let lines = std::fs::read_to_string(&map).unwrap();
+    std::fs::write(&there, lines.lines().filter(|line| line.ends_with(NAME)).collect::<String>() + "\n").unwrap();
+    let script = Command::new("perf").args(["script", "-i", &file, "-F", "ip,sym"]).output();
+    std::fs::remove_file(&there).unwrap();
+    let told = String::from_utf8(script.unwrap().stdout).unwrap();
+    assert!(told.lines().any(|line| line.trim_end().ends_with(NAME)), "{told}");
 }
 
 /// The kernel does not let processes inherit probes. Samples of others are left out.

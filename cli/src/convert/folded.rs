@@ -1,6 +1,6 @@
 //! Call chains, counted: the input of flame graphs.
 
-use super::names::{Names, frames};
+use super::names::Names;
 use super::view::{View, lossy};
 use super::{Out, Sink};
 use crate::out::frame;
@@ -42,7 +42,7 @@ impl Sink for Folded {
         let Some(record) = event.record().filter(|record| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
             return Ok(());
         };
-        let frames = frames(&record);
+        let frames = self.names.frames(&record, event.key(), view);
         if frames.is_empty() {
             return Ok(());
         }
@@ -52,8 +52,9 @@ impl Sink for Folded {
         let name = tid.and_then(|tid| view.comm(tid)).map_or("?".into(), lossy);
         chain.push(self.number(frame(&name)));
         for caller in frames.into_iter().rev() {
-            let word = frame(&self.names.counted(pid, caller, event.key(), view));
-            chain.push(self.number(word));
+            for name in self.names.counted(pid, caller, event.key(), view) {
+                chain.push(self.number(frame(&name)));
+            }
         }
         *self.chains.entry(chain.into()).or_default() += 1;
         Ok(())

@@ -1,6 +1,8 @@
 //! Functions of programs and libraries: by their files, if they are those that were recorded.
 
 use super::view::View;
+#[cfg(feature = "dwarf")]
+use crate::unwind::rules::Rules;
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
@@ -9,11 +11,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use object::{Object, ObjectSegment, ReadCache};
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs::{self, Metadata, Permissions};
+#[cfg(feature = "dwarf")]
+use std::io::Write;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,17 +48,38 @@ struct File {
     state: Option<State>,
     /// Whether a function was asked for as of a time before the file was last changed.
     is_changed: bool,
-    /// Functions by offset.
-    found: HashMap<u64, Option<String>>,
+    /// Functions by offset: the one whose code it is, and those that are inlined there. None if it is not known.
+    found: HashMap<u64, Vec<String>>,
+    /// Read when a function is unwound, and as of which time they are right.
+    #[cfg(feature = "dwarf")]
+    rules: Option<Option<(Since, Rules)>>,
 }
 
 /// What lies at a file's path now.
 #[derive(Debug)]
+enum Found {
+    /// The recorded file.
+    Here(Since, fs::File),
+    Other,
+    Missing,
+    Large,
+    NoFile,
+}
+
+/// Since when a file is known to be the recorded one.
+#[derive(Debug, Clone, Copy)]
+enum Since {
+    /// By its build id.
+    Ever,
+    /// By its inode, which was last changed at this time: nanoseconds since 1970.
+    Change(u64),
+}
+
+/// The functions of what lies at a file's path now.
+#[derive(Debug)]
 enum State {
-    /// The file with the recorded build id.
-    Same(Functions),
-    /// A file with the recorded inode, which was last changed at this time: nanoseconds since 1970.
-    Unchanged(u64, Functions),
+    /// The recorded file.
+    Here(Since, Box<Functions>),
     /// Another file.
     Other,
     /// No file.
@@ -113,6 +138,8 @@ impl Files {
             state: None,
             is_changed: false,
             found: HashMap::new(),
+            #[cfg(feature = "dwarf")]
+            rules: None,
         };
         self.all.push(file);
         self.numbers.insert(key, self.all.len() - 1);
@@ -144,24 +171,47 @@ impl Files {
         self.all.get(number).and_then(|file| file.path.rsplit('/').next()).unwrap_or("?")
     }
 
-    /// The function at an offset in a file, as of a time of the recording's clock. `None` unless the file is that of
-    /// the recording.
-    pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&str> {
-        let File { path, identity, held, state, is_changed, found } = self.all.get_mut(number)?;
+    /// The function at an offset in a file, and those that are inlined there, as of a time of the recording's clock.
+    /// `None` unless the file is that of the recording.
+    pub fn functions(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&[String]> {
+        let File { path, identity, held, state, is_changed, found, .. } = self.all.get_mut(number)?;
         let functions = match state.get_or_insert_with(|| look(path, identity, held.take(), view)) {
-            State::Same(functions) => functions,
-            State::Unchanged(changed, functions)
-                if written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then) =>
-            {
-                functions
-            }
-            State::Unchanged(..) => {
+            State::Here(since, functions) if since.is_before(time, view) => functions,
+            State::Here(..) => {
                 *is_changed = true;
                 return None;
             }
             State::Other | State::Missing | State::Large | State::NoFile => return None,
         };
-        found.entry(offset).or_insert_with(|| functions.at(offset)).as_deref()
+        let found = found.entry(offset).or_insert_with(|| functions.at(offset));
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// Whether its functions may be unwound.
+    #[cfg(feature = "dwarf")]
+    pub fn may_have_rules(&self, number: usize) -> bool {
+        self.all.get(number).is_some_and(|file| is_file(&file.path) || file.path == VDSO)
+    }
+
+    /// How the functions of a file are unwound, as of a time of the recording's clock. `None` unless the file is that of
+    /// the recording.
+    #[cfg(feature = "dwarf")]
+    pub fn rules(&mut self, number: usize, time: Option<u64>, view: &View, is_live: bool) -> Option<&mut Rules> {
+        let File { path, identity, held, rules, .. } = self.all.get_mut(number)?;
+        let read = || {
+            if path == VDSO {
+                let ids = view.build_ids.get(Path::new(VDSO));
+                return Some((Since::Ever, vdso(ids.map(Vec::as_slice), is_live)?));
+            }
+            let was_held = held.is_some();
+            let Found::Here(since, file) = find(path, identity, held.take(), view) else { return None };
+            let rules = Rules::read(&file);
+            // It is asked for functions later.
+            *held = file.metadata().ok().filter(|_| was_held).map(|metadata| (file, metadata));
+            Some((since, rules?))
+        };
+        let (since, rules) = rules.get_or_insert_with(read).as_mut()?;
+        since.is_before(time, view).then_some(rules)
     }
 
     /// What is to be said of files whose functions have no names, or might have wrong ones.
@@ -169,11 +219,11 @@ impl Files {
         let [mut others, mut missing, mut large, mut unchanged] = [const { Vec::new() }; 4];
         for file in &self.all {
             match file.state {
-                Some(State::Unchanged(..)) if !file.is_changed => unchanged.push(file.path.as_str()),
-                Some(State::Other | State::Unchanged(..)) => others.push(file.path.as_str()),
+                Some(State::Here(Since::Change(_), _)) if !file.is_changed => unchanged.push(file.path.as_str()),
+                Some(State::Other | State::Here(Since::Change(_), _)) => others.push(file.path.as_str()),
                 Some(State::Missing) => missing.push(file.path.as_str()),
                 Some(State::Large) => large.push(file.path.as_str()),
-                Some(State::Same(_) | State::NoFile) | None => {}
+                Some(State::Here(Since::Ever, _) | State::NoFile) | None => {}
             }
         }
         let kinds = [
@@ -183,6 +233,16 @@ impl Files {
             (unchanged, "without a build id in the recording: names are of the unchanged file at the same inode"),
         ];
         kinds.into_iter().filter_map(|(paths, what)| note(paths, what)).collect()
+    }
+}
+
+impl Since {
+    /// Whether it was so at a time of the recording's clock.
+    fn is_before(self, time: Option<u64>, view: &View) -> bool {
+        match self {
+            Self::Ever => true,
+            Self::Change(changed) => written(time, view).is_some_and(|then| changed.saturating_add(TICK) <= then),
+        }
     }
 }
 
@@ -196,23 +256,53 @@ fn note(mut paths: Vec<&str>, what: &str) -> Option<String> {
     (count > 0).then(|| format!("{count} {files} {what}: {}{dots}", paths.join(", ")))
 }
 
+/// The functions that the kernel maps into each process.
+#[cfg(feature = "dwarf")]
+const VDSO: &str = "[vdso]";
+
+/// How they are unwound: as those of this process, if those of a recording have the same build id.
+#[cfg(feature = "dwarf")]
+fn vdso(recorded: Option<&[Vec<u8>]>, is_live: bool) -> Option<Rules> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with(VDSO))?;
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).ok());
+    let mut bytes = vec![0; end?.checked_sub(start?)? as usize];
+    fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start?).ok()?;
+    let mut copy = fs::File::from(memfd_create("vdso", MFdFlags::MFD_CLOEXEC).ok()?);
+    copy.write_all(&bytes).ok()?;
+    let own = read_elf_build_id(&through(&copy)).ok().flatten();
+    let is_same = || own.zip(recorded).is_some_and(|(own, ids)| ids.iter().any(|id| is_same(id, &own)));
+    if is_live || is_same() { Rules::read(&copy) } else { None }
+}
+
 /// Not `[vdso]`, `//anon`, `/memfd:name (deleted)`.
 fn is_file(path: &str) -> bool {
     path.starts_with('/') && !path.starts_with("//") && !path.starts_with("/memfd:")
 }
 
 fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, view: &View) -> State {
+    match find(path, identity, held, view) {
+        Found::Here(since, opened) => State::Here(since, Functions::with_elsewhere(&opened, path).into()),
+        Found::Other => State::Other,
+        Found::Missing => State::Missing,
+        Found::Large => State::Large,
+        Found::NoFile => State::NoFile,
+    }
+}
+
+fn find(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, view: &View) -> Found {
     if !is_file(path) {
-        return State::NoFile;
+        return Found::NoFile;
     }
     let is_held = held.is_some();
-    let Ok((opened, file)) = held.map_or_else(|| open(Path::new(path)), Ok) else { return State::Missing };
+    let Ok((opened, file)) = held.map_or_else(|| open(Path::new(path)), Ok) else { return Found::Missing };
     let opened = match stable(opened, &file) {
         Ok(opened) if is_small(&opened) => opened,
-        _ => return State::Large,
+        _ => return Found::Large,
     };
     if is_held {
-        return State::Same(Functions::with_elsewhere(&opened, path));
+        return Found::Here(Since::Ever, opened);
     }
     let is_inode =
         matches!(identity, Identity::Inode(device, inode) if (*device, *inode) == (numbers(file.dev()), file.ino()));
@@ -224,17 +314,16 @@ fn look(path: &str, identity: &Identity, held: Option<(fs::File, Metadata)>, vie
         // perf reads build ids at the end. A path that is there twice was that of two files, and has the id of the
         // later one for both.
         Some(ids) if ids.len() == 1 || is_inode => {
-            let functions = Functions::with_elsewhere(&opened, path);
             let here = read_elf_build_id(&through(&opened)).ok().flatten();
             let is_one = here.is_some_and(|here| ids.iter().any(|id| is_same(id, &here)));
-            if is_one { State::Same(functions) } else { State::Other }
+            if is_one { Found::Here(Since::Ever, opened) } else { Found::Other }
         }
         None if is_inode => {
             let [seconds, rest] = [file.ctime(), file.ctime_nsec()].map(i64::unsigned_abs);
             let changed = seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-            State::Unchanged(changed, Functions::with_elsewhere(&opened, path))
+            Found::Here(Since::Change(changed), opened)
         }
-        _ => State::Other,
+        _ => Found::Other,
     }
 }
 
@@ -286,6 +375,8 @@ fn stable(file: fs::File, metadata: &Metadata) -> io::Result<fs::File> {
     }
     let mut copy = fs::File::from(memfd_create("functions", MFdFlags::MFD_CLOEXEC)?);
     io::copy(&mut file.take(len), &mut copy)?;
+    // It is this user's alone: nothing copies it again.
+    copy.set_permissions(Permissions::from_mode(0o600))?;
     Ok(copy)
 }
 
@@ -324,7 +415,11 @@ impl Functions {
     fn of(file: &fs::File) -> Self {
         // Without reloading, a path stands for what lay there when it was first asked for. So it is asked for while the
         // file is open.
-        let symbols = Symbolizer::builder().enable_auto_reload(false).build();
+        let symbols = Symbolizer::builder().enable_auto_reload(false);
+        // What a link in the file names is opened by `Elsewhere` alone, which looks at it first.
+        #[cfg(feature = "inlined")]
+        let symbols = symbols.set_debug_dirs(None::<[&Path; 0]>).enable_code_info(true).enable_inlined_fns(true);
+        let symbols = symbols.build();
         let functions = Self { symbols, path: through(file), elsewhere: None };
         functions.at(0);
         functions
@@ -335,16 +430,35 @@ impl Functions {
         Self { elsewhere: Elsewhere::of(file, Path::new(path)).map(Box::new), ..Self::of(file) }
     }
 
-    fn at(&self, offset: u64) -> Option<String> {
-        self.symbol(Input::FileOffset(offset)).or_else(|| self.elsewhere.as_ref()?.at(offset))
+    fn at(&self, offset: u64) -> Vec<String> {
+        let found = self.symbol(Input::FileOffset(offset)).or_else(|| self.elsewhere.as_ref()?.at(offset));
+        found.unwrap_or_default()
     }
 
-    fn symbol(&self, place: Input<u64>) -> Option<String> {
-        let found = self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), place).ok()?;
+    fn symbol(&self, place: Input<u64>) -> Option<Vec<String>> {
+        // Before all else, for it is asked once while the file is open.
+        let inlined = self.inlined(place);
+        let mut elf = Elf::new(&self.path);
+        // Of a function in several parts, debugging information does not say where it ends.
+        elf.debug_syms = false;
+        let found = self.symbols.symbolize_single(&Source::Elf(elf), place).ok()?;
         let symbol = found.as_sym()?;
         // A symbol without a size may have ended long before.
         let is_inside = symbol.size.is_some_and(|size| symbol.offset < size);
-        is_inside.then(|| symbol.name.clone().into_owned())
+        is_inside.then(|| std::iter::once(symbol.name.clone().into_owned()).chain(inlined).collect())
+    }
+
+    /// The functions that are inlined at a place, by the debugging information.
+    #[cfg(feature = "inlined")]
+    fn inlined(&self, place: Input<u64>) -> Vec<String> {
+        let found = self.symbols.symbolize_single(&Source::Elf(Elf::new(&self.path)), place).ok();
+        let inlined = found.as_ref().and_then(|found| found.as_sym()).map(|symbol| symbol.inlined.iter());
+        inlined.into_iter().flatten().map(|function| function.name.clone().into_owned()).collect()
+    }
+
+    #[cfg(not(feature = "inlined"))]
+    fn inlined(&self, _: Input<u64>) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -376,7 +490,7 @@ impl Elsewhere {
         Some(Self { functions: Functions::of(&opened), parts: elf.segments().map(part).collect() })
     }
 
-    fn at(&self, offset: u64) -> Option<String> {
+    fn at(&self, offset: u64) -> Option<Vec<String>> {
         let mut parts = self.parts.iter();
         let [from, _, address] = parts.find(|[from, len, _]| (*from..from.saturating_add(*len)).contains(&offset))?;
         self.functions.symbol(Input::VirtOffset(address.checked_add(offset - from)?))
@@ -420,7 +534,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let other = File::open("/dev/null").unwrap();
-        assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
+        assert!(functions.at(offset())[0].contains("a_function_of_this_file"));
         drop(other);
         assert!(open(&path).is_err(), "a pipe");
         fs::remove_file(&path).unwrap();
@@ -435,7 +549,7 @@ mod tests {
         let (file, metadata) = open(&path).unwrap();
         let functions = Functions::of(&stable(file, &metadata).unwrap());
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-        assert!(functions.at(offset()).unwrap().contains("a_function_of_this_file"));
+        assert!(functions.at(offset())[0].contains("a_function_of_this_file"));
         // A long file that takes no room on the disk would take it here.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let (file, metadata) = open(&path).unwrap();

@@ -3,7 +3,10 @@
 use super::functions::{Files, Identity};
 use super::view::View;
 use crate::out::say;
+use crate::profile::short;
 use crate::typed::typed;
+#[cfg(feature = "dwarf")]
+use crate::unwind::{End, Sample, Unwound};
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Record};
@@ -14,6 +17,8 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Names {
     processes: HashMap<i32, BTreeMap<u64, Mapping>>,
     files: Files,
+    #[cfg(feature = "dwarf")]
+    unwound: Unwound,
 }
 
 #[derive(Debug, Clone)]
@@ -42,7 +47,7 @@ pub struct Frame {
     pub is_caller: bool,
 }
 
-/// The frames of a record's call chain, the innermost first. The kernel's markers say who executes the addresses after
+/// The frames of a record's call chain as the kernel has found it, the innermost first. The kernel's markers say who executes the addresses after
 /// them.
 pub fn frames(record: &Record<'_>) -> Vec<Frame> {
     const KERNEL: u64 = 0u64.wrapping_sub(128);
@@ -65,6 +70,11 @@ pub fn frames(record: &Record<'_>) -> Vec<Frame> {
         frames.extend(record.ip().map(|address| Frame { address, mode, is_caller: false }));
     }
     frames
+}
+
+/// Nothing is inlined.
+fn one(name: impl Into<String>) -> Vec<String> {
+    vec![name.into()]
 }
 
 /// A file, by its number in [`Files`], and an offset in it.
@@ -140,32 +150,34 @@ impl Names {
         }
     }
 
-    /// The name of a frame at a time: the function, or the file and the offset in it, or the address itself.
-    pub fn name(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
+    /// The names of a frame at a time: the function, and those that are inlined in it, the innermost last; or the file
+    /// and the offset in it, or the address itself.
+    pub fn names(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> Vec<String> {
         let known = match frame.mode {
-            Mode::Kernel => view.kernel.function(frame.address).map(str::to_owned),
+            Mode::Kernel => view.kernel.function(frame.address).map(one),
             Mode::User => pid.and_then(|pid| match self.mapped(pid, frame.address) {
                 Some((file, offset)) => {
-                    let function = self.function(file, offset, frame.is_caller, time, view);
-                    Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+                    let functions = self.functions(file, offset, frame.is_caller, time, view);
+                    Some(functions.unwrap_or_else(|| one(format!("{}+{offset:#x}", self.files.name(file)))))
                 }
-                None => view.compiled.of(pid, frame.called()).map(str::to_owned),
+                None => view.compiled.of(pid, frame.called()).map(one),
             }),
         };
-        known.unwrap_or_else(|| format!("{:#x}", frame.address))
+        known.unwrap_or_else(|| one(format!("{:#x}", frame.address)))
     }
 
-    /// The name of a frame where stacks are counted: the function, or the file. All frames without a function are one
-    /// for each file: an address has no name that the next address of the same function has too.
-    pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
+    /// The names of a frame where stacks are counted: the function and those inlined in it, or the file. All frames
+    /// without a function are one for each file: an address has no name that the next address of the same function has
+    /// too.
+    pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> Vec<String> {
         let known = match frame.mode {
-            Mode::Kernel => Some(view.kernel.function(frame.address).unwrap_or("[kernel]").to_owned()),
+            Mode::Kernel => Some(one(view.kernel.function(frame.address).unwrap_or("[kernel]"))),
             Mode::User => pid.and_then(|pid| match self.mapped(pid, frame.address) {
                 Some(place) => Some(self.of_file(place, frame.is_caller, time, view)),
-                None => self.of_no_file(pid, frame, view),
+                None => self.of_no_file(pid, frame, view).map(one),
             }),
         };
-        known.unwrap_or_else(|| "[unknown]".into())
+        known.unwrap_or_else(|| one("[unknown]"))
     }
 
     fn of_no_file(&self, pid: u32, frame: Frame, view: &View) -> Option<String> {
@@ -173,9 +185,9 @@ impl Names {
         compiled.or_else(|| Some(self.of_memory(self.place(pid, frame.address)?.0)))
     }
 
-    /// The function at an offset in a file, or the file.
-    pub fn of_file(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> String {
-        self.function(file, offset, is_caller, time, view).unwrap_or_else(|| self.of_memory(file))
+    /// The function at an offset in a file and those inlined in it, or the file.
+    pub fn of_file(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> Vec<String> {
+        self.functions(file, offset, is_caller, time, view).unwrap_or_else(|| one(self.of_memory(file)))
     }
 
     /// What stands for all addresses of a file, or of memory that is not a file's.
@@ -186,15 +198,51 @@ impl Names {
         }
     }
 
-    fn function(
+    fn functions(
         &mut self,
         file: usize,
         offset: u64,
         is_caller: bool,
         time: Option<u64>,
         view: &View,
-    ) -> Option<String> {
-        self.files.function(file, offset.saturating_sub(is_caller.into()), time, view).map(str::to_owned)
+    ) -> Option<Vec<String>> {
+        self.files.functions(file, offset.saturating_sub(is_caller.into()), time, view).map(<[_]>::to_vec)
+    }
+
+    /// The frames of a record, the innermost first: its call chain, with the program's part unwound if the sample has
+    /// what that takes.
+    pub fn frames(&mut self, record: &Record<'_>, time: Option<u64>, view: &View) -> Vec<Frame> {
+        self.frames_of(record, time, view, false)
+    }
+
+    /// The same of a process that runs. The files stay open.
+    pub fn frames_live(&mut self, record: &Record<'_>, time: Option<u64>, view: &View) -> Vec<Frame> {
+        self.frames_of(record, time, view, true)
+    }
+
+    #[cfg(not(feature = "dwarf"))]
+    fn frames_of(&mut self, record: &Record<'_>, _: Option<u64>, _: &View, _: bool) -> Vec<Frame> {
+        frames(record)
+    }
+
+    #[cfg(feature = "dwarf")]
+    fn frames_of(&mut self, record: &Record<'_>, time: Option<u64>, view: &View, is_live: bool) -> Vec<Frame> {
+        let mut all = frames(record);
+        if let (Some(sample), Some((pid, _))) = (Sample::of(record), record.pid_tid()) {
+            let (unwound, end) = sample.frames(|address, registers, stack| {
+                let place = self.place(pid, address).filter(|(file, _)| self.files.may_have_rules(*file));
+                let (file, offset) = place.ok_or(End::NoFile)?;
+                if is_live {
+                    self.hold(pid, address);
+                }
+                let rules = self.files.rules(file, time, view, is_live);
+                rules.ok_or(End::NoRule)?.caller(offset, registers, stack)
+            });
+            self.unwound.count(end);
+            all.retain(|frame| frame.mode == Mode::Kernel);
+            all.extend(unwound);
+        }
+        all
     }
 
     /// Where an address of a process lies in a file with functions.
@@ -216,8 +264,36 @@ impl Names {
         (address < map.end).then(|| (map.file, map.offset.wrapping_add(address - start)))
     }
 
-    /// Says on standard error which files gave no names of functions.
+    /// Whether it is known how the function at a place is unwound, and that it has a caller.
+    #[cfg(feature = "dwarf")]
+    pub fn leads_on(&mut self, place: Option<Place>, is_caller: bool, time: Option<u64>, view: &View) -> short::Frame {
+        let Some((file, offset)) = place else { return short::Frame::Nowhere };
+        let rules = self.files.rules(file, time, view, false);
+        let has_rule = rules.is_some_and(|rules| rules.lead_on(offset.saturating_sub(is_caller.into())));
+        if has_rule { short::Frame::LeadsOn } else { short::Frame::Other }
+    }
+
+    #[cfg(not(feature = "dwarf"))]
+    pub fn leads_on(&mut self, place: Option<Place>, _: bool, _: Option<u64>, _: &View) -> short::Frame {
+        if place.is_some() { short::Frame::Other } else { short::Frame::Nowhere }
+    }
+
+    /// What is to be said of stacks that were unwound.
+    #[cfg(feature = "dwarf")]
+    pub fn unwound(&self) -> Option<String> {
+        self.unwound.note()
+    }
+
+    #[cfg(not(feature = "dwarf"))]
+    pub fn unwound(&self) -> Option<String> {
+        None
+    }
+
+    /// Says on standard error which files gave no names of functions, and which stacks are not whole.
     pub fn tell(&self) {
+        if let Some(note) = self.unwound() {
+            say(format_args!("perfweave: {note}"));
+        }
         for note in self.files.notes() {
             say(format_args!("perfweave: {note}"));
         }

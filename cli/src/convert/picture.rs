@@ -1,7 +1,7 @@
 //! What happened as lanes: which thread ran where and when, what it waited for, who woke it, what is lost. The page and
 //! the traces are made of it. Who ran and who waited is what the [account](crate::waits) says.
 
-use super::names::{Names, frames};
+use super::names::Names;
 use super::spill::{Kept, Sorted};
 use super::view::{View, lossy};
 use crate::failure::Failure;
@@ -241,9 +241,9 @@ impl Painter {
         };
         let pid = record.pid_tid().map(|(pid, _)| pid).or(tid);
         // The address of a tracepoint is always that of the tracepoint.
-        let frames =
-            if record.callchain().is_some() || view.format(record).is_none() { frames(record) } else { Vec::new() };
-        let chain = frames.into_iter().rev().map(|frame| self.names.name(pid, frame, Some(time), view)).collect();
+        let has_place = record.callchain().is_some() || view.format(record).is_none();
+        let frames = if has_place { self.names.frames(record, Some(time), view) } else { Vec::new() };
+        let chain = frames.into_iter().rev().flat_map(|frame| self.names.names(pid, frame, Some(time), view)).collect();
         // Of a group, one member alone has the chain: it was sampled once.
         let mut chain = Some(chain);
         let (cpu, interrupt, at) = (event.cpu(), view.interrupt(record), self.picture.points.len());

@@ -2,6 +2,7 @@
 //! process has then. Names are looked up at the end: each takes up to a millisecond, and the process may have ended.
 
 use super::compiled::Compiled;
+use super::short;
 use crate::convert::functions::Identity;
 use crate::convert::names::{Frame, Mode, Names as Mapped, Place};
 use crate::convert::view::View;
@@ -31,7 +32,7 @@ pub struct Names {
     view: View,
     /// Where the vDSO lies in this process: the same functions as in all others.
     vdso: Option<u64>,
-    known: HashMap<At, String>,
+    known: HashMap<At, Vec<String>>,
 }
 
 /// Where a frame lies.
@@ -78,6 +79,15 @@ impl Names {
         }
     }
 
+    /// The frames of a process's record, the innermost first.
+    pub fn frames(&mut self, pid: u32, record: &Record<'_>, time: Option<u64>) -> Vec<Frame> {
+        // Its mappings say where stacks are unwound.
+        if record.layout().register_masks()[0] != 0 && pid != 0 && pid != ENDED && self.asked.insert(pid) {
+            mappings(pid, &mut self.mapped);
+        }
+        self.mapped.frames_live(record, time, &self.view)
+    }
+
     /// Where a frame of a process lies now.
     pub fn at(&mut self, pid: u32, frame: Frame) -> At {
         if frame.mode == Mode::Kernel {
@@ -99,29 +109,39 @@ impl Names {
         }
     }
 
-    /// Reads what runtimes have compiled, before names are asked for. Says which part of it was not read.
-    pub fn read(&mut self) -> impl Iterator<Item = String> {
-        self.compiled.read();
-        self.compiled.notes()
+    /// Whether it is known how the function that lies there is unwound.
+    pub fn leads_on(&mut self, at: At, time: Option<u64>) -> short::Frame {
+        match at {
+            At::File(place, is_caller) => self.mapped.leads_on(Some(place), is_caller, time, &self.view),
+            At::Memory(_, _, None) | At::Unknown => short::Frame::Nowhere,
+            At::Memory(..) | At::Kernel(_) => short::Frame::Other,
+        }
     }
 
-    /// The name of what lies there, as of a time.
-    pub fn name(&mut self, at: At, time: Option<u64>) -> String {
-        if let Some(name) = self.known.get(&at) {
-            return name.clone();
+    /// Reads what runtimes have compiled, before names are asked for. Says which part of it was not read, and which
+    /// stacks are not whole.
+    pub fn read(&mut self) -> impl Iterator<Item = String> {
+        self.compiled.read();
+        self.compiled.notes().chain(self.mapped.unwound())
+    }
+
+    /// The name of what lies there, as of a time, and those of functions that are inlined in it, the innermost last.
+    pub fn names(&mut self, at: At, time: Option<u64>) -> Vec<String> {
+        if let Some(names) = self.known.get(&at) {
+            return names.clone();
         }
-        let unknown = || UNKNOWN.to_owned();
-        let name = match at {
-            At::Kernel(address) => self.symbol(Source::Kernel(Kernel::default()), address).unwrap_or_else(unknown),
+        let one = |name: Option<String>| vec![name.unwrap_or_else(|| UNKNOWN.to_owned())];
+        let names = match at {
+            At::Kernel(address) => one(self.symbol(Source::Kernel(Kernel::default()), address)),
             At::File(place, is_caller) => self.mapped.of_file(place, is_caller, time, &self.view),
             At::Memory(map, address, place) => {
                 let compiled = self.compiled.name(map, address).map(str::to_owned);
-                compiled.or_else(|| self.of_memory(place?)).unwrap_or_else(unknown)
+                one(compiled.or_else(|| self.of_memory(place?)))
             }
-            At::Unknown => unknown(),
+            At::Unknown => one(None),
         };
-        self.known.insert(at, name.clone());
-        name
+        self.known.insert(at, names.clone());
+        names
     }
 
     fn of_memory(&self, (file, offset): Place) -> Option<String> {
@@ -143,7 +163,7 @@ impl Names {
     pub fn stack(&mut self, pid: u32, frames: &[Frame], time: Option<u64>) -> Vec<String> {
         let places: Vec<_> = frames.iter().rev().map(|frame| self.at(pid, *frame)).collect();
         self.read().for_each(drop);
-        places.into_iter().map(|at| self.name(at, time)).collect()
+        places.into_iter().flat_map(|at| self.names(at, time)).collect()
     }
 }
 
@@ -209,8 +229,8 @@ mod tests {
         let places: HashSet<_> = (0..1000).map(|_| names.at(std::process::id(), frame)).collect();
         assert!(places.len() == 1 && names.known.is_empty(), "{places:?}");
         for at in places.iter().chain(&places) {
-            let name = names.name(*at, None);
-            assert!(name.contains("a_function_of_this_file"), "{name}");
+            let found = names.names(*at, None);
+            assert!(found.len() == 1 && found[0].contains("a_function_of_this_file"), "{found:?}");
         }
         assert_eq!(names.known.len(), 1);
     }

@@ -1,10 +1,14 @@
 //! `profile` of a recording: the samples of one of its events.
 
+use super::short::Short;
 use super::{Args, Counted, print, process};
-use crate::convert::names::{Names, frames};
+use crate::convert::names::Names;
+use crate::convert::names::{Frame, Mode};
 use crate::convert::not_unwound;
+use crate::convert::view::View;
 use crate::failure::{Failure, Outcome};
 use crate::out::Out;
+use crate::out::say;
 use crate::recorded::{Recorded, name};
 use crate::trace::events::is_of;
 use perf_event_open_sys::bindings;
@@ -21,6 +25,7 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
     let mut recorded = Recorded::open_for_functions(path)?;
     let source = source(recorded.rings(), args.event.as_deref())?;
     let (mut names, mut samples, mut chains) = (Names::default(), HashMap::<Vec<String>, u64>::new(), 0u64);
+    let mut short = Short::default();
     recorded.each(|event, view| {
         view.learn(event);
         names.learn(event);
@@ -36,12 +41,19 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
         }
         chains += u64::from(record.callchain().is_some());
         let process = process(&comm, pid);
-        let functions = frames(&record).into_iter().rev();
-        let functions = functions.map(|frame| names.counted(Some(pid), frame, event.key(), view));
+        let frames = names.frames(&record, event.key(), view);
+        if record.callchain().is_some() {
+            let programs = frames.iter().filter(|frame| frame.mode == Mode::User);
+            short.count(programs.map(|frame| leads_on(&mut names, pid, frame, event.key(), view)), 1);
+        }
+        let functions = frames.into_iter().rev().flat_map(|frame| names.counted(Some(pid), frame, event.key(), view));
         *samples.entry(std::iter::once(process).chain(functions).collect()).or_default() += 1;
         Ok(())
     })?;
     names.tell();
+    if let Some(words) = short.hint().filter(|_| !has_copies(recorded.rings())) {
+        say(format_args!("perfweave: {words}: record --call-graph dwarf unwinds them"));
+    }
     let without =
         "the samples have no call chains: each is the function that ran alone\nhint: record with --call-graph (-g)";
     let is_flat = chains == 0 && !samples.is_empty();
@@ -52,6 +64,17 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
     print(args, &stacks, &mut out)?;
     recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether it is known how a frame of a process is unwound.
+fn leads_on(names: &mut Names, pid: u32, frame: &Frame, time: Option<u64>, view: &View) -> super::short::Frame {
+    names.leads_on(names.place(pid, frame.address), frame.is_caller, time, view)
+}
+
+/// Whether the samples have copies of stacks.
+fn has_copies(rings: &Rings) -> bool {
+    let stack = u64::from(bindings::PERF_SAMPLE_STACK_USER);
+    rings.layouts().any(|layout| layout.sample_type() & stack != 0)
 }
 
 /// Whether an event samples CPU time.

@@ -1,7 +1,7 @@
 //! Where threads stood when they fell asleep, and when they woke others: call chains, which have names where a path is
 //! kept.
 
-use crate::convert::names::{Frame, Names as Mapped, frames};
+use crate::convert::names::{Frame, Names as Mapped};
 use crate::convert::view::View;
 use crate::profile::names::Names;
 use perfweave::{Event, Record, Rings};
@@ -59,7 +59,11 @@ impl Stacks {
         if record.callchain().is_none_or(|chain| chain.len() == 0) {
             return 0;
         }
-        let key = (pid, frames(record));
+        let frames = match &mut self.names {
+            Of::Live(names) => names.frames(pid, record, Some(time)),
+            Of::Recorded(of) => of.0.frames(record, Some(time), &of.1),
+        };
+        let key = (pid, frames);
         if let Some(number) = self.numbers.get(&key) {
             return *number;
         }
@@ -81,7 +85,7 @@ impl Stacks {
             Of::Live(names) => names.stack(*pid, frames, Some(*time)),
             Of::Recorded(of) => {
                 let (names, view) = &mut **of;
-                frames.iter().rev().map(|frame| names.name(Some(*pid), *frame, Some(*time), view)).collect()
+                frames.iter().rev().flat_map(|frame| names.names(Some(*pid), *frame, Some(*time), view)).collect()
             }
         }
     }

@@ -42,6 +42,8 @@ pub(crate) struct Scope<'a> {
     pub(crate) only: Option<&'a [u32]>,
     /// Whether records say which process they are of.
     pub(crate) processes: bool,
+    /// Whether samples have copies of stacks. perf finds what unwinds them in what a process has mapped to read.
+    pub(crate) data: bool,
 }
 
 /// Why a name was not written.
@@ -63,6 +65,8 @@ impl From<io::Error> for Failed {
 const KERNEL: u16 = bindings::PERF_RECORD_MISC_KERNEL as u16;
 /// The child maps what it says itself, and nothing of its parent's.
 const FORK_EXEC: u16 = bindings::PERF_RECORD_MISC_FORK_EXEC as u16;
+/// A mapping without code.
+const DATA: u16 = bindings::PERF_RECORD_MISC_MMAP_DATA as u16;
 const BUILD_ID: u16 = bindings::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
 /// The multiple to which paths are padded in that table (`NAME_ALIGN`).
 const PADDED: usize = 64;
@@ -80,6 +84,7 @@ pub(crate) struct Naming<'a, P> {
     /// The section `HEADER_BUILD_ID`: the kernel and its modules. Mappings carry their build ids themselves.
     table: Vec<u8>,
     build_ids: BuildIds,
+    data: bool,
     /// The first process whose mappings cannot be read.
     hidden: Option<(u32, io::Error)>,
 }
@@ -90,11 +95,12 @@ pub(crate) type Named = (Names, Vec<Error>, Vec<u8>);
 impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     pub(crate) fn new(machine: &'a Machine, put: P) -> Self {
         let (names, unnamed, table, build_ids) = Default::default();
-        Self { machine, put, names, unnamed, table, build_ids, hidden: None }
+        Self { machine, put, names, unnamed, table, build_ids, data: false, hidden: None }
     }
 
     /// Writes all names. Fails only if the recording cannot be written.
     pub(crate) fn write(mut self, scope: Scope<'_>) -> Result<Named, Error> {
+        self.data = scope.data;
         let kernel = self.kernel().and_then(|()| self.modules());
         self.tell(kernel, "functions of the kernel have no names")?;
         if scope.processes {
@@ -265,11 +271,13 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         }
     }
 
-    /// `PERF_RECORD_MMAP2` of code, with the build id if the file has one.
+    /// `PERF_RECORD_MMAP2` of code, and of what a file has to read beside it, with the build id if the file has one.
     fn mmap2(&mut self, process: u32, mapping: &Mapping<'_>) -> Result<(), Failed> {
         let Mapping { start, end, flags: [read, write, execute, sharing], offset, device, inode, path } = *mapping;
         // As perf has it: only code has functions.
-        if execute != b'x' {
+        let is_code = execute == b'x';
+        let is_data = self.data && read == b'r' && inode != 0;
+        if !is_code && !is_data {
             return Ok(());
         }
         // Without inode there is no file: anonymous memory, `[vdso]`.
@@ -282,7 +290,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
                 padded[..id.len()].copy_from_slice(id);
                 body.extend([id.len() as u8, 0, 0, 0]);
                 body.extend(padded);
-                self.names.build_ids += 1;
+                self.names.build_ids += u64::from(is_code);
                 USER | BUILD_ID
             }
             None => {
@@ -293,13 +301,14 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         };
         let bit = |has: bool, bit: i32| if has { bit as u32 } else { 0 };
         let protection =
-            bit(read == b'r', libc::PROT_READ) | bit(write == b'w', libc::PROT_WRITE) | libc::PROT_EXEC as u32;
+            bit(read == b'r', libc::PROT_READ) | bit(write == b'w', libc::PROT_WRITE) | bit(is_code, libc::PROT_EXEC);
         let sharing = if sharing == b's' { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         body.extend([protection, sharing as u32].iter().flat_map(|word| word.to_ne_bytes()));
         // As the kernel names mappings of no file.
         string(&mut body, if path.is_empty() { b"//anon" } else { path });
-        (self.put)(bindings::PERF_RECORD_MMAP2, misc, &body).map_err(Failed::Write)?;
-        self.names.mappings += 1;
+        (self.put)(bindings::PERF_RECORD_MMAP2, if is_code { misc } else { misc | DATA }, &body)
+            .map_err(Failed::Write)?;
+        self.names.mappings += u64::from(is_code);
         Ok(())
     }
 

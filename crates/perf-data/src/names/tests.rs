@@ -7,11 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// A machine in a folder, which is removed in the end.
-struct Made(PathBuf);
+///
+/// And whether a recording of it has copies of stacks.
+struct Made(PathBuf, bool);
 
 impl Made {
     fn new(name: &str, files: &[(&str, &[u8])]) -> Self {
-        let made = Self(std::env::temp_dir().join(format!("perfweave-names-{name}-{}", std::process::id())));
+        let made = Self(std::env::temp_dir().join(format!("perfweave-names-{name}-{}", std::process::id())), false);
         files.iter().for_each(|(path, bytes)| made.add(path, bytes));
         fs::create_dir_all(made.0.join("proc")).unwrap();
         std::os::unix::fs::symlink(std::process::id().to_string(), made.0.join("proc/self")).unwrap();
@@ -33,7 +35,7 @@ impl Made {
             records.push((kind, misc, body.to_vec()));
             Ok(())
         });
-        let named = naming.write(Scope { only, processes: true }).unwrap();
+        let named = naming.write(Scope { only, processes: true, data: self.1 }).unwrap();
         (records, named)
     }
 }
@@ -120,7 +122,7 @@ fn processes() {
         "x".repeat(40_000)
     );
     let thread = STATUS.replace("a\\\\b", "worker");
-    let made = Made::new(
+    let mut made = Made::new(
         "processes",
         &[
             ("proc/kallsyms", b""),
@@ -158,6 +160,13 @@ fn processes() {
         assert!(paths[3].len() == PATH && maps[1].1 == USER && [USER, USER | BUILD_ID].contains(&maps[0].1));
         assert_eq!(names.build_ids, u64::from(maps[0].1 != USER));
     }
+    // What is to read beside the code is in a recording with copies of stacks, and is no code.
+    made.1 = true;
+    let (records, (names, ..)) = made.write(None);
+    let data: Vec<_> =
+        records.iter().filter(|(kind, misc, _)| *kind == bindings::PERF_RECORD_MMAP2 && misc & DATA != 0).collect();
+    assert!(names.mappings == 4 && data.len() == 1, "{names:?}");
+    assert!(words::<4>(&data[0].2)[1..] == [0x3000, 0x1000, 0] && data[0].2[56..64] == words_of([3, 2]));
 }
 
 fn words_of(words: [u32; 2]) -> [u8; 8] {
