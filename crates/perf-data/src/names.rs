@@ -42,8 +42,6 @@ pub(crate) struct Scope<'a> {
     pub(crate) only: Option<&'a [u32]>,
     /// Whether records say which process they are of.
     pub(crate) processes: bool,
-    /// Whether samples have copies of stacks. perf finds what unwinds them in what a process has mapped to read.
-    pub(crate) data: bool,
 }
 
 /// Why a name was not written.
@@ -65,8 +63,6 @@ impl From<io::Error> for Failed {
 const KERNEL: u16 = bindings::PERF_RECORD_MISC_KERNEL as u16;
 /// The child maps what it says itself, and nothing of its parent's.
 const FORK_EXEC: u16 = bindings::PERF_RECORD_MISC_FORK_EXEC as u16;
-/// A mapping without code.
-const DATA: u16 = bindings::PERF_RECORD_MISC_MMAP_DATA as u16;
 const BUILD_ID: u16 = bindings::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
 /// The multiple to which paths are padded in that table (`NAME_ALIGN`).
 const PADDED: usize = 64;
@@ -84,6 +80,7 @@ pub(crate) struct Naming<'a, P> {
     /// The section `HEADER_BUILD_ID`: the kernel and its modules. Mappings carry their build ids themselves.
     table: Vec<u8>,
     build_ids: BuildIds,
+    /// Whether samples have copies of stacks. perf finds what unwinds them in what a process has mapped to read.
     data: bool,
     /// The first process whose mappings cannot be read.
     hidden: Option<(u32, io::Error)>,
@@ -93,14 +90,13 @@ pub(crate) struct Naming<'a, P> {
 pub(crate) type Named = (Names, Vec<Error>, Vec<u8>);
 
 impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
-    pub(crate) fn new(machine: &'a Machine, put: P) -> Self {
+    pub(crate) fn new(machine: &'a Machine, data: bool, put: P) -> Self {
         let (names, unnamed, table, build_ids) = Default::default();
-        Self { machine, put, names, unnamed, table, build_ids, data: false, hidden: None }
+        Self { machine, put, names, unnamed, table, build_ids, data, hidden: None }
     }
 
     /// Writes all names. Fails only if the recording cannot be written.
     pub(crate) fn write(mut self, scope: Scope<'_>) -> Result<Named, Error> {
-        self.data = scope.data;
         let kernel = self.kernel().and_then(|()| self.modules());
         self.tell(kernel, "functions of the kernel have no names")?;
         if scope.processes {
@@ -274,10 +270,8 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     /// `PERF_RECORD_MMAP2` of code, and of what a file has to read beside it, with the build id if the file has one.
     fn mmap2(&mut self, process: u32, mapping: &Mapping<'_>) -> Result<(), Failed> {
         let Mapping { start, end, flags: [read, write, execute, sharing], offset, device, inode, path } = *mapping;
-        // As perf has it: only code has functions.
         let is_code = execute == b'x';
-        let is_data = self.data && read == b'r' && inode != 0;
-        if !is_code && !is_data {
+        if !is_code && !(self.data && read == b'r' && inode != 0) {
             return Ok(());
         }
         // Without inode there is no file: anonymous memory, `[vdso]`.
@@ -306,8 +300,8 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         body.extend([protection, sharing as u32].iter().flat_map(|word| word.to_ne_bytes()));
         // As the kernel names mappings of no file.
         string(&mut body, if path.is_empty() { b"//anon" } else { path });
-        (self.put)(bindings::PERF_RECORD_MMAP2, if is_code { misc } else { misc | DATA }, &body)
-            .map_err(Failed::Write)?;
+        let misc = misc | if is_code { 0 } else { bindings::PERF_RECORD_MISC_MMAP_DATA as u16 };
+        (self.put)(bindings::PERF_RECORD_MMAP2, misc, &body).map_err(Failed::Write)?;
         self.names.mappings += u64::from(is_code);
         Ok(())
     }

@@ -315,8 +315,8 @@ impl Writer {
         let has = |field: u64| self.events.iter().any(|event| event.layout.sample_type() & field != 0);
         let (processes, data) = (has(TID), has(bindings::PERF_SAMPLE_STACK_USER.into()));
         let machine = Machine::here();
-        let naming = Naming::new(&machine, |kind, misc, body: &[u8]| self.made_up(kind, misc, body));
-        let (names, unnamed, build_ids) = naming.write(Scope { only: rings.traced_threads(), processes, data })?;
+        let naming = Naming::new(&machine, data, |kind, misc, body: &[u8]| self.made_up(kind, misc, body));
+        let (names, unnamed, build_ids) = naming.write(Scope { only: rings.traced_threads(), processes })?;
         (self.names, self.unnamed) = (names, unnamed);
         if self.file.is_pipe() {
             self.build_ids(&build_ids)?;

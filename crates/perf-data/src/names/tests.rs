@@ -31,11 +31,11 @@ impl Made {
         let [proc, sys, modules] = ["proc", "sys", "lib"].map(|folder| self.0.join(folder));
         let machine = Machine { proc, sys, modules };
         let mut records = Vec::new();
-        let naming = Naming::new(&machine, |kind, misc, body: &[u8]| {
+        let naming = Naming::new(&machine, self.1, |kind, misc, body: &[u8]| {
             records.push((kind, misc, body.to_vec()));
             Ok(())
         });
-        let named = naming.write(Scope { only, processes: true, data: self.1 }).unwrap();
+        let named = naming.write(Scope { only, processes: true }).unwrap();
         (records, named)
     }
 }
@@ -163,8 +163,12 @@ fn processes() {
     // What is to read beside the code is in a recording with copies of stacks, and is no code.
     made.1 = true;
     let (records, (names, ..)) = made.write(None);
-    let data: Vec<_> =
-        records.iter().filter(|(kind, misc, _)| *kind == bindings::PERF_RECORD_MMAP2 && misc & DATA != 0).collect();
+    let data: Vec<_> = records
+        .iter()
+        .filter(|(kind, misc, _)| {
+            *kind == bindings::PERF_RECORD_MMAP2 && misc & bindings::PERF_RECORD_MISC_MMAP_DATA as u16 != 0
+        })
+        .collect();
     assert!(names.mappings == 4 && data.len() == 1, "{names:?}");
     assert!(words::<4>(&data[0].2)[1..] == [0x3000, 0x1000, 0] && data[0].2[56..64] == words_of([3, 2]));
 }
