@@ -57,17 +57,15 @@ fn what_interrupts_take_of_a_thread_has_a_column() {
         let [_, rows, _] = objects(&["offcpu", "--json", "--comm", "sh", "--", "sh", "-c", &script])?;
         Some(rows.into_iter().next().unwrap_or_default())
     };
-    let mut last = Value::Null;
+    let mut is_told = false;
     for count in [100_000, 400_000, 1_600_000, 6_400_000] {
         let Some(row) = shell(count) else { return };
-        if row["irq"]["count"].as_u64() > Some(0) {
-            assert!(row["irq"]["total_ns"].as_u64() > Some(0), "{row}");
-            last = Value::Null;
+        is_told = row["irq"]["count"].as_u64() > Some(0) && row["irq"]["total_ns"].as_u64() > Some(0);
+        if is_told {
             break;
         }
-        last = row;
     }
-    assert_eq!(last, Value::Null, "never interrupted");
+    assert!(is_told, "never interrupted");
     // A thread that is only interrupted has a row as well, without a period.
     let text = traced(&["offcpu", "-n", "1000", "--by-thread", "-H", "--", "sh", "-c", &loops(50_000)]).unwrap();
     assert!(text.out.lines().next().is_some_and(|head| head.ends_with(" irq")), "{text:?}");

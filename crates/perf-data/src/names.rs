@@ -271,7 +271,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     fn mmap2(&mut self, process: u32, mapping: &Mapping<'_>) -> Result<(), Failed> {
         let Mapping { start, end, flags: [read, write, execute, sharing], offset, device, inode, path } = *mapping;
         let is_code = execute == b'x';
-        if !is_code && !(self.data && read == b'r' && inode != 0) {
+        if !(is_code || self.data && read == b'r' && inode != 0) {
             return Ok(());
         }
         // Without inode there is no file: anonymous memory, `[vdso]`.
