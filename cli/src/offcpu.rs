@@ -63,7 +63,7 @@ A period lasts from when a thread leaves a CPU until it runs again, on that or a
   ready       it could run and does not: it was woken, or taken off its CPU. Another thread runs, or its control group has used up its quota
   other       stopped, traced or parked
   irq         no part of it: interrupts and soft interrupts had its CPU while it ran. Not with --cgroup, of a recording without their
-              events, and on a terminal with less than 85 columns
+              events, and on a terminal with less than 85 columns. Of ksoftirqd it is its own work
 Sleep ends at the wake-up. Where that is not known, all of the period counts as sleep, and the last line says how often. So it is with --cgroup: the \
 events of a control group lack wake-ups by others. All else traces the whole machine, whatever rows are asked for. \
 A period that has not ended when the trace ends is not counted. After a loss, periods that have begun are forgotten; those that ended while \

@@ -599,6 +599,7 @@ function hanging() {
     place(tid, name);
     for (const whom of waits.get(tid)?.for ?? []) next.push([whom.tid, whom.thread]);
   }
+  const shown = [...nodes.values()].filter(node => node.hang).length;
   const svg = shape('svg', { width: '100%', height: HANG_ROW * nodes.size + 4, class: 'hanging', role: 'img', 'aria-label': 'who waits for whom' });
   for (const node of nodes.values()) {
     const y = HANG_ROW * (node.row + 0.5);
@@ -614,7 +615,7 @@ function hanging() {
     words.onclick = () => selectHang(node);
     svg.append(words);
   }
-  return svg;
+  return data.hangs.length > shown ? [svg, `${data.hangs.length - shown} more threads wait`] : [svg];
 }
 
 function shape(name, attributes) {
@@ -687,8 +688,7 @@ function summary() {
   }
   for (const [at, [name, words]] of LEGEND.entries()) pairs.push([at ? '' : 'colours', words, name]);
   rows(data.title, pairs);
-  if (data.hangs.length) $('record').querySelector('h2').after(hanging());
-  if (data.hangs.length > MOST_HANGING) $('record').querySelector('svg').after(`${data.hangs.length - MOST_HANGING} more threads wait`);
+  if (data.hangs.length) $('record').querySelector('h2').after(...hanging());
   $('record').append(HINT);
 }
 

@@ -198,6 +198,12 @@ fn who_waits_for_whom_is_drawn() {
         "{page:.4000}"
     );
     assert!(page.contains(">worker 101: lock</text>") && page.contains(">other 999</text>"), "{page:.4000}");
+    // One waits for many, and others for nobody.
+    let mut hangs: Vec<_> = (0..100).map(|tid| hang(200 + tid, 200 + tid, false)).collect();
+    hangs[0]["for"] =
+        (0..100).map(|tid| serde_json::json!({ "thread": "other", "tid": 500 + tid, "pid": 100 })).collect();
+    let Some(page) = answers_of(&large(), super::Told { ways: &[], hangs: &hangs }, "many", "") else { return };
+    assert!(page.contains("99 more threads wait"), "{page:.4000}");
 }
 
 #[test]
