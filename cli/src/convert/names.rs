@@ -50,24 +50,33 @@ pub struct Frame {
 /// The frames of a record's call chain as the kernel has found it, the innermost first. The kernel's markers say who executes the addresses after
 /// them.
 pub fn frames(record: &Record<'_>) -> Vec<Frame> {
+    let mode = if record.misc() & 7 == 1 { Mode::Kernel } else { Mode::User };
+    let mut frames = of_chain(record.callchain().into_iter().flatten(), mode);
+    if frames.is_empty() {
+        frames.extend(record.ip().map(|address| Frame { address, mode, is_caller: false }));
+    }
+    frames
+}
+
+/// The frames of a call chain. `mode`: who executes its first addresses.
+fn of_chain(chain: impl Iterator<Item = u64>, mut mode: Mode) -> Vec<Frame> {
     const KERNEL: u64 = 0u64.wrapping_sub(128);
     const USER: u64 = 0u64.wrapping_sub(512);
+    const DEFERRED: u64 = 0u64.wrapping_sub(640);
     const MARKERS: u64 = 0u64.wrapping_sub(4095);
-    let mut mode = if record.misc() & 7 == 1 { Mode::Kernel } else { Mode::User };
     let (mut frames, mut is_caller) = (Vec::new(), false);
-    for address in record.callchain().into_iter().flatten() {
+    for address in chain {
         match address {
             KERNEL => (mode, is_caller) = (Mode::Kernel, false),
             USER => (mode, is_caller) = (Mode::User, false),
+            // The program's part comes in a record of its own (Linux 6.19): what follows is that record's number.
+            DEFERRED => break,
             MARKERS.. => {}
             address => {
                 frames.push(Frame { address, mode, is_caller });
                 is_caller = true;
             }
         }
-    }
-    if frames.is_empty() {
-        frames.extend(record.ip().map(|address| Frame { address, mode, is_caller: false }));
     }
     frames
 }
@@ -302,7 +311,18 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::Names;
+    use super::{Mode, Names, of_chain};
+
+    /// Its number is no address.
+    #[test]
+    fn a_deferred_part_of_a_chain_is_no_frame() {
+        let chain = [0u64.wrapping_sub(128), 0xffff_ffff_8100_0000, 0u64.wrapping_sub(640), 0x7_0000_0003];
+        let frames = of_chain(chain.into_iter(), Mode::User);
+        assert_eq!(
+            frames.iter().map(|frame| (frame.address, frame.mode)).collect::<Vec<_>>(),
+            [(chain[1], Mode::Kernel)]
+        );
+    }
 
     #[test]
     fn processes_without_a_number_have_no_mappings() {
