@@ -182,8 +182,8 @@ fn folded(stack: &[String]) -> String {
 struct Stacks {
     only: Option<String>,
     names: Names,
-    /// By process: the number of each chain of frames. `None` if its samples are not wanted.
-    known: HashMap<u32, HashMap<Vec<Frame>, Option<usize>>>,
+    /// By process: the number of each chain of frames.
+    known: HashMap<u32, HashMap<Vec<Frame>, usize>>,
     numbers: HashMap<Stack, usize>,
     /// How often each stack was seen, and when first.
     counts: Vec<(u64, Option<u64>)>,
@@ -213,25 +213,24 @@ impl Stacks {
         if pid == 0 && self.are_all_here {
             return;
         }
+        // Before its stack is unwound, which is counted.
+        if self.only.as_ref().is_some_and(|only| pid == 0 || self.names.threads.of(pid) != only) {
+            return;
+        }
         let frames = self.names.frames(pid, &record, event.key());
         let number = match self.known.entry(pid).or_default().entry(frames) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                let is_wanted = self.only.as_ref().is_none_or(|only| pid != 0 && self.names.threads.of(pid) == only);
-                let number = is_wanted.then(|| {
-                    let places = new.key().iter().rev().map(|frame| self.names.at(pid, *frame)).collect();
-                    let process = self.names.process(pid);
-                    *self.numbers.entry((pid, process, places)).or_insert_with(|| {
-                        self.counts.push((0, event.key()));
-                        self.counts.len() - 1
-                    })
+                let places = new.key().iter().rev().map(|frame| self.names.at(pid, *frame)).collect();
+                let process = self.names.process(pid);
+                let number = *self.numbers.entry((pid, process, places)).or_insert_with(|| {
+                    self.counts.push((0, event.key()));
+                    self.counts.len() - 1
                 });
                 *new.insert(number)
             }
         };
-        if let Some(number) = number {
-            self.counts[number].0 += 1;
-        }
+        self.counts[number].0 += 1;
     }
 
     /// Looks up the names, of each place once.

@@ -43,7 +43,7 @@ impl<'a> Sample<'a> {
             let frame = Frame { address, mode: Mode::User, is_caller };
             frames.push(frame);
             if frames.len() == MOST {
-                return (frames, End::Cut);
+                return (frames, End::Long);
             }
             let next = match caller(frame.called(), &registers, &stack) {
                 Ok(next) => next,
@@ -64,29 +64,19 @@ impl<'a> Sample<'a> {
 #[derive(Debug, Default)]
 pub struct Unwound {
     stacks: u64,
-    cut: u64,
-    no_file: u64,
-    no_rule: u64,
+    /// By [`End`].
+    ends: [u64; 7],
 }
 
 impl Unwound {
     pub fn count(&mut self, end: End) {
         self.stacks += 1;
-        match end {
-            End::Outermost => {}
-            End::Cut => self.cut += 1,
-            End::NoFile => self.no_file += 1,
-            End::NoRule => self.no_rule += 1,
-        }
+        self.ends[end as usize] += 1;
     }
 
     /// What is to be said of stacks that are not whole.
     pub fn note(&self) -> Option<String> {
-        let kinds = [
-            (self.cut, "where the copy of the stack ends (--call-graph dwarf,65528 copies the most)"),
-            (self.no_file, "in memory that is no file's"),
-            (self.no_rule, "in functions that nothing says how to unwind"),
-        ];
+        let kinds = End::WORDS.map(|(end, words)| (self.ends[end as usize], words));
         let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
         let kinds: Vec<_> = kinds.map(|(count, place)| format!("{count} {place}")).collect();
         (!kinds.is_empty()).then(|| {
@@ -126,7 +116,7 @@ mod tests {
         let mut rules = Rules::read(&File::open("/proc/self/exe").unwrap()).unwrap();
         let (count, seed) = (u64::from(ASKED.count_ones()), &mut 7);
         let places: Vec<u64> = rules.offsets().collect();
-        let (mut longest, mut ends) = (0, [0; 4]);
+        let (mut longest, mut ends) = (0, [0; 7]);
         for _ in 0..20_000 {
             let from = [0, 8, 0x7fff_0000, u64::MAX - 64][next(seed) as usize % 4];
             let len = next(seed) % 64;
@@ -170,6 +160,26 @@ mod tests {
                 let _ = rules.caller(*place, &registers, &stack);
             }
         }
+    }
+
+    /// Many functions share an entry that is long, and one has a long one: neither is used, nor read again and again.
+    #[test]
+    fn long_rules_are_not_used() {
+        let mut rules = Rules::read(&File::open("/proc/self/exe").unwrap()).unwrap();
+        let long = |len: u32| [&len.to_ne_bytes()[..], &vec![0; len as usize]].concat();
+        // A CIE: version 1, an augmentation of very many S, and how to align, for x86-64; and functions of it.
+        let mut cie = long(1 << 20);
+        cie[8] = 1;
+        cie[9] = b'z';
+        cie[10..(1 << 20) - 64].fill(b'S');
+        let mut section = cie;
+        for _ in 0..100_000 {
+            let mut fde = long(28);
+            let back = u32::try_from(section.len() + 4).unwrap();
+            fde[4..8].copy_from_slice(&back.to_ne_bytes());
+            section.extend(fde);
+        }
+        assert_eq!(rules.replace(section), 0);
     }
 
     /// A chain that goes on for ever, and one that does not move.

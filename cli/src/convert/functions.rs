@@ -2,7 +2,7 @@
 
 use super::view::View;
 #[cfg(feature = "dwarf")]
-use crate::unwind::rules::Rules;
+use crate::unwind::rules::{End, Rules};
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
@@ -52,7 +52,7 @@ struct File {
     found: HashMap<u64, Vec<String>>,
     /// Read when a function is unwound, and as of which time they are right.
     #[cfg(feature = "dwarf")]
-    rules: Option<Option<(Since, Rules)>>,
+    rules: Option<Result<(Since, Rules), End>>,
 }
 
 /// What lies at a file's path now.
@@ -193,25 +193,25 @@ impl Files {
         self.all.get(number).is_some_and(|file| is_file(&file.path) || file.path == VDSO)
     }
 
-    /// How the functions of a file are unwound, as of a time of the recording's clock. `None` unless the file is that of
-    /// the recording.
+    /// How the functions of a file are unwound, as of a time of the recording's clock. An error unless the file is that
+    /// of the recording, and says it.
     #[cfg(feature = "dwarf")]
-    pub fn rules(&mut self, number: usize, time: Option<u64>, view: &View, is_live: bool) -> Option<&mut Rules> {
-        let File { path, identity, held, rules, .. } = self.all.get_mut(number)?;
+    pub fn rules(&mut self, number: usize, time: Option<u64>, view: &View, is_live: bool) -> Result<&mut Rules, End> {
+        let File { path, identity, held, rules, .. } = self.all.get_mut(number).ok_or(End::NoFile)?;
         let read = || {
             if path == VDSO {
                 let ids = view.build_ids.get(Path::new(VDSO));
-                return Some((Since::Ever, vdso(ids.map(Vec::as_slice), is_live)?));
+                return Ok((Since::Ever, vdso(ids.map(Vec::as_slice), is_live).ok_or(End::OtherFile)?));
             }
             let was_held = held.is_some();
-            let Found::Here(since, file) = find(path, identity, held.take(), view) else { return None };
+            let Found::Here(since, file) = find(path, identity, held.take(), view) else { return Err(End::OtherFile) };
             let rules = Rules::read(&file);
             // It is asked for functions later.
             *held = file.metadata().ok().filter(|_| was_held).map(|metadata| (file, metadata));
-            Some((since, rules?))
+            Ok((since, rules.ok_or(End::NoRule)?))
         };
-        let (since, rules) = rules.get_or_insert_with(read).as_mut()?;
-        since.is_before(time, view).then_some(rules)
+        let (since, rules) = rules.get_or_insert_with(read).as_mut().map_err(|end| *end)?;
+        since.is_before(time, view).then_some(rules).ok_or(End::OtherFile)
     }
 
     /// What is to be said of files whose functions have no names, or might have wrong ones.

@@ -244,8 +244,7 @@ impl Names {
                 if is_live {
                     self.hold(pid, address);
                 }
-                let rules = self.files.rules(file, time, view, is_live);
-                rules.ok_or(End::NoRule)?.caller(offset, registers, stack)
+                self.files.rules(file, time, view, is_live)?.caller(offset, registers, stack)
             });
             self.unwound.count(end);
             all.retain(|frame| frame.mode == Mode::Kernel);
@@ -278,7 +277,7 @@ impl Names {
     pub fn leads_on(&mut self, place: Option<Place>, is_caller: bool, time: Option<u64>, view: &View) -> short::Frame {
         let Some((file, offset)) = place else { return short::Frame::Nowhere };
         let rules = self.files.rules(file, time, view, false);
-        let has_rule = rules.is_some_and(|rules| rules.lead_on(offset.saturating_sub(is_caller.into())));
+        let has_rule = rules.is_ok_and(|rules| rules.lead_on(offset.saturating_sub(is_caller.into())));
         if has_rule { short::Frame::LeadsOn } else { short::Frame::Other }
     }
 

@@ -21,6 +21,9 @@ const MOST: u64 = 64 << 20;
 /// So many operations of one expression are evaluated. Those of compilers have fewer than ten.
 const OPERATIONS: u32 = 1000;
 
+/// The longest entry that is used, in bytes: each new address costs its length. Those of compilers have some hundreds.
+const LONGEST: usize = 64 << 10;
+
 type Section<'a> = EhFrame<EndianSlice<'a, NativeEndian>>;
 
 /// The rules of a file.
@@ -63,10 +66,29 @@ pub enum End {
     Outermost,
     /// The copy of the stack does not have what is needed.
     Cut,
+    /// It has more frames than are told.
+    Long,
+    /// A register is needed whose value is not known: it was not sampled, or a function outside of this one keeps it
+    /// where the copy does not reach.
+    NoRegister,
     /// It runs in memory that is no file's.
     NoFile,
+    /// The file is not here as it was recorded.
+    OtherFile,
     /// Nothing says where the function returns to.
     NoRule,
+}
+
+impl End {
+    /// All with words for what is not whole.
+    pub const WORDS: [(Self, &'static str); 6] = [
+        (Self::Cut, "where the copy of the stack ends (--call-graph dwarf,65528 copies the most)"),
+        (Self::Long, "after 1024 frames"),
+        (Self::NoRegister, "where a register is needed that is not known"),
+        (Self::NoFile, "in memory that is no file's"),
+        (Self::OtherFile, "in files that are not here as recorded"),
+        (Self::NoRule, "in functions that nothing says how to unwind"),
+    ];
 }
 
 impl Rules {
@@ -101,6 +123,14 @@ impl Rules {
         self.functions.iter().filter_map(offset)
     }
 
+    /// Puts another section in its place. Gives how many functions it has.
+    #[cfg(test)]
+    pub fn replace(&mut self, section: Vec<u8>) -> usize {
+        self.bytes = section;
+        self.functions = self.functions();
+        self.functions.len()
+    }
+
     /// Changes the section.
     #[cfg(test)]
     pub fn damage(&mut self, change: impl FnOnce(&mut [u8])) {
@@ -122,9 +152,18 @@ impl Rules {
     fn functions(&self) -> Vec<(u64, u64, usize)> {
         let section = self.section();
         let (mut entries, mut functions) = (section.entries(&self.bases), Vec::new());
+        // What many functions share is read once, however long a hostile file makes it.
+        let mut shared = HashMap::new();
         while let Ok(Some(entry)) = entries.next() {
             let CieOrFde::Fde(entry) = entry else { continue };
-            if let Ok(entry) = entry.parse(EhFrame::cie_from_offset) {
+            let entry = entry.parse(|section: &Section<'_>, bases, at| {
+                let read = || section.cie_from_offset(bases, at);
+                shared.entry(at.0).or_insert_with(read).clone()
+            });
+            if let Ok(entry) = entry
+                && entry.entry_len() <= LONGEST
+                && entry.cie().entry_len() <= LONGEST
+            {
                 functions.push((entry.initial_address(), entry.end_address(), entry.offset()));
             }
         }
@@ -211,7 +250,7 @@ impl Of<'_> {
     fn base(&self) -> Result<u64, End> {
         match &self.rule.stack {
             CfaRule::RegisterAndOffset { register, offset } => {
-                Ok(self.registers.get(register.0).ok_or(End::Cut)?.wrapping_add_signed(*offset))
+                Ok(self.registers.get(register.0).ok_or(End::NoRegister)?.wrapping_add_signed(*offset))
             }
             CfaRule::Expression(expression) => self.evaluate(expression, None),
         }
@@ -219,7 +258,7 @@ impl Of<'_> {
 
     /// The value that a register had in the caller.
     fn value(&self, register: Register, rule: &RegisterRule<usize>, base: u64) -> Result<u64, End> {
-        let own = |register: Register| self.registers.get(register.0).ok_or(End::Cut);
+        let own = |register: Register| self.registers.get(register.0).ok_or(End::NoRegister);
         let kept = |address: u64| match self.stack.word(address) {
             Some(word) => Ok(word),
             // Below the stack pointer: an epilogue has taken it from there already.
@@ -256,7 +295,7 @@ impl Of<'_> {
                     evaluation.resume_with_memory(Value::Generic(word)).map_err(none)?
                 }
                 EvaluationResult::RequiresRegister { register, .. } => {
-                    let value = self.registers.get(register.0).ok_or(End::Cut)?;
+                    let value = self.registers.get(register.0).ok_or(End::NoRegister)?;
                     evaluation.resume_with_register(Value::Generic(value)).map_err(none)?
                 }
                 _ => return Err(End::NoRule),
