@@ -190,15 +190,15 @@ mod tests {
         }
         let field = bytes([2].into_iter().chain((0..u64::from(ASKED.count_ones())).map(|_| 64)));
         let copy = bytes([8, 1, 8]);
-        for (step, frames) in [(8, MOST), (0, 2), (u64::MAX - 7, 1)] {
+        for (step, frames, end) in [(8, MOST, End::Long), (0, 2, End::NoRule), (u64::MAX - 7, 1, End::NoRule)] {
             let registers = Registers::sampled(Bytes::from(&field[..]), ASKED).unwrap();
             let stack = Stack::sampled(Bytes::from(&copy[..]), 64).unwrap();
-            let (found, _) = Sample { registers, stack }.frames(|_, registers, _| {
+            let (found, why) = Sample { registers, stack }.frames(|_, registers, _| {
                 let mut registers = registers.clone();
                 registers.returns(registers.stack().unwrap().wrapping_add(step), 1);
                 Ok(Caller { registers, has_called: true })
             });
-            assert_eq!(found.len(), frames, "{step}");
+            assert_eq!((found.len(), why), (frames, end), "{step}");
         }
     }
 }
