@@ -637,9 +637,11 @@ impl How {
             ("readv" | "preadv" | "preadv2", "vec") => Self::Vector(true),
             ("sendmsg", "msg") => Self::Message(false),
             ("recvmsg", "msg") => Self::Message(true),
-            _ if let Some(shape) = shapes::of(call, name, kind) => Self::Shape(shape),
-            _ if kind.contains('*') => Self::Pointer,
-            _ => return None,
+            _ => match shapes::of(call, name, kind) {
+                Some(shape) => Self::Shape(shape),
+                None if kind.contains('*') => Self::Pointer,
+                None => return None,
+            },
         })
     }
 

@@ -347,7 +347,7 @@ fn statfs(seen: &Seen<'_>) -> Option<String> {
     ))
 }
 
-/// Flags of statfs(2), of which the C library's headers have no `ST_VALID`.
+/// Flags of statfs(2). The C library's headers have no `ST_VALID`, and musl's no `ST_RELATIME`.
 const MOUNTED: &[(u64, &str)] = &[
     (0x20, "ST_VALID"),
     (nix::libc::ST_RDONLY, "ST_RDONLY"),
@@ -358,7 +358,7 @@ const MOUNTED: &[(u64, &str)] = &[
     (nix::libc::ST_MANDLOCK, "ST_MANDLOCK"),
     (nix::libc::ST_NOATIME, "ST_NOATIME"),
     (nix::libc::ST_NODIRATIME, "ST_NODIRATIME"),
-    (nix::libc::ST_RELATIME, "ST_RELATIME"),
+    (0x1000, "ST_RELATIME"),
 ];
 
 fn file_system(kind: i64) -> String {
