@@ -409,11 +409,13 @@ fn strings_that_were_not_in_memory_are_read_at_the_return() {
     let Some(program) = built(&folder, COLD) else { return };
     let page = folder.join("page");
     let command = ["trace", "-e", "openat,execve", program.to_str().unwrap(), page.to_str().unwrap()];
-    let Some(ran) = traced(&command) else { return };
-    for text in ["\"/tmp/at-the-edge\", ", "\"/tmp/in-a-cold-page\", ", "\"/tmp/half-cold\", "] {
-        assert!(ran.out.contains(text), "{text} in {}", ran.out);
+    for run in [traced, traced_beneath_another] {
+        let Some(ran) = run(&command) else { return };
+        for text in ["\"/tmp/at-the-edge\", ", "\"/tmp/in-a-cold-page\", ", "\"/tmp/half-cold\", "] {
+            assert!(ran.out.contains(text), "{text} in {}", ran.out);
+        }
+        assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
     }
-    assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -537,5 +539,51 @@ fn a_path_has_the_calls_of_its_descriptors() {
     assert!(!ran.out.contains("ld.so.cache") && !ran.out.contains("(0<"), "{}", ran.out);
     let ran = traced(&["trace", "-y", "--json", "cat", path.to_str().unwrap()]).unwrap();
     assert!(ran.out.contains(&format!(r#""files":{{"3":"{}"}}"#, path.display())), "{}", ran.out);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// First a call that gives nothing, then one with the same result that gives something, at once.
+const GIVES_NOTHING_FIRST: &str = r#"
+    #define _GNU_SOURCE
+    #include <fcntl.h>
+    #include <signal.h>
+    #include <unistd.h>
+    int main(void) {
+        int a = open("/etc/passwd", O_RDONLY | O_CLOEXEC), b = open("/dev/null", O_RDONLY);
+        close(1), fcntl(a, F_GETFD), dup2(a, 1), fcntl(a, F_GETFD);
+        for (int n = 0; n < 5; n++) fcntl(a, F_DUPFD, 100), close(100), fcntl(b, F_DUPFD, 100), close(100);
+        int signals[] = {SIGUSR1, SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+        for (int n = 0; n < 5; n++) {
+            sigset_t set, old;
+            sigemptyset(&set), sigaddset(&set, signals[n]), sigprocmask(SIG_SETMASK, &set, n ? &old : 0);
+        }
+        return 0;
+    }
+"#;
+
+/// A run beneath another tracer, which was there before: the kernel tells it of each call first.
+fn traced_beneath_another(arguments: &[&str]) -> Option<program::Ran> {
+    let outer = ["trace", "-e", "getpid", "-o", "/dev/null", env!("CARGO_BIN_EXE_perfweave")];
+    traced(&[&outer, arguments].concat())
+}
+
+#[test]
+fn what_a_call_gives_is_its_own() {
+    let folder = folder("own");
+    let Some(program) = built(&folder, GIVES_NOTHING_FIRST) else { return };
+    for run in [traced, traced_beneath_another] {
+        let Some(ran) = run(&["trace", "-e", "rt_sigprocmask", program.to_str().unwrap()]) else { return };
+        for text in ["[INT], [USR1]", "[TERM], [INT]", "[HUP], [TERM]", "[QUIT], [HUP]"] {
+            assert!(ran.out.contains(&format!("rt_sigprocmask(SIG_SETMASK, {text}, 8) = 0")), "{text} {}", ran.out);
+        }
+        let ran = run(&["trace", "-y", "-e", "fcntl", program.to_str().unwrap()]).unwrap();
+        if !has_types(&ran) {
+            return;
+        }
+        for file in ["</etc/passwd>", "</dev/null>"] {
+            let its = format!("{file}, F_DUPFD, 100) = 100{file} ");
+            assert_eq!(ran.out.matches(&its).count(), 5, "{its} {}", ran.out);
+        }
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -154,9 +154,11 @@ impl Trace {
     /// What the call's arguments point to, and what is behind its descriptors.
     fn told(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Told {
         let Some(strings) = &mut self.strings else { return Told::default() };
-        let has_pointers = !self.calls.of(entry.number).pointers().is_empty();
-        let copied = has_pointers.then(|| strings.of(entry, until, result)).flatten();
-        Told { copied, opened: strings.opened(entry, until, result), decodes: self.decodes }
+        let call = self.calls.of(entry.number);
+        let pointers = call.pointers();
+        let copied = (!pointers.is_empty()).then(|| strings.of(entry, until, result, pointers.has_exit())).flatten();
+        let opened = strings.opened(entry, until, result, || call.descriptors().gives());
+        Told { copied, opened, decodes: self.decodes }
     }
 
     fn has_line(&mut self, tid: u32) {

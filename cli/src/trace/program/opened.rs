@@ -7,7 +7,7 @@
 use super::{
     BYTES_AT, Build, CONTEXT, COUNT, ELEMENT, ELEMENT_AT, END_OF_RECORD, ENTRY, INDEX, LENGTH, LIST_AT, MOST_CALLS,
     POINTER, PROBE_READ_KERNEL, PROBE_READ_USER, RECORD, RESULT, begin, counted, ends_unless, header_of_element,
-    length_of, output, register,
+    length_of, output, output_alone, register,
 };
 use crate::instructions::{Code, EQUAL, FRAME, NOT_NEGATIVE, UNEQUAL};
 
@@ -205,6 +205,11 @@ impl Descriptors {
         self.row(&[1; 6]).iter().all(|word| *word == 0)
     }
 
+    /// Whether it may make some: then a call that has succeeded leaves a record.
+    pub fn gives(&self) -> bool {
+        self.is_result || self.pair.is_some()
+    }
+
     /// `registers`: where the arguments are.
     pub fn row(&self, registers: &[u32; 6]) -> Row {
         let mut row = [0; ARGUMENTS + 4];
@@ -266,7 +271,8 @@ pub fn exit(build: &Build, places: &Places) -> Code {
         code.load_local(1, target(0)).push(0x77, 1, 0, 0, 32).store(FRAME, target(1), 1);
     });
     (0..2).for_each(|at| one(&mut code, places, at));
-    output(&mut code, false);
+    // Also without a descriptor: without a record, that of the next call would be taken for this one's.
+    output_alone(&mut code);
     code
 }
 
