@@ -587,3 +587,48 @@ fn what_a_call_gives_is_its_own() {
     }
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// Files in places of which paths say little: of a namespace, in a folder that was moved out of its mount, in mounts that
+/// are nowhere; and a file with the longest name.
+const ODD_PLACES: &str = r#"
+import ctypes, os, sys
+l = ctypes.CDLL(None)
+def tell(file, number): l.lseek(file, ctypes.c_long(number), 0)
+os.chdir(sys.argv[1])
+if l.unshare(0x20000) or l.mount(None, b"/", None, 0x44000, None): sys.exit(9)
+tell(os.open("/proc/self/ns/net", 0), 1001)
+os.makedirs("src/a/d/e"); os.mkdir("tgt"); os.mkdir("t")
+for name in "src/a/d/e/file", "src/one", "point", "n" * 255: os.close(os.open(name, os.O_CREAT | os.O_RDWR))
+tell(os.open("n" * 255, 0), 1002)
+l.mount(b"src/a", b"tgt", None, 0x1000, None); l.mount(b"src/one", b"point", None, 0x1000, None)
+tell(os.open("point", 0), 1003)
+f = os.open("tgt/d/e/file", 0); tell(f, 1004); os.rename("src/a/d", "src/d"); tell(f, 1005)
+l.mount(b"x", b"t", b"tmpfs", 0, None); os.makedirs("t/a/d"); os.close(os.open("t/a/d/file", os.O_CREAT | os.O_RDWR))
+t = l.syscall(428, -100, b"t/a", 0x80001); tell(t, 1006); tell(os.open("d/file", 0, dir_fd=t), 1007)
+"#;
+
+#[test]
+fn a_path_is_one_that_there_is() {
+    let Some(python) = python() else { return };
+    let folder = folder("places").canonicalize().unwrap();
+    let place = folder.to_str().unwrap();
+    let Some(ran) = traced(&["trace", "-y", "-e", "lseek", &python, "-S", "-c", ODD_PLACES, place]) else { return };
+    if !has_types(&ran) || perfweave_support::needs("mounts for this user", ran.code != Some(9)).is_none() {
+        return;
+    }
+    let long = format!("<{place}/{}>", "n".repeat(255));
+    for (number, path) in [
+        (1001, ""),
+        (1002, &*long),
+        (1003, &*format!("<{place}/point>")),
+        (1004, &*format!("<{place}/tgt/d/e/file>")),
+        (1005, ""),
+        (1006, "</>"),
+        (1007, "</d/file>"),
+    ] {
+        let line = ran.out.lines().find(|line| line.contains(&format!(", {number}, SEEK_SET)"))).unwrap();
+        let of = line.split_once("lseek(").unwrap().1.split_once(", ").unwrap().0;
+        assert_eq!(of.trim_start_matches(|digit: char| digit.is_ascii_digit()), path, "{line}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -31,7 +31,9 @@ pub const TARGET: usize = 16;
 pub const HEAD: i32 = 1;
 pub const SOCKET: i32 = 2;
 pub const ADDRESS: i32 = 3;
-/// The last name of a path, and the first: others are behind it.
+/// The name of a file that is in no folder; the end of a path that leads to the root, which has no bytes; and the first
+/// name of a path: others are behind it.
+pub const ALONE: i32 = 14;
 pub const LAST: i32 = 15;
 pub const NAMES: i32 = 16;
 
@@ -54,8 +56,8 @@ const ADDRESS_BYTES: usize = 116;
 
 /// Names and mounts of a path at most.
 pub const STEPS: i32 = 64;
-/// The longest name, with its end.
-const NAME: i32 = 256;
+/// More than the longest name with its end: a name with so many bytes is cut.
+pub const NAME: i32 = 257;
 
 // enum bpf_func_id
 const GET_CURRENT_TASK: i32 = 35;
@@ -393,7 +395,8 @@ fn socket(code: &mut Code, Sockets { sock, of, unix, .. }: &Sockets) {
     part(code, (PARENT, of[4]), PEER_AT, 8);
 }
 
-/// The names from [`DENTRY`] to the root.
+/// The names from [`DENTRY`] to the root. From a folder that was moved out of its mount no way leads there: then there is
+/// no last.
 fn path(code: &mut Code, places: &Places, at: usize) {
     let [parent, ..] = places.dentry;
     let [mount, above, point, root] = places.mount;
@@ -401,10 +404,8 @@ fn path(code: &mut Code, places: &Places, at: usize) {
     let again = code.bytes.len();
     follow(code, DENTRY, parent, PARENT);
     follow(code, MOUNT, mount + root, ROOT);
-    // Whether it is the root of a mount, or of a file system.
-    code.load_local(1, DENTRY).load_local(2, ROOT).push(0xaf, 1, 2, 0, 0).unless(EQUAL, 1, 0, |code| {
-        code.load_local(1, DENTRY).load_local(2, PARENT).push(0xaf, 1, 2, 0, 0);
-    });
+    // Whether it is the root of its mount.
+    code.load_local(1, DENTRY).load_local(2, ROOT).push(0xaf, 1, 2, 0, 0);
     code.either(
         1,
         0,
@@ -415,8 +416,10 @@ fn path(code: &mut Code, places: &Places, at: usize) {
                 1,
                 0,
                 |code| {
-                    code.set(1, LAST).store(FRAME, COUNT, 1);
-                    name(code, places, at);
+                    code.set(1, (TARGET + at) as i32 | LAST << ELEMENT).store(FRAME, ELEMENT_AT, 1);
+                    header_of_element(code);
+                    code.set(0, 0);
+                    length_of(code);
                     code.set(1, STEPS).store(FRAME, STEP, 1);
                 },
                 |code| {
@@ -426,12 +429,29 @@ fn path(code: &mut Code, places: &Places, at: usize) {
             );
         },
         |code| {
-            code.load_local(1, STEP).place(1, 1, NAMES).store(FRAME, COUNT, 1);
-            name(code, places, at);
-            code.load_local(1, PARENT).store(FRAME, DENTRY, 1);
+            code.load_local(1, DENTRY).load_local(2, PARENT).push(0xaf, 1, 2, 0, 0);
+            code.either(
+                1,
+                0,
+                |code| alone(code, places, at),
+                |code| {
+                    code.load_local(1, STEP).place(1, 1, NAMES).store(FRAME, COUNT, 1);
+                    name(code, places, at);
+                    code.load_local(1, PARENT).store(FRAME, DENTRY, 1);
+                },
+            );
         },
     );
     code.load_local(1, STEP).place(1, 1, 1).store(FRAME, STEP, 1).back_if_less(1, STEPS, again);
+}
+
+/// [`DENTRY`] is in no folder, and is no root: a file such as a pipe, or the top of a file system beside its mount.
+fn alone(code: &mut Code, places: &Places, at: usize) {
+    code.load_local(1, STEP).unless(UNEQUAL, 1, 0, |code| {
+        code.set(1, ALONE).store(FRAME, COUNT, 1);
+        name(code, places, at);
+    });
+    code.set(1, STEPS).store(FRAME, STEP, 1);
 }
 
 /// The name of [`DENTRY`], as the element at [`COUNT`].
