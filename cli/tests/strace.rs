@@ -4,6 +4,7 @@ mod program;
 
 use perfweave_support::runs;
 use program::{perfweave, python, run, traced};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -631,4 +632,42 @@ fn a_path_is_one_that_there_is() {
         assert_eq!(of.trim_start_matches(|digit: char| digit.is_ascii_digit()), path, "{line}");
     }
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Numbers that are no descriptors.
+const NO_DESCRIPTORS: &str = r#"
+import ctypes, fcntl, os, struct
+l = ctypes.CDLL(None)
+fcntl.fcntl(os.open("/dev/null", os.O_RDWR), fcntl.F_GETFD)
+l.poll(ctypes.c_void_p(1), 1, 0)
+l.read(-100, None, 0)
+l.poll(struct.pack("ihh", -100, 1, 0), 1, 0)
+"#;
+
+/// What the call does not have is not told: a list that is in no memory, a result that is a flag, and the working
+/// directory where no directory is meant.
+#[test]
+fn only_what_is_a_descriptor_has_a_file() {
+    let Some(python) = python() else { return };
+    let command = [&*python, "-S", "-c", NO_DESCRIPTORS];
+    let Some(ran) = traced(&[&["trace", "-y", "--json"], &command[..]].concat()) else { return };
+    if !has_types(&ran) {
+        return;
+    }
+    let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let files = |name: &str, is_it: &dyn Fn(&Value) -> bool| -> Vec<_> {
+        let its = lines.iter().filter(|line| line["call"].as_str().is_some_and(|call| call.ends_with(name)));
+        its.filter(|line| is_it(&line["args"])).map(|line| line["files"].clone()).collect()
+    };
+    let of_lists = files("poll", &|_| true);
+    let of_number = files("read", &|args| args["fd"] == -100);
+    let of_flags = files("fcntl", &|args| args["cmd"] == 1).pop().unwrap();
+    let of_flags: Vec<_> = of_flags.as_object().unwrap().values().cloned().collect();
+    let none = Value::Null;
+    assert_eq!(
+        [of_lists, of_number, of_flags],
+        [vec![none.clone(), none.clone()], vec![none], vec!["/dev/null".into()]]
+    );
+    let ran = traced(&[&["trace", "-y", "-e", "%desc"], &command[..]].concat()).unwrap();
+    assert!(ran.out.contains("read(-100, NULL, 0)") && ran.out.contains("[{fd=-100, events=POLLIN}]"), "{}", ran.out);
 }

@@ -351,6 +351,14 @@ impl Call {
         }
     }
 
+    /// What was told of its descriptors, without what these arguments do not mean.
+    pub fn meant(&self, opened: Opened, values: &[u64; 6]) -> Option<Opened> {
+        let mut args = self.args.iter().flatten().zip(values);
+        let is_working = |how: &How, value: u64| matches!(how, How::Directory) && value as i32 == libc::AT_FDCWD;
+        let gives = self.makes_descriptor(values) || self.descriptors().pair.is_some();
+        opened.meant(args.any(|((_, how), value)| is_working(how, *value)), gives)
+    }
+
     /// The paths to which its arguments point, as far as they were copied.
     pub fn paths<'a>(&'a self, values: Values<'a>) -> impl Iterator<Item = Bytes<'a>> {
         self.each(values).filter_map(|(.., pointed)| if let Pointed::Path(path) = pointed { Some(path) } else { None })
@@ -446,7 +454,8 @@ impl Pointed<'_> {
 
     fn text(self, how: How, value: u64, values: Values<'_>) -> String {
         let quotes = values.copied.map(|copied| copied.quotes).unwrap_or_default();
-        match (self, how, values.opened) {
+        let is_none = matches!(how, How::Descriptor) && value as i32 == libc::AT_FDCWD;
+        match (self, how, values.opened.filter(|_| !is_none)) {
             (Self::Nothing, How::Descriptor | How::Directory, Some(opened)) => {
                 format!("{}{}", how.text(value), opened.entered(value as i32))
             }

@@ -41,6 +41,18 @@ impl Opened {
         each.iter().any(|each| !each.is_empty()).then_some(Self(each))
     }
 
+    /// Without what no argument means: the working directory, if none is a directory, and the result, if it is another
+    /// number. `None`: nothing is left.
+    pub fn meant(mut self, means_working_directory: bool, gives: bool) -> Option<Self> {
+        if !means_working_directory {
+            self.0[0].remove(&libc::AT_FDCWD);
+        }
+        if !gives {
+            self.0[1].clear();
+        }
+        self.0.iter().any(|each| !each.is_empty()).then_some(self)
+    }
+
     /// `</etc/passwd>` behind a descriptor that the call is given, or nothing.
     pub fn entered(&self, descriptor: i32) -> &str {
         self.0[0].get(&descriptor).map_or("", |behind| &behind.text)
@@ -102,7 +114,7 @@ impl Told<'_> {
                 None => format!("socket:[{inode}]"),
             },
             PIPES => format!("pipe:[{inode}]"),
-            NO_FILES => format!("anon_inode:{}", String::from_utf8_lossy(alone?)),
+            NO_FILES => format!("anon_inode:{}", bracketed(alone?)),
             PROCESSES => "anon_inode:[pidfd]".into(),
             _ if !is_file && IN_MEMORY.contains(&magic) => bracketed(&[b"/", alone?].concat()),
             _ if !is_file => return None,

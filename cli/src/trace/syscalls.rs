@@ -158,6 +158,7 @@ impl Trace {
         let pointers = call.pointers();
         let copied = (!pointers.is_empty()).then(|| strings.of(entry, until, result, pointers.has_exit())).flatten();
         let opened = strings.opened(entry, until, result, || call.descriptors().gives());
+        let opened = opened.and_then(|opened| call.meant(opened, &entry.args));
         Told { copied, opened, decodes: self.decodes }
     }
 

@@ -289,9 +289,13 @@ fn started(code: &mut Code, words: &[usize], kind: u64) {
     }
 }
 
-/// A local place gets eight bytes of the program behind [`LIST_AT`]: the first four are a descriptor.
+/// A local place gets eight bytes of the program behind [`LIST_AT`]: the first four are a descriptor, -1 if they cannot be
+/// read.
 fn pair(code: &mut Code, to: i16, at: i32) {
     code.place(1, FRAME, to.into()).set(2, 8).load_local(3, LIST_AT).push(0x07, 3, 0, 0, at).call(PROBE_READ_USER);
+    code.unless(EQUAL, 0, 0, |code| {
+        code.set(1, -1).store(FRAME, to, 1);
+    });
 }
 
 /// A local place gets what is behind the pointer at another one. What cannot be read is 0.
