@@ -671,3 +671,30 @@ fn only_what_is_a_descriptor_has_a_file() {
     let ran = traced(&[&["trace", "-y", "-e", "%desc"], &command[..]].concat()).unwrap();
     assert!(ran.out.contains("read(-100, NULL, 0)") && ran.out.contains("[{fd=-100, events=POLLIN}]"), "{}", ran.out);
 }
+
+/// Where the kernel refuses the programs that tell what is behind descriptors, strings are printed all the same, and a
+/// line says why. strace(1) refuses here.
+#[test]
+fn without_the_programs_for_descriptors_there_are_strings() {
+    let Some(()) = runs(&["strace", "--version"], "Debian's package strace") else { return };
+    let Some(ran) = traced(&["trace", "-y", "-e", "openat", "true"]) else { return };
+    if !has_types(&ran) {
+        return;
+    }
+    let folder = folder("refused");
+    let file = folder.join("calls");
+    let under_strace = |inject: &[&str]| {
+        let mut strace = Command::new("strace");
+        strace.args(["-v", "-e", "trace=bpf", "-o"]).arg(&file).args(inject);
+        let ran = run(strace.arg(env!("CARGO_BIN_EXE_perfweave")).args(["trace", "-y", "-e", "openat", "true"]), "");
+        (ran, std::fs::read_to_string(&file).unwrap())
+    };
+    let (_, calls) = under_strace(&[]);
+    let first = calls.lines().position(|line| line.contains("descriptors_ent")).unwrap() + 1;
+    // Once more for the verifier's log.
+    let (ran, calls) = under_strace(&["-e", &format!("inject=bpf:error=EACCES:when={first}..{}", first + 1)]);
+    assert!(calls.contains("(INJECTED)"), "{calls}");
+    assert!(ran.err.contains("descriptors are printed as numbers: ") && ran.err.lines().count() <= 3, "{}", ran.err);
+    assert!(ran.out.contains("openat(AT_FDCWD, \"/"), "{}", ran.out);
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -86,7 +86,7 @@ impl Strings {
         calls: &mut Calls,
         which: &Which<i64>,
         (quotes, places): (Quotes, Option<Places>),
-        family: Option<impl FnOnce() -> Result<Vec<u32>, Failure>>,
+        family: Option<impl Fn() -> Result<Vec<u32>, Failure>>,
     ) -> Result<Self, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
         let asked = (0..MOST_CALLS.into()).filter(|number| which.has(number));

@@ -14,7 +14,7 @@ use super::strings::{Copied, Quotes, Strings};
 use super::summary::Summary;
 use super::{Args, events, lines, shown};
 use crate::exact::Exact;
-use crate::failure::{Failure, Outcome, with_causes};
+use crate::failure::{Failure, Outcome, without_log};
 use crate::family::Family;
 use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
@@ -54,13 +54,19 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let mut calls = Calls::default();
     let needs_strings = !args.summary_only || !args.path.is_empty();
     let quotes = Quotes { limit: args.string_limit, hexadecimal: args.hexadecimal };
-    let family = args.whom.has_family().then_some(|| args.whom.processes(child.as_ref()));
+    let listed = || args.whom.processes(child.as_ref());
+    let family = args.whom.has_family().then_some(&listed);
     let decode_fds = args.decode_fds.max(asked.decode_fds);
     let needs_places = needs_strings && (decode_fds > 0 || !args.path.is_empty());
     let places = needs_places.then(|| Places::read(decode_fds > 1)).transpose();
-    let (places, no_places) = places.map_or_else(|why| (None, Some(why)), |places| (places, None));
-    let begin = || Strings::begin(&mut calls, &asked.calls, (quotes, places), family);
-    let strings = needs_strings.then(begin).transpose();
+    let (places, mut no_places) = places.map_or_else(|why| (None, Some(why)), |places| (places, None));
+    let mut begin = |places| Strings::begin(&mut calls, &asked.calls, (quotes, places), family);
+    let mut strings = needs_strings.then(|| begin(places)).transpose();
+    // Where the kernel refuses the programs for descriptors, those for strings may run.
+    if let (Err(why), Some(_)) = (&strings, places) {
+        no_places = Some(without_log(&**why));
+        strings = begin(None).map(Some);
+    }
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
     let options = Rings::options().bytes(args.common.buffer);
     let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);
@@ -85,7 +91,7 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     }
     session.conclude(&mut trace.lines.out, args.common.json)?;
     if let Some(why) = without {
-        let why = with_causes(&*why);
+        let why = without_log(&*why);
         eprintln!(
             "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: \
              {why}"
