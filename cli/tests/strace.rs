@@ -219,7 +219,10 @@ fn the_same_calls_have_the_same_text() {
     // What differs of those held out stays unseen.
     let others = if asked == "held-out" { String::new() } else { differ.join("\n") };
     println!("{share:.2} % of {all} lines are equal. Others:\n{others}");
-    let least = if asked == "held-out" { 95.0 } else { 98.0 };
+    // The texts are those of this version of strace: others have some of their own.
+    let version = run(Command::new("strace").arg("--version"), "").out;
+    let is_this = version.lines().next().is_some_and(|line| line.ends_with("version 6.1"));
+    let least = if asked == "held-out" || !is_this { 95.0 } else { 98.0 };
     assert!(share >= least, "{share:.1} %");
     std::fs::remove_dir_all(folder).unwrap();
     std::fs::remove_dir_all(files).unwrap();
@@ -475,7 +478,8 @@ fn descriptors_have_what_is_behind_them() {
         return;
     }
     let has = |ran: &program::Ran, texts: &[&str]| {
-        let out = without_numbers(&ran.out);
+        // Some machines have dup3(2) alone.
+        let out = without_numbers(&ran.out.replace(", 77, 0) = 77", ", 77) = 77"));
         for text in texts {
             let text = without_numbers(&text.replace("HERE", place));
             assert!(out.contains(text.trim_end()), "{text} in {out}");
@@ -536,7 +540,9 @@ fn a_path_has_the_calls_of_its_descriptors() {
     if !has_types(&ran) {
         return;
     }
-    assert!(ran.out.contains("child\\n\", 131072) = ") && ran.out.contains(" dup2(5, 0) = 0 "), "{}", ran.out);
+    // Some machines have dup3(2) alone, and how much cat(1) reads at a time is its own.
+    let has_copied = [" dup2(5, 0) = 0 ", " dup3(5, 0, 0) = 0 "].iter().any(|call| ran.out.contains(call));
+    assert!(ran.out.contains("child\\n\", ") && has_copied, "{}", ran.out);
     assert!(!ran.out.contains("ld.so.cache") && !ran.out.contains("(0<"), "{}", ran.out);
     let ran = traced(&["trace", "-y", "--json", "cat", path.to_str().unwrap()]).unwrap();
     assert!(ran.out.contains(&format!(r#""files":{{"3":"{}"}}"#, path.display())), "{}", ran.out);

@@ -51,7 +51,7 @@ pub struct Strings {
     has_lost: bool,
 }
 
-/// Behind a return, what the call has written comes within so many nanoseconds.
+/// What the kernel knows of a signal or an end comes within so many nanoseconds behind it, if it comes behind.
 const BEHIND: u64 = 1_000_000;
 
 /// What the arguments of one call pointed to.
@@ -184,7 +184,8 @@ impl Strings {
             let mut its = later.filter(|(_, (one, copied))| *one == kind && copied.number == entry.number);
             its.next().map(|(_, (_, copied))| copied).filter(|copied| copied.result == result)
         };
-        let behind = || first(until, until.saturating_add(BEHIND)).filter(|_| !self.has_lost);
+        // However late: a machine may stand still in between.
+        let behind = || first(until, u64::MAX).filter(|_| !self.has_lost);
         // The order of the two does not change as long as both are there.
         let of = usize::from(kind == opened::AT_EXIT);
         let found = match (first(entry.time, until), self.is_behind[of]) {
