@@ -304,6 +304,7 @@ const CALLS: &str = r#"
         struct timespec times[2] = {{946684800, 0}, {946684800, 7}};
         utimensat(AT_FDCWD, "/nonexistent", times, 0);
         syscall(SYS_futex, &status, FUTEX_WAKE_BITSET, 1, 0, 0, -1);
+        preadv(p[0], w, 1, 3), syscall(436, 61, -1, 4);
         return 0;
     }
 "#;
@@ -351,6 +352,8 @@ const TEXTS: &[&str] = &[
     "[{tv_sec=946684800, tv_nsec=0} /* ",
     "00.000000007",
     "FUTEX_WAKE_BITSET, 1, FUTEX_BITSET_MATCH_ANY) = 0",
+    ", 1, 3) = -1 ESPIPE",
+    "close_range(61, 4294967295, CLOSE_RANGE_CLOEXEC) = 0",
 ];
 
 #[test]
@@ -674,7 +677,7 @@ fn only_what_is_a_descriptor_has_a_file() {
         [of_lists, of_number, of_flags],
         [vec![none.clone(), none.clone()], vec![none], vec!["/dev/null".into()]]
     );
-    let ran = traced(&[&["trace", "-y", "-e", "%desc"], &command[..]].concat()).unwrap();
+    let ran = traced(&[&["trace", "--decode-fds=path", "-e", "%desc"], &command[..]].concat()).unwrap();
     assert!(ran.out.contains("read(-100, NULL, 0)") && ran.out.contains("[{fd=-100, events=POLLIN}]"), "{}", ran.out);
 }
 

@@ -158,8 +158,8 @@ impl Strings {
         all.filter(|copied| !copied.pieces.is_empty()).map(|copied| Copied { quotes: self.quotes, ..copied })
     }
 
-    /// What is behind the descriptors of the call, if that is told. `gives`: whether such a call leaves a record of those
-    /// that it has made.
+    /// What is behind the descriptors of the call, if that is told. `gives`: whether such a call leaves a record of
+    /// those that it has made.
     pub fn opened(
         &mut self,
         entry: &Entry,

@@ -56,10 +56,11 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let quotes = Quotes { limit: args.string_limit, hexadecimal: args.hexadecimal };
     let listed = || args.whom.processes(child.as_ref());
     let family = args.whom.has_family().then_some(&listed);
-    let decode_fds = args.decode_fds.max(asked.decode_fds);
+    let decode_fds = args.decode_fds(asked);
     let needs_places = needs_strings && (decode_fds > 0 || !args.path.is_empty());
     let places = needs_places.then(|| Places::read(decode_fds > 1)).transpose();
     let (places, mut no_places) = places.map_or_else(|why| (None, Some(why)), |places| (places, None));
+    let (places, no_sockets) = places.unzip();
     let mut begin = |places| Strings::begin(&mut calls, &asked.calls, (quotes, places), family);
     let mut strings = needs_strings.then(|| begin(places)).transpose();
     // Where the kernel refuses the programs for descriptors, those for strings may run.
@@ -97,8 +98,11 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
              {why}"
         );
     }
-    if let Some(why) = no_places {
+    if let Some(why) = &no_places {
         eprintln!("descriptors are printed as numbers: {why}");
+    }
+    if let Some(why) = no_sockets.flatten().filter(|_| no_places.is_none()) {
+        eprintln!("descriptors have no addresses of sockets and no numbers of devices: {why}");
     }
     if trace.bare > 0 {
         eprintln!("strings of {} calls are lost: those calls have addresses instead", trace.bare);
@@ -139,7 +143,7 @@ impl Trace {
             with_lines: only_some.then(HashSet::new),
             has_lines: !args.summary_only,
             enter: args.enter,
-            decodes: args.decode_fds.max(asked.decode_fds) > 0,
+            decodes: args.decode_fds(asked) > 0,
             ends: Ends::default(),
             bare: 0,
             calls: Calls::default(),

@@ -111,10 +111,13 @@ pub struct Sockets {
 
 #[cfg(feature = "btf")]
 impl Places {
-    pub fn read(has_sockets: bool) -> Result<Self, String> {
+    /// And why not those of sockets, if they are asked for and this kernel has them elsewhere.
+    pub fn read(has_sockets: bool) -> Result<(Self, Option<String>), String> {
         let kernel = crate::read::btf::Kernel::read()?;
         let at = |kind: &str, name: &str| kernel.offset(kind, name).map(|at| at as i32);
-        Ok(Self {
+        let sockets = has_sockets.then(|| Sockets::read(at)).transpose();
+        let (sockets, without) = sockets.map_or_else(|why| (None, Some(why)), |sockets| (sockets, None));
+        let places = Self {
             files: [
                 at("task_struct", "files")?,
                 at("files_struct", "fdt")?,
@@ -143,8 +146,9 @@ impl Places {
                 at("inode", "i_sb")?,
                 at("super_block", "s_magic")?,
             ],
-            sockets: has_sockets.then(|| Sockets::read(at)).transpose()?,
-        })
+            sockets,
+        };
+        Ok((places, without))
     }
 }
 
@@ -178,7 +182,7 @@ impl Sockets {
 
 #[cfg(not(feature = "btf"))]
 impl Places {
-    pub fn read(_: bool) -> Result<Self, String> {
+    pub fn read(_: bool) -> Result<(Self, Option<String>), String> {
         Err("this program was built without the feature btf".into())
     }
 }
@@ -289,8 +293,8 @@ fn started(code: &mut Code, words: &[usize], kind: u64) {
     }
 }
 
-/// A local place gets eight bytes of the program behind [`LIST_AT`]: the first four are a descriptor, -1 if they cannot be
-/// read.
+/// A local place gets eight bytes of the program behind [`LIST_AT`]: the first four are a descriptor, -1 if they cannot
+/// be read.
 fn pair(code: &mut Code, to: i16, at: i32) {
     code.place(1, FRAME, to.into()).set(2, 8).load_local(3, LIST_AT).push(0x07, 3, 0, 0, at).call(PROBE_READ_USER);
     code.unless(EQUAL, 0, 0, |code| {
@@ -399,8 +403,8 @@ fn socket(code: &mut Code, Sockets { sock, of, unix, .. }: &Sockets) {
     part(code, (PARENT, of[4]), PEER_AT, 8);
 }
 
-/// The names from [`DENTRY`] to the root. From a folder that was moved out of its mount no way leads there: then there is
-/// no last.
+/// The names from [`DENTRY`] to the root. From a folder that was moved out of its mount no way leads there: then there
+/// is no last.
 fn path(code: &mut Code, places: &Places, at: usize) {
     let [parent, ..] = places.dentry;
     let [mount, above, point, root] = places.mount;
