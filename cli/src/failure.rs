@@ -99,6 +99,13 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Why the kernel refuses a BPF program, in a line. The verifier's log is none.
+pub fn without_log(error: &dyn std::error::Error) -> String {
+    let text = with_causes(error);
+    let first = text.lines().next().unwrap_or_default();
+    first.split(". Verifier output").next().unwrap_or_default().to_owned()
+}
+
 /// An error, with what lies behind it.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let behind = std::iter::successors(error.source(), |error| error.source());

@@ -85,8 +85,17 @@ pub struct Args {
     path: Vec<PathBuf>,
     /// Print what is behind descriptors, at the moment of the call: 3</etc/passwd>; with -yy addresses of sockets and
     /// numbers of devices
-    #[arg(short = 'y', long = "decode-fds", action = ArgAction::Count)]
-    decode_fds: u8,
+    #[arg(
+        short = 'y',
+        long = "decode-fds",
+        value_name = "WHICH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "path",
+        hide_possible_values = true,
+        value_parser = |text: &str| asked::decoded(text).map_err(|failure| failure.message().to_owned())
+    )]
+    decode_fds: Vec<u8>,
     /// Bytes of a string that are printed at most; paths are printed as far as they are copied
     #[arg(short = 's', long = "string-limit", value_name = "N", default_value = "32", value_parser = letters)]
     string_limit: usize,
@@ -165,6 +174,11 @@ pub fn run(mut args: Args) -> Outcome {
 }
 
 impl Args {
+    /// How much of descriptors is printed: paths, or from 2 on addresses and devices too.
+    fn decode_fds(&self, asked: &Asked) -> u8 {
+        self.decode_fds.iter().copied().fold(0, u8::saturating_add).max(asked.decode_fds)
+    }
+
     /// Whether a table is printed.
     fn summarizes(&self) -> bool {
         self.summary_only || self.summary

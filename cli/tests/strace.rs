@@ -4,6 +4,7 @@ mod program;
 
 use perfweave_support::runs;
 use program::{perfweave, python, run, traced};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -218,7 +219,10 @@ fn the_same_calls_have_the_same_text() {
     // What differs of those held out stays unseen.
     let others = if asked == "held-out" { String::new() } else { differ.join("\n") };
     println!("{share:.2} % of {all} lines are equal. Others:\n{others}");
-    let least = if asked == "held-out" { 95.0 } else { 98.0 };
+    // The texts are those of this version of strace: others have some of their own.
+    let version = run(Command::new("strace").arg("--version"), "").out;
+    let is_this = version.lines().next().is_some_and(|line| line.ends_with("version 6.1"));
+    let least = if asked == "held-out" || !is_this { 95.0 } else { 98.0 };
     assert!(share >= least, "{share:.1} %");
     std::fs::remove_dir_all(folder).unwrap();
     std::fs::remove_dir_all(files).unwrap();
@@ -300,6 +304,7 @@ const CALLS: &str = r#"
         struct timespec times[2] = {{946684800, 0}, {946684800, 7}};
         utimensat(AT_FDCWD, "/nonexistent", times, 0);
         syscall(SYS_futex, &status, FUTEX_WAKE_BITSET, 1, 0, 0, -1);
+        preadv(p[0], w, 1, 3), syscall(436, 61, -1, 4);
         return 0;
     }
 "#;
@@ -347,6 +352,8 @@ const TEXTS: &[&str] = &[
     "[{tv_sec=946684800, tv_nsec=0} /* ",
     "00.000000007",
     "FUTEX_WAKE_BITSET, 1, FUTEX_BITSET_MATCH_ANY) = 0",
+    ", 1, 3) = -1 ESPIPE",
+    "close_range(61, 4294967295, CLOSE_RANGE_CLOEXEC) = 0",
 ];
 
 #[test]
@@ -409,11 +416,13 @@ fn strings_that_were_not_in_memory_are_read_at_the_return() {
     let Some(program) = built(&folder, COLD) else { return };
     let page = folder.join("page");
     let command = ["trace", "-e", "openat,execve", program.to_str().unwrap(), page.to_str().unwrap()];
-    let Some(ran) = traced(&command) else { return };
-    for text in ["\"/tmp/at-the-edge\", ", "\"/tmp/in-a-cold-page\", ", "\"/tmp/half-cold\", "] {
-        assert!(ran.out.contains(text), "{text} in {}", ran.out);
+    for run in [traced, traced_beneath_another] {
+        let Some(ran) = run(&command) else { return };
+        for text in ["\"/tmp/at-the-edge\", ", "\"/tmp/in-a-cold-page\", ", "\"/tmp/half-cold\", "] {
+            assert!(ran.out.contains(text), "{text} in {}", ran.out);
+        }
+        assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
     }
-    assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -472,7 +481,8 @@ fn descriptors_have_what_is_behind_them() {
         return;
     }
     let has = |ran: &program::Ran, texts: &[&str]| {
-        let out = without_numbers(&ran.out);
+        // Some machines have dup3(2) alone.
+        let out = without_numbers(&ran.out.replace(", 77, 0) = 77", ", 77) = 77"));
         for text in texts {
             let text = without_numbers(&text.replace("HERE", place));
             assert!(out.contains(text.trim_end()), "{text} in {out}");
@@ -533,9 +543,167 @@ fn a_path_has_the_calls_of_its_descriptors() {
     if !has_types(&ran) {
         return;
     }
-    assert!(ran.out.contains("child\\n\", 131072) = ") && ran.out.contains(" dup2(5, 0) = 0 "), "{}", ran.out);
+    // Some machines have dup3(2) alone, and how much cat(1) reads at a time is its own.
+    let has_copied = [" dup2(5, 0) = 0 ", " dup3(5, 0, 0) = 0 "].iter().any(|call| ran.out.contains(call));
+    assert!(ran.out.contains("child\\n\", ") && has_copied, "{}", ran.out);
     assert!(!ran.out.contains("ld.so.cache") && !ran.out.contains("(0<"), "{}", ran.out);
     let ran = traced(&["trace", "-y", "--json", "cat", path.to_str().unwrap()]).unwrap();
     assert!(ran.out.contains(&format!(r#""files":{{"3":"{}"}}"#, path.display())), "{}", ran.out);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// First a call that gives nothing, then one with the same result that gives something, at once.
+const GIVES_NOTHING_FIRST: &str = r#"
+    #define _GNU_SOURCE
+    #include <fcntl.h>
+    #include <signal.h>
+    #include <unistd.h>
+    int main(void) {
+        int a = open("/etc/passwd", O_RDONLY | O_CLOEXEC), b = open("/dev/null", O_RDONLY);
+        close(1), fcntl(a, F_GETFD), dup2(a, 1), fcntl(a, F_GETFD);
+        for (int n = 0; n < 5; n++) fcntl(a, F_DUPFD, 100), close(100), fcntl(b, F_DUPFD, 100), close(100);
+        int signals[] = {SIGUSR1, SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+        for (int n = 0; n < 5; n++) {
+            sigset_t set, old;
+            sigemptyset(&set), sigaddset(&set, signals[n]), sigprocmask(SIG_SETMASK, &set, n ? &old : 0);
+        }
+        return 0;
+    }
+"#;
+
+/// A run beneath another tracer, which was there before: the kernel tells it of each call first.
+fn traced_beneath_another(arguments: &[&str]) -> Option<program::Ran> {
+    let outer = ["trace", "-e", "getpid", "-o", "/dev/null", env!("CARGO_BIN_EXE_perfweave")];
+    traced(&[&outer, arguments].concat())
+}
+
+#[test]
+fn what_a_call_gives_is_its_own() {
+    let folder = folder("own");
+    let Some(program) = built(&folder, GIVES_NOTHING_FIRST) else { return };
+    for run in [traced, traced_beneath_another] {
+        let Some(ran) = run(&["trace", "-e", "rt_sigprocmask", program.to_str().unwrap()]) else { return };
+        for text in ["[INT], [USR1]", "[TERM], [INT]", "[HUP], [TERM]", "[QUIT], [HUP]"] {
+            assert!(ran.out.contains(&format!("rt_sigprocmask(SIG_SETMASK, {text}, 8) = 0")), "{text} {}", ran.out);
+        }
+        let ran = run(&["trace", "-y", "-e", "fcntl", program.to_str().unwrap()]).unwrap();
+        if !has_types(&ran) {
+            return;
+        }
+        for file in ["</etc/passwd>", "</dev/null>"] {
+            let its = format!("{file}, F_DUPFD, 100) = 100{file} ");
+            assert_eq!(ran.out.matches(&its).count(), 5, "{its} {}", ran.out);
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Files in places of which paths say little: of a namespace, in a folder that was moved out of its mount, in mounts that
+/// are nowhere; and a file with the longest name.
+const ODD_PLACES: &str = r#"
+import ctypes, os, sys
+l = ctypes.CDLL(None)
+def tell(file, number): l.lseek(file, ctypes.c_long(number), 0)
+os.chdir(sys.argv[1])
+if l.unshare(0x20000) or l.mount(None, b"/", None, 0x44000, None): sys.exit(9)
+tell(os.open("/proc/self/ns/net", 0), 1001)
+os.makedirs("src/a/d/e"); os.mkdir("tgt"); os.mkdir("t")
+for name in "src/a/d/e/file", "src/one", "point", "n" * 255: os.close(os.open(name, os.O_CREAT | os.O_RDWR))
+tell(os.open("n" * 255, 0), 1002)
+l.mount(b"src/a", b"tgt", None, 0x1000, None); l.mount(b"src/one", b"point", None, 0x1000, None)
+tell(os.open("point", 0), 1003)
+f = os.open("tgt/d/e/file", 0); tell(f, 1004); os.rename("src/a/d", "src/d"); tell(f, 1005)
+l.mount(b"x", b"t", b"tmpfs", 0, None); os.makedirs("t/a/d"); os.close(os.open("t/a/d/file", os.O_CREAT | os.O_RDWR))
+t = l.syscall(428, -100, b"t/a", 0x80001); tell(t, 1006); tell(os.open("d/file", 0, dir_fd=t), 1007)
+"#;
+
+#[test]
+fn a_path_is_one_that_there_is() {
+    let Some(python) = python() else { return };
+    let folder = folder("places").canonicalize().unwrap();
+    let place = folder.to_str().unwrap();
+    let Some(ran) = traced(&["trace", "-y", "-e", "lseek", &python, "-S", "-c", ODD_PLACES, place]) else { return };
+    if !has_types(&ran) || perfweave_support::needs("mounts for this user", ran.code != Some(9)).is_none() {
+        return;
+    }
+    let long = format!("<{place}/{}>", "n".repeat(255));
+    for (number, path) in [
+        (1001, ""),
+        (1002, &*long),
+        (1003, &*format!("<{place}/point>")),
+        (1004, &*format!("<{place}/tgt/d/e/file>")),
+        (1005, ""),
+        (1006, "</>"),
+        (1007, "</d/file>"),
+    ] {
+        let line = ran.out.lines().find(|line| line.contains(&format!(", {number}, SEEK_SET)"))).unwrap();
+        let of = line.split_once("lseek(").unwrap().1.split_once(", ").unwrap().0;
+        assert_eq!(of.trim_start_matches(|digit: char| digit.is_ascii_digit()), path, "{line}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Numbers that are no descriptors.
+const NO_DESCRIPTORS: &str = r#"
+import ctypes, fcntl, os, struct
+l = ctypes.CDLL(None)
+fcntl.fcntl(os.open("/dev/null", os.O_RDWR), fcntl.F_GETFD)
+l.poll(ctypes.c_void_p(1), 1, 0)
+l.read(-100, None, 0)
+l.poll(struct.pack("ihh", -100, 1, 0), 1, 0)
+"#;
+
+/// What the call does not have is not told: a list that is in no memory, a result that is a flag, and the working
+/// directory where no directory is meant.
+#[test]
+fn only_what_is_a_descriptor_has_a_file() {
+    let Some(python) = python() else { return };
+    let command = [&*python, "-S", "-c", NO_DESCRIPTORS];
+    let Some(ran) = traced(&[&["trace", "-y", "--json"], &command[..]].concat()) else { return };
+    if !has_types(&ran) {
+        return;
+    }
+    let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let files = |name: &str, is_it: &dyn Fn(&Value) -> bool| -> Vec<_> {
+        let its = lines.iter().filter(|line| line["call"].as_str().is_some_and(|call| call.ends_with(name)));
+        its.filter(|line| is_it(&line["args"])).map(|line| line["files"].clone()).collect()
+    };
+    let of_lists = files("poll", &|_| true);
+    let of_number = files("read", &|args| args["fd"] == -100);
+    let of_flags = files("fcntl", &|args| args["cmd"] == 1).pop().unwrap();
+    let of_flags: Vec<_> = of_flags.as_object().unwrap().values().cloned().collect();
+    let none = Value::Null;
+    assert_eq!(
+        [of_lists, of_number, of_flags],
+        [vec![none.clone(), none.clone()], vec![none], vec!["/dev/null".into()]]
+    );
+    let ran = traced(&[&["trace", "--decode-fds=path", "-e", "%desc"], &command[..]].concat()).unwrap();
+    assert!(ran.out.contains("read(-100, NULL, 0)") && ran.out.contains("[{fd=-100, events=POLLIN}]"), "{}", ran.out);
+}
+
+/// Where the kernel refuses the programs that tell what is behind descriptors, strings are printed all the same, and a
+/// line says why. strace(1) refuses here.
+#[test]
+fn without_the_programs_for_descriptors_there_are_strings() {
+    let Some(()) = runs(&["strace", "--version"], "Debian's package strace") else { return };
+    let Some(ran) = traced(&["trace", "-y", "-e", "openat", "true"]) else { return };
+    if !has_types(&ran) {
+        return;
+    }
+    let folder = folder("refused");
+    let file = folder.join("calls");
+    let under_strace = |inject: &[&str]| {
+        let mut strace = Command::new("strace");
+        strace.args(["-v", "-e", "trace=bpf", "-o"]).arg(&file).args(inject);
+        let ran = run(strace.arg(env!("CARGO_BIN_EXE_perfweave")).args(["trace", "-y", "-e", "openat", "true"]), "");
+        (ran, std::fs::read_to_string(&file).unwrap())
+    };
+    let (_, calls) = under_strace(&[]);
+    let first = calls.lines().position(|line| line.contains("descriptors_ent")).unwrap() + 1;
+    // Once more for the verifier's log.
+    let (ran, calls) = under_strace(&["-e", &format!("inject=bpf:error=EACCES:when={first}..{}", first + 1)]);
+    assert!(calls.contains("(INJECTED)"), "{calls}");
+    assert!(ran.err.contains("descriptors are printed as numbers: ") && ran.err.lines().count() <= 3, "{}", ran.err);
+    assert!(ran.out.contains("openat(AT_FDCWD, \"/"), "{}", ran.out);
     std::fs::remove_dir_all(folder).unwrap();
 }

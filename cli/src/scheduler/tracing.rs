@@ -113,8 +113,7 @@ impl Tracing {
 /// Why programs are not granted, in a line. The verifier's log is none.
 #[cfg(feature = "btf")]
 fn refused(error: &dyn std::error::Error) -> String {
-    let text = crate::failure::with_causes(error);
-    let first = text.lines().next().unwrap_or_default().split(". Verifier output").next().unwrap_or_default();
+    let first = crate::failure::without_log(error);
     let needs = if nix::unistd::geteuid().is_root() { "" } else { "; it takes CAP_BPF and CAP_PERFMON" };
     format!("BPF is refused: {first}{needs}")
 }

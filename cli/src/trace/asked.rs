@@ -136,7 +136,7 @@ impl Asked {
 }
 
 /// Paths are -y, and all else is -yy: there is nothing in between.
-fn decoded(set: &str) -> Result<u8, Failure> {
+pub fn decoded(set: &str) -> Result<u8, Failure> {
     let each = set.split(',').map(|word| match word {
         "none" => Ok(0),
         "path" => Ok(1),

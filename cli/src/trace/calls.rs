@@ -2,8 +2,8 @@
 
 use super::named::{
     F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, TMPFILE, accept,
-    at, capability, clone, epoll_made, family, known, made, mapping, memory, message_flags, netlink, open, protection,
-    protocol, random, signal, socket, statx_flags, statx_mask, wait,
+    at, capability, clone, close_range, epoll_made, family, known, made, mapping, memory, message_flags, netlink, open,
+    protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
 };
 use super::opened::Opened;
 use super::program::opened::Descriptors;
@@ -157,12 +157,16 @@ impl Call {
 
     /// Whether an argument in between has no meaning.
     fn leaves_out(&self, at: usize, values: &[u64; 6]) -> bool {
-        self.name == "futex"
-            && match values[1] as u32 & FUTEX_COMMAND {
+        match self.name.as_str() {
+            "futex" => match values[1] as u32 & FUTEX_COMMAND {
                 kernel::FUTEX_WAIT_BITSET => at == 4,
                 kernel::FUTEX_WAKE_BITSET => at == 3 || at == 4,
                 _ => false,
-            }
+            },
+            // The upper half of a position that fits into the lower one.
+            "preadv" | "pwritev" | "preadv2" | "pwritev2" => at == 4,
+            _ => false,
+        }
     }
 
     /// How many arguments have a meaning: others are not printed.
@@ -351,6 +355,14 @@ impl Call {
         }
     }
 
+    /// What was told of its descriptors, without what these arguments do not mean.
+    pub fn meant(&self, opened: Opened, values: &[u64; 6]) -> Option<Opened> {
+        let mut args = self.args.iter().flatten().zip(values);
+        let is_working = |how: &How, value: u64| matches!(how, How::Directory) && value as i32 == libc::AT_FDCWD;
+        let gives = self.makes_descriptor(values) || self.descriptors().pair.is_some();
+        opened.meant(args.any(|((_, how), value)| is_working(how, *value)), gives)
+    }
+
     /// The paths to which its arguments point, as far as they were copied.
     pub fn paths<'a>(&'a self, values: Values<'a>) -> impl Iterator<Item = Bytes<'a>> {
         self.each(values).filter_map(|(.., pointed)| if let Pointed::Path(path) = pointed { Some(path) } else { None })
@@ -446,7 +458,8 @@ impl Pointed<'_> {
 
     fn text(self, how: How, value: u64, values: Values<'_>) -> String {
         let quotes = values.copied.map(|copied| copied.quotes).unwrap_or_default();
-        match (self, how, values.opened) {
+        let is_none = matches!(how, How::Descriptor) && value as i32 == libc::AT_FDCWD;
+        match (self, how, values.opened.filter(|_| !is_none)) {
             (Self::Nothing, How::Descriptor | How::Directory, Some(opened)) => {
                 format!("{}{}", how.text(value), opened.entered(value as i32))
             }
@@ -607,7 +620,8 @@ impl How {
             (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
-            ("close_range", _) => Self::Unsigned(32),
+            ("close_range", "flags") => Self::Named(close_range),
+            ("close_range", _) => Self::Known { text: |value| Some((value as u32).to_string()), is_signed: false },
             (_, name) if is_descriptor(name) => Self::Descriptor,
             (_, name) => match Self::number(kind) {
                 Self::Signed(bits) | Self::Unsigned(bits)

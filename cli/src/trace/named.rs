@@ -127,6 +127,14 @@ pub fn made(bits: u64) -> String {
     flag_names(bits & u64::from(u32::MAX), OPENS, "0")
 }
 
+pub fn close_range(bits: u64) -> String {
+    const FLAGS: &[(u64, &str)] = &[
+        (nix::libc::CLOSE_RANGE_UNSHARE as u64, "CLOSE_RANGE_UNSHARE"),
+        (nix::libc::CLOSE_RANGE_CLOEXEC as u64, "CLOSE_RANGE_CLOEXEC"),
+    ];
+    flag_names(bits & u64::from(u32::MAX), FLAGS, "0")
+}
+
 pub fn epoll_made(bits: u64) -> String {
     let known = if bits == u64::from(kernel::O_CLOEXEC) { Some("EPOLL_CLOEXEC") } else { None };
     known.map_or_else(|| made(bits), str::to_owned)

@@ -3,8 +3,8 @@
 //! BPF programs ([`program::opened`](super::program::opened)) tell it at the moment of the call.
 
 use super::program::opened::{
-    ADDRESS, DEVICE_AT, HASHED_AT, HEAD, INODE_AT, LAST, MAGIC_AT, MODE_AT, MOST, NAMES, PEER_AT, PORT_AT, PROTOCOL_AT,
-    Places, SOCKET, STEPS, Sockets, TARGET, TYPE_AT,
+    ADDRESS, ALONE, DEVICE_AT, HASHED_AT, HEAD, INODE_AT, LAST, MAGIC_AT, MODE_AT, MOST, NAME, NAMES, PEER_AT, PORT_AT,
+    PROTOCOL_AT, Places, SOCKET, STEPS, Sockets, TARGET, TYPE_AT,
 };
 use super::shapes::Numbers;
 use super::strings::{Copied, Quotes};
@@ -39,6 +39,18 @@ impl Opened {
             (TARGET..TARGET + MOST).filter_map(of).collect::<BTreeMap<_, _>>()
         });
         each.iter().any(|each| !each.is_empty()).then_some(Self(each))
+    }
+
+    /// Without what no argument means: the working directory, if none is a directory, and the result, if it is another
+    /// number. `None`: nothing is left.
+    pub fn meant(mut self, means_working_directory: bool, gives: bool) -> Option<Self> {
+        if !means_working_directory {
+            self.0[0].remove(&libc::AT_FDCWD);
+        }
+        if !gives {
+            self.0[1].clear();
+        }
+        self.0.iter().any(|each| !each.is_empty()).then_some(self)
     }
 
     /// `</etc/passwd>` behind a descriptor that the call is given, or nothing.
@@ -79,26 +91,32 @@ impl Told<'_> {
         self.told.element(self.target, element)?.bytes.as_deref()
     }
 
+    /// The name at this place, if there is one; `None` in it: it was not in memory, or is longer than what is copied.
+    fn name(&self, element: i32) -> Option<Option<&[u8]>> {
+        let piece = self.told.element(self.target, element)?;
+        let is_whole = |bytes: &&[u8]| bytes.len() < NAME as usize;
+        Some(piece.bytes.as_deref().filter(is_whole).and_then(|bytes| bytes.strip_suffix(b"\0")))
+    }
+
     fn behind(&self) -> Option<(i32, Behind)> {
         let descriptor = self.told.element(self.target, HEAD)?.pointer as i32;
         let head = self.element(HEAD)?;
-        let (last, _) = self.told.element(self.target, LAST)?.string()?;
         let (inode, magic) = (head.u64(INODE_AT)?, head.u64(MAGIC_AT)?);
-        let names = |at: i32| self.told.element(self.target, at)?.string();
+        let is_file = self.element(LAST).is_some();
+        // What is no root has the name of one if it has none.
+        let alone = self.name(ALONE).flatten().filter(|name| *name != b"/");
         // Mounts have a place among them, and no name.
-        let names: Vec<_> = (NAMES..NAMES + STEPS).filter_map(names).map(|(name, _)| name).collect();
-        let is_file = last == b"/";
-        let mut path = Vec::new();
-        names.iter().rev().for_each(|name| path.extend([b"/", *name].concat()));
+        let names: Vec<_> = (NAMES..NAMES + STEPS).filter_map(|at| self.name(at)).collect::<Option<_>>()?;
+        let path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", *name].concat()).collect();
         let text = match magic {
             SOCKETS => match self.places.sockets.and_then(|sockets| self.socket(head, &sockets)) {
                 Some(text) => return Some((descriptor, Behind { text: format!("<{text}>"), path: None })),
                 None => format!("socket:[{inode}]"),
             },
             PIPES => format!("pipe:[{inode}]"),
-            NO_FILES => format!("anon_inode:{}", String::from_utf8_lossy(last)),
+            NO_FILES => format!("anon_inode:{}", bracketed(alone?)),
             PROCESSES => "anon_inode:[pidfd]".into(),
-            _ if !is_file && IN_MEMORY.contains(&magic) => bracketed(&[b"/", last].concat()),
+            _ if !is_file && IN_MEMORY.contains(&magic) => bracketed(&[b"/", alone?].concat()),
             _ if !is_file => return None,
             _ if path.is_empty() => "/".into(),
             _ => bracketed(&path),

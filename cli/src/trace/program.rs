@@ -109,6 +109,11 @@ impl Pointers {
         self.enter.is_empty() && self.exit.is_empty() && self.special.is_none()
     }
 
+    /// Whether something is copied at the return: then a call that has succeeded leaves a record.
+    pub fn has_exit(&self) -> bool {
+        !self.exit.is_empty() || self.special.is_some_and(|(_, is_at_exit)| is_at_exit)
+    }
+
     pub fn row(&self, registers: &Registers) -> Row {
         let mut row = [0; SECOND + PIECES * WORDS];
         if let Some((special, is_at_exit)) = self.special {
@@ -277,10 +282,12 @@ fn exit(build: &Build) -> Code {
     code.unless(NOT_NEGATIVE, 1, 0, |code| {
         code.exit_with(0);
     });
+    ends_unless(&mut code, &[4, SECOND_KIND]);
     begin(&mut code, AT_EXIT);
     buffers(&mut code, build, 1);
     pieces(&mut code, build, SECOND);
-    output(&mut code, false);
+    // Also without pieces: without a record, that of the next call would be taken for this one's.
+    output_alone(&mut code);
     code
 }
 

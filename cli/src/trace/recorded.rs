@@ -17,7 +17,7 @@ pub fn run(args: &Args, asked: &Asked, path: &Path) -> Outcome {
             "perfweave convert --json has all fields, for jq",
         ));
     }
-    if args.decode_fds.max(asked.decode_fds) > 0 {
+    if args.decode_fds(asked) > 0 {
         let hint = "leave -y out, or trace the command itself: perfweave trace -y COMMAND";
         return Err(Failure::hinting("a recording does not say what is behind descriptors", hint));
     }

@@ -51,7 +51,7 @@ pub struct Strings {
     has_lost: bool,
 }
 
-/// Behind a return, what the call has written comes within so many nanoseconds.
+/// What the kernel knows of a signal or an end comes within so many nanoseconds behind it, if it comes behind.
 const BEHIND: u64 = 1_000_000;
 
 /// What the arguments of one call pointed to.
@@ -86,7 +86,7 @@ impl Strings {
         calls: &mut Calls,
         which: &Which<i64>,
         (quotes, places): (Quotes, Option<Places>),
-        family: Option<impl FnOnce() -> Result<Vec<u32>, Failure>>,
+        family: Option<impl Fn() -> Result<Vec<u32>, Failure>>,
     ) -> Result<Self, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
         let asked = (0..MOST_CALLS.into()).filter(|number| which.has(number));
@@ -140,27 +140,39 @@ impl Strings {
     }
 
     /// What the call pointed to. `until`: when it returned, with that result, or when it was entered if it has not.
-    pub fn of(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Option<Copied> {
+    /// `has_exit`: whether such a call leaves a record at its return.
+    pub fn of(&mut self, entry: &Entry, until: u64, result: Option<i64>, has_exit: bool) -> Option<Copied> {
         self.read();
         let is_this = |copied: &Copied| copied.number == entry.number;
         let range = (entry.tid, 0)..=(entry.tid, until);
         let mut before = self.copied.range(range).rev().filter(|(_, (kind, _))| *kind == program::AT_ENTER);
         let entered = before.next().filter(|(_, (_, copied))| is_this(copied));
         let mut all = entered.map(|(_, (_, copied))| copied.clone());
-        for kind in [program::AGAIN, program::AT_EXIT] {
+        // Only a call of which something was not in memory, or one that writes, has left something at its return.
+        let is_cold = all.iter().flat_map(|copied| &copied.pieces).any(|piece| piece.bytes.is_none());
+        for (kind, has_record) in [(program::AGAIN, is_cold), (program::AT_EXIT, has_exit)] {
+            let result = result.filter(|result| has_record && (kind == program::AGAIN || *result >= 0));
             let its = result.and_then(|result| self.returned(entry, until, kind, result));
             all.get_or_insert_default().pieces.extend(its.into_iter().flat_map(|copied| copied.pieces));
         }
         all.filter(|copied| !copied.pieces.is_empty()).map(|copied| Copied { quotes: self.quotes, ..copied })
     }
 
-    /// What is behind the descriptors of the call, if that is told.
-    pub fn opened(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Option<Opened> {
+    /// What is behind the descriptors of the call, if that is told. `gives`: whether such a call leaves a record of
+    /// those that it has made.
+    pub fn opened(
+        &mut self,
+        entry: &Entry,
+        until: u64,
+        result: Option<i64>,
+        gives: impl Fn() -> bool,
+    ) -> Option<Opened> {
         let places = self.places?;
         self.read();
         let mut before = self.copied.range((entry.tid, 0)..=(entry.tid, until)).rev();
         let entered = before.find(|(_, (kind, _))| *kind == opened::AT_ENTER);
         let entered = entered.map(|(_, (_, copied))| copied).filter(|copied| copied.number == entry.number).cloned();
+        let result = result.filter(|result| *result >= 0 && gives());
         let returned = result.and_then(|result| self.returned(entry, until, opened::AT_EXIT, result));
         Opened::of([entered, returned], &places)
     }
@@ -172,15 +184,18 @@ impl Strings {
             let mut its = later.filter(|(_, (one, copied))| *one == kind && copied.number == entry.number);
             its.next().map(|(_, (_, copied))| copied).filter(|copied| copied.result == result)
         };
-        let ahead = first(entry.time, until);
-        let behind = || first(until, until.saturating_add(BEHIND)).filter(|_| !self.has_lost);
-        // A call that has succeeded has left something if any has. The order of the two does not change as long as
-        // both are there.
-        let is_told = kind != program::AGAIN && result >= 0;
+        // However late: a machine may stand still in between.
+        let behind = || first(until, u64::MAX).filter(|_| !self.has_lost);
+        // The order of the two does not change as long as both are there.
         let of = usize::from(kind == opened::AT_EXIT);
-        let is_behind = self.is_behind[of].unwrap_or(is_told && ahead.is_none());
-        let found = if is_behind { behind() } else { ahead }?.clone();
-        if is_told {
+        let found = match (first(entry.time, until), self.is_behind[of]) {
+            (Some(ahead), _) => (ahead, false),
+            (None, Some(false)) => return None,
+            (None, _) => (behind()?, true),
+        };
+        let (found, is_behind) = (found.0.clone(), found.1);
+        // A call that has succeeded has left a record. One of which something was not in memory may have lost it.
+        if kind != program::AGAIN {
             self.is_behind[of] = Some(is_behind);
         }
         Some(found)

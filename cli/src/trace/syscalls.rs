@@ -14,7 +14,7 @@ use super::strings::{Copied, Quotes, Strings};
 use super::summary::Summary;
 use super::{Args, events, lines, shown};
 use crate::exact::Exact;
-use crate::failure::{Failure, Outcome, with_causes};
+use crate::failure::{Failure, Outcome, without_log};
 use crate::family::Family;
 use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
@@ -54,13 +54,20 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     let mut calls = Calls::default();
     let needs_strings = !args.summary_only || !args.path.is_empty();
     let quotes = Quotes { limit: args.string_limit, hexadecimal: args.hexadecimal };
-    let family = args.whom.has_family().then_some(|| args.whom.processes(child.as_ref()));
-    let decode_fds = args.decode_fds.max(asked.decode_fds);
+    let listed = || args.whom.processes(child.as_ref());
+    let family = args.whom.has_family().then_some(&listed);
+    let decode_fds = args.decode_fds(asked);
     let needs_places = needs_strings && (decode_fds > 0 || !args.path.is_empty());
     let places = needs_places.then(|| Places::read(decode_fds > 1)).transpose();
-    let (places, no_places) = places.map_or_else(|why| (None, Some(why)), |places| (places, None));
-    let begin = || Strings::begin(&mut calls, &asked.calls, (quotes, places), family);
-    let strings = needs_strings.then(begin).transpose();
+    let (places, mut no_places) = places.map_or_else(|why| (None, Some(why)), |places| (places, None));
+    let (places, no_sockets) = places.unzip();
+    let mut begin = |places| Strings::begin(&mut calls, &asked.calls, (quotes, places), family);
+    let mut strings = needs_strings.then(|| begin(places)).transpose();
+    // Where the kernel refuses the programs for descriptors, those for strings may run.
+    if let (Err(why), Some(_)) = (&strings, places) {
+        no_places = Some(without_log(&**why));
+        strings = begin(None).map(Some);
+    }
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
     let options = Rings::options().bytes(args.common.buffer);
     let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);
@@ -85,14 +92,17 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     }
     session.conclude(&mut trace.lines.out, args.common.json)?;
     if let Some(why) = without {
-        let why = with_causes(&*why);
+        let why = without_log(&*why);
         eprintln!(
             "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: \
              {why}"
         );
     }
-    if let Some(why) = no_places {
+    if let Some(why) = &no_places {
         eprintln!("descriptors are printed as numbers: {why}");
+    }
+    if let Some(why) = no_sockets.flatten().filter(|_| no_places.is_none()) {
+        eprintln!("descriptors have no addresses of sockets and no numbers of devices: {why}");
     }
     if trace.bare > 0 {
         eprintln!("strings of {} calls are lost: those calls have addresses instead", trace.bare);
@@ -133,7 +143,7 @@ impl Trace {
             with_lines: only_some.then(HashSet::new),
             has_lines: !args.summary_only,
             enter: args.enter,
-            decodes: args.decode_fds.max(asked.decode_fds) > 0,
+            decodes: args.decode_fds(asked) > 0,
             ends: Ends::default(),
             bare: 0,
             calls: Calls::default(),
@@ -154,9 +164,12 @@ impl Trace {
     /// What the call's arguments point to, and what is behind its descriptors.
     fn told(&mut self, entry: &Entry, until: u64, result: Option<i64>) -> Told {
         let Some(strings) = &mut self.strings else { return Told::default() };
-        let has_pointers = !self.calls.of(entry.number).pointers().is_empty();
-        let copied = has_pointers.then(|| strings.of(entry, until, result)).flatten();
-        Told { copied, opened: strings.opened(entry, until, result), decodes: self.decodes }
+        let call = self.calls.of(entry.number);
+        let pointers = call.pointers();
+        let copied = (!pointers.is_empty()).then(|| strings.of(entry, until, result, pointers.has_exit())).flatten();
+        let opened = strings.opened(entry, until, result, || call.descriptors().gives());
+        let opened = opened.and_then(|opened| call.meant(opened, &entry.args));
+        Told { copied, opened, decodes: self.decodes }
     }
 
     fn has_line(&mut self, tid: u32) {

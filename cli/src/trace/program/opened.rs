@@ -7,7 +7,7 @@
 use super::{
     BYTES_AT, Build, CONTEXT, COUNT, ELEMENT, ELEMENT_AT, END_OF_RECORD, ENTRY, INDEX, LENGTH, LIST_AT, MOST_CALLS,
     POINTER, PROBE_READ_KERNEL, PROBE_READ_USER, RECORD, RESULT, begin, counted, ends_unless, header_of_element,
-    length_of, output, register,
+    length_of, output, output_alone, register,
 };
 use crate::instructions::{Code, EQUAL, FRAME, NOT_NEGATIVE, UNEQUAL};
 
@@ -31,7 +31,9 @@ pub const TARGET: usize = 16;
 pub const HEAD: i32 = 1;
 pub const SOCKET: i32 = 2;
 pub const ADDRESS: i32 = 3;
-/// The last name of a path, and the first: others are behind it.
+/// The name of a file that is in no folder; the end of a path that leads to the root, which has no bytes; and the first
+/// name of a path: others are behind it.
+pub const ALONE: i32 = 14;
 pub const LAST: i32 = 15;
 pub const NAMES: i32 = 16;
 
@@ -54,8 +56,8 @@ const ADDRESS_BYTES: usize = 116;
 
 /// Names and mounts of a path at most.
 pub const STEPS: i32 = 64;
-/// The longest name, with its end.
-const NAME: i32 = 256;
+/// More than the longest name with its end: a name with so many bytes is cut.
+pub const NAME: i32 = 257;
 
 // enum bpf_func_id
 const GET_CURRENT_TASK: i32 = 35;
@@ -109,10 +111,13 @@ pub struct Sockets {
 
 #[cfg(feature = "btf")]
 impl Places {
-    pub fn read(has_sockets: bool) -> Result<Self, String> {
+    /// And why not those of sockets, if they are asked for and this kernel has them elsewhere.
+    pub fn read(has_sockets: bool) -> Result<(Self, Option<String>), String> {
         let kernel = crate::read::btf::Kernel::read()?;
         let at = |kind: &str, name: &str| kernel.offset(kind, name).map(|at| at as i32);
-        Ok(Self {
+        let sockets = has_sockets.then(|| Sockets::read(at)).transpose();
+        let (sockets, without) = sockets.map_or_else(|why| (None, Some(why)), |sockets| (sockets, None));
+        let places = Self {
             files: [
                 at("task_struct", "files")?,
                 at("files_struct", "fdt")?,
@@ -141,8 +146,9 @@ impl Places {
                 at("inode", "i_sb")?,
                 at("super_block", "s_magic")?,
             ],
-            sockets: has_sockets.then(|| Sockets::read(at)).transpose()?,
-        })
+            sockets,
+        };
+        Ok((places, without))
     }
 }
 
@@ -176,7 +182,7 @@ impl Sockets {
 
 #[cfg(not(feature = "btf"))]
 impl Places {
-    pub fn read(_: bool) -> Result<Self, String> {
+    pub fn read(_: bool) -> Result<(Self, Option<String>), String> {
         Err("this program was built without the feature btf".into())
     }
 }
@@ -203,6 +209,11 @@ const PAIR: usize = LIST + 12;
 impl Descriptors {
     pub fn is_empty(&self) -> bool {
         self.row(&[1; 6]).iter().all(|word| *word == 0)
+    }
+
+    /// Whether it may make some: then a call that has succeeded leaves a record.
+    pub fn gives(&self) -> bool {
+        self.is_result || self.pair.is_some()
     }
 
     /// `registers`: where the arguments are.
@@ -266,7 +277,8 @@ pub fn exit(build: &Build, places: &Places) -> Code {
         code.load_local(1, target(0)).push(0x77, 1, 0, 0, 32).store(FRAME, target(1), 1);
     });
     (0..2).for_each(|at| one(&mut code, places, at));
-    output(&mut code, false);
+    // Also without a descriptor: without a record, that of the next call would be taken for this one's.
+    output_alone(&mut code);
     code
 }
 
@@ -281,9 +293,13 @@ fn started(code: &mut Code, words: &[usize], kind: u64) {
     }
 }
 
-/// A local place gets eight bytes of the program behind [`LIST_AT`]: the first four are a descriptor.
+/// A local place gets eight bytes of the program behind [`LIST_AT`]: the first four are a descriptor, -1 if they cannot
+/// be read.
 fn pair(code: &mut Code, to: i16, at: i32) {
     code.place(1, FRAME, to.into()).set(2, 8).load_local(3, LIST_AT).push(0x07, 3, 0, 0, at).call(PROBE_READ_USER);
+    code.unless(EQUAL, 0, 0, |code| {
+        code.set(1, -1).store(FRAME, to, 1);
+    });
 }
 
 /// A local place gets what is behind the pointer at another one. What cannot be read is 0.
@@ -387,7 +403,8 @@ fn socket(code: &mut Code, Sockets { sock, of, unix, .. }: &Sockets) {
     part(code, (PARENT, of[4]), PEER_AT, 8);
 }
 
-/// The names from [`DENTRY`] to the root.
+/// The names from [`DENTRY`] to the root. From a folder that was moved out of its mount no way leads there: then there
+/// is no last.
 fn path(code: &mut Code, places: &Places, at: usize) {
     let [parent, ..] = places.dentry;
     let [mount, above, point, root] = places.mount;
@@ -395,10 +412,8 @@ fn path(code: &mut Code, places: &Places, at: usize) {
     let again = code.bytes.len();
     follow(code, DENTRY, parent, PARENT);
     follow(code, MOUNT, mount + root, ROOT);
-    // Whether it is the root of a mount, or of a file system.
-    code.load_local(1, DENTRY).load_local(2, ROOT).push(0xaf, 1, 2, 0, 0).unless(EQUAL, 1, 0, |code| {
-        code.load_local(1, DENTRY).load_local(2, PARENT).push(0xaf, 1, 2, 0, 0);
-    });
+    // Whether it is the root of its mount.
+    code.load_local(1, DENTRY).load_local(2, ROOT).push(0xaf, 1, 2, 0, 0);
     code.either(
         1,
         0,
@@ -409,8 +424,10 @@ fn path(code: &mut Code, places: &Places, at: usize) {
                 1,
                 0,
                 |code| {
-                    code.set(1, LAST).store(FRAME, COUNT, 1);
-                    name(code, places, at);
+                    code.set(1, (TARGET + at) as i32 | LAST << ELEMENT).store(FRAME, ELEMENT_AT, 1);
+                    header_of_element(code);
+                    code.set(0, 0);
+                    length_of(code);
                     code.set(1, STEPS).store(FRAME, STEP, 1);
                 },
                 |code| {
@@ -420,12 +437,29 @@ fn path(code: &mut Code, places: &Places, at: usize) {
             );
         },
         |code| {
-            code.load_local(1, STEP).place(1, 1, NAMES).store(FRAME, COUNT, 1);
-            name(code, places, at);
-            code.load_local(1, PARENT).store(FRAME, DENTRY, 1);
+            code.load_local(1, DENTRY).load_local(2, PARENT).push(0xaf, 1, 2, 0, 0);
+            code.either(
+                1,
+                0,
+                |code| alone(code, places, at),
+                |code| {
+                    code.load_local(1, STEP).place(1, 1, NAMES).store(FRAME, COUNT, 1);
+                    name(code, places, at);
+                    code.load_local(1, PARENT).store(FRAME, DENTRY, 1);
+                },
+            );
         },
     );
     code.load_local(1, STEP).place(1, 1, 1).store(FRAME, STEP, 1).back_if_less(1, STEPS, again);
+}
+
+/// [`DENTRY`] is in no folder, and is no root: a file such as a pipe, or the top of a file system beside its mount.
+fn alone(code: &mut Code, places: &Places, at: usize) {
+    code.load_local(1, STEP).unless(UNEQUAL, 1, 0, |code| {
+        code.set(1, ALONE).store(FRAME, COUNT, 1);
+        name(code, places, at);
+    });
+    code.set(1, STEPS).store(FRAME, STEP, 1);
 }
 
 /// The name of [`DENTRY`], as the element at [`COUNT`].
