@@ -226,6 +226,27 @@ fn switches_without_a_record_are_counted_in_a_recording() {
     }
 }
 
+/// A thread that begins another program takes the number of its process: that is no switch without a record.
+#[test]
+fn a_thread_that_begins_another_program_is_no_switch_without_a_record() {
+    const TIMES: u64 = 20;
+    let Some(python) = program::python() else { return };
+    let begins = "import os, threading
+threading.Thread(target=os.execv, args=('/bin/true', ['true'])).start()
+threading.Event().wait(5)";
+    let script = format!("for _ in $(seq {TIMES}); do \"$0\" -c \"$1\"; done; echo $$");
+    let place = Place::new();
+    let file = place.file("perf.data");
+    // The kernel leaves a switch out now and then.
+    let mut counts = (0..10).map_while(|_| recorded(&file, "why", &["sh", "-c", &script, &python, begins])).map(|_| {
+        let ran = run(perfweave().args(["offcpu", "--json", "-i", &file]), "");
+        let objects = objects(&ran);
+        objects.last().unwrap_or_else(|| panic!("{ran:?}"))["summary"]["unrecorded_switches"].as_u64().unwrap_or(0)
+    });
+    let Some(first) = counts.next() else { return };
+    assert!(first < TIMES || counts.any(|missing| missing < TIMES), "{first}");
+}
+
 /// Who asks for it without the whole machine, or where no program is granted, is told what to do.
 #[test]
 fn what_it_takes_is_said() {
