@@ -258,6 +258,34 @@ fn what_it_takes_is_said() {
     assert!(ran.code == Some(1) && says.iter().all(|(at, line)| lines[*at].starts_with(line)), "{ran:?}");
 }
 
+/// What another name brings of it must be all: waits would be made up of what is left.
+#[test]
+fn what_other_names_thin_out_is_refused() {
+    let record = |options: &str, events: &str| {
+        let options = options.split_whitespace();
+        let record = ["record", "-a"].into_iter().chain(options).chain(["-e", events, "-o", "/dev/null", "--", "true"]);
+        traced(&record.collect::<Vec<_>>())
+    };
+    let refused = [
+        ("-c 1000", "why,sched:sched_waking", "sched:sched_waking"),
+        ("-c 1000 --no-bpf", "sched:*,why", "sched:*"),
+        ("", "why,irq:softirq_*:u", "irq:softirq_*"),
+        ("", "why,sched:*,sched:sched_waking:k", "sched:sched_waking"),
+    ];
+    for (options, events, name) in refused {
+        let Some(ran) = record(options, events) else { return };
+        if ran.err.contains("needs a BPF program") {
+            continue;
+        }
+        let says = ran.err.contains(&format!("-e why needs each event of {name}\nhelp: leave "));
+        assert!(ran.code == Some(1) && says, "{events}: {ran:?}");
+    }
+    for (options, events) in [("-c 1000", "why,cpu-clock"), ("-F 99", "why,sched:sched_waking,cpu-clock:u")] {
+        let Some(ran) = record(options, events) else { return };
+        assert!(!ran.err.contains("needs each event"), "{events}: {ran:?}");
+    }
+}
+
 /// Call chains at switches are those of the tracepoint, and `--no-bpf` is asked for: then all is by tracepoints, once
 /// each.
 #[test]
