@@ -30,6 +30,12 @@ impl Needs {
                 "add -a, or leave -p, -t and --cgroup away; of the recording, why -p PID FILE is about one process",
             ));
         }
+        if args.event.iter().all(|name| name == NAME) && !args.chains.are_by_frame_pointers() {
+            return Err(Failure::hinting(
+                "-e why has no copies of stacks for --call-graph dwarf",
+                "-g has call chains",
+            ));
+        }
         // A stack at a switch is that of the tracepoint.
         let without = args.chains.are_wanted().then_some("for call chains");
         let tracing = Tracing::begin(args.way, true, without);
