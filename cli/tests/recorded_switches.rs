@@ -226,6 +226,23 @@ fn switches_without_a_record_are_counted_in_a_recording() {
     }
 }
 
+/// Nobody is told to have run across switches without a record.
+#[test]
+fn time_across_switches_without_a_record_is_nobodys() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let numbers: Vec<u32> = (1..=11).chain([13, 14]).collect();
+    let Some(()) = output(&file, &numbers, |options| options.named(NAME)) else { return };
+    let converted = objects(&run(perfweave().args(["convert", "--json", &file]), ""));
+    let is_switch = |object: &&Value| object["event"] == NAME;
+    let times: Vec<_> = converted.iter().filter(is_switch).map(|object| object["time"].as_u64().unwrap()).collect();
+    assert_eq!(times.len(), numbers.len(), "{converted:#?}");
+    let report = run(perfweave().args(["report", "--json", &file]), "");
+    let busiest = &objects(&report)[0]["busiest"];
+    let ran: u64 = busiest.as_array().unwrap().iter().map(|of| of["ns"].as_u64().unwrap()).sum();
+    assert_eq!(ran, times[10] - times[0] + times[12] - times[11], "{times:?} {busiest}");
+}
+
 /// A thread that begins another program takes the number of its process: that is no switch without a record.
 #[test]
 fn a_thread_that_begins_another_program_is_no_switch_without_a_record() {
