@@ -117,7 +117,7 @@ impl Args {
         let mut events = self.events(mode);
         events.retain(|event| *event != needs::NAME);
         if let Some(needs) = needs {
-            options = needs.add(options, &events)?;
+            options = needs.add(options, &events, self.rate)?;
         }
         for event in &events {
             let (name, modifiers) = Modifiers::split(event)?;

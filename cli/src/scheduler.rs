@@ -319,7 +319,10 @@ impl Scheduler {
                 let thread = self.numbers.kernels(record.pid_tid()?.1)?;
                 self.account.tells_its_end(time, record.cpu(), thread);
             }
-            bindings::PERF_RECORD_COMM => self.is_named(record, time)?,
+            bindings::PERF_RECORD_COMM => {
+                self.counted.names(record);
+                self.is_named(record, time)?;
+            }
             _ => {}
         }
         None

@@ -4,8 +4,10 @@ use super::Args;
 use crate::check;
 use crate::failure::Failure;
 use crate::modifiers::Modifiers;
+use crate::sampled::Rate;
 use crate::scheduler::Tracing;
 use perfweave::{Order, RingOptions};
+use std::cell::Cell;
 
 /// The name that stands for all of it, among those of events.
 pub const NAME: &str = "why";
@@ -28,6 +30,12 @@ impl Needs {
                 "add -a, or leave -p, -t and --cgroup away; of the recording, why -p PID FILE is about one process",
             ));
         }
+        if args.event.iter().all(|name| name == NAME) && !args.chains.are_by_frame_pointers() {
+            return Err(Failure::hinting(
+                "-e why has no copies of stacks for --call-graph dwarf",
+                "-g has call chains",
+            ));
+        }
         // A stack at a switch is that of the tracepoint.
         let without = args.chains.are_wanted().then_some("for call chains");
         let tracing = Tracing::begin(args.way, true, without);
@@ -41,11 +49,24 @@ impl Needs {
         }
     }
 
-    /// All of it, without what other names bring: what is there twice would be taken twice.
-    pub fn add(&self, options: RingOptions, others: &[&str]) -> Result<RingOptions, Failure> {
-        let others = others.iter().map(|name| Modifiers::split(name).map(|(name, _)| name));
-        let others = others.collect::<Result<Vec<_>, _>>()?;
-        Ok(self.tracing.all_sources(options, |name| others.iter().any(|other| fits(other.as_bytes(), name.as_bytes()))))
+    /// All of it, without what other names bring: what is there twice would be taken twice. They must bring all of it.
+    pub fn add(&self, options: RingOptions, others: &[&str], rate: Rate) -> Result<RingOptions, Failure> {
+        let split = others.iter().map(|name| Modifiers::split(name));
+        let split = split.collect::<Result<Vec<_>, _>>()?;
+        let is_thinned = |at: &usize| rate.is_fixed() || split[*at].1 != Modifiers::default();
+        let thinned = Cell::new(None);
+        let options = self.tracing.all_sources(options, |name| {
+            let by = || (0..split.len()).filter(|at| fits(split[*at].0.as_bytes(), name.as_bytes()));
+            thinned.set(thinned.get().or(by().find(is_thinned)));
+            by().next().is_some()
+        });
+        match thinned.get() {
+            None => Ok(options),
+            Some(at) => Err(Failure::hinting(
+                format_args!("-e why needs each event of {}", split[at].0),
+                format_args!("leave {} away, which why has, or -c and modifiers", others[at]),
+            )),
+        }
     }
 
     /// The order of the recording, which has this program's own switches: one record of them is another thread's, too.

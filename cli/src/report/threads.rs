@@ -101,11 +101,16 @@ impl Threads {
             self.runs.clear();
         }
         self.waited.void(void);
+        let unrecorded = self.unrecorded();
         let Self { switches, names, .. } = self;
         if let Some((tid, ran)) = switches.as_mut().and_then(|scheduler| scheduler.record(&record, time, names))
             && let Some(ready) = ran.ready()
         {
             self.waited.add(time, tid, time.saturating_sub(ready));
+        }
+        // Who has run until a switch that comes behind others without a record is not who came last.
+        if self.unrecorded() > unrecorded {
+            self.runs.remove(&record.cpu());
         }
         self.lasts.insert(record.cpu(), time);
         if !self.names.take(&record) {

@@ -1,7 +1,8 @@
 //! Which switches have no record, as their numbers show.
 
 use super::told::{self, Told};
-use perfweave::{ANY_CPU, Event, Item, Rings};
+use perf_event_open_sys::bindings;
+use perfweave::{ANY_CPU, Event, Item, Record, Rings};
 use std::collections::HashMap;
 
 /// The last switch of each CPU, and how many are known to be missing.
@@ -9,6 +10,11 @@ use std::collections::HashMap;
 pub struct Counted {
     lasts: HashMap<u32, Last>,
     missing: u64,
+    /// The last of each CPU that counts as missing by who went alone: who had come, and who went.
+    others: HashMap<u32, [u32; 2]>,
+    /// The last two on each CPU that have each other's number now: the first thread of a process, and the one that has
+    /// begun another program.
+    swapped: HashMap<u32, [u32; 2]>,
     /// The source of the records.
     source: Option<usize>,
 }
@@ -20,6 +26,9 @@ struct Last {
     time: u64,
     came: u32,
 }
+
+/// `PERF_RECORD_MISC_COMM_EXEC`
+const EXEC: u16 = 1 << 13;
 
 impl Counted {
     /// Of a stream that nothing else takes apart.
@@ -35,9 +44,34 @@ impl Counted {
                     self.take(record.cpu(), 0, count, [prev, next]);
                 }
             }
-            Item::Record(_) | Item::Flushed { .. } => {}
+            Item::Record(record) => self.names(&record),
+            Item::Flushed { .. } => {}
             item => self.forget(of(&item)),
         }
+    }
+
+    /// A record that is no switch. With another program a thread that is not the first of its process takes the number
+    /// of that one, which ends (de_thread of fs/exec.c): both go with other numbers than they have come with.
+    pub fn names(&mut self, record: &Record<'_>) {
+        if let (bindings::PERF_RECORD_COMM, true, Some(thread)) =
+            (record.kind(), record.misc() & EXEC != 0, record.body().u32(4))
+        {
+            self.begins(record.cpu(), thread);
+        }
+    }
+
+    /// A thread begins another program.
+    fn begins(&mut self, cpu: u32, thread: u32) {
+        // From an idle CPU a switch may well be missing.
+        let Some(came) = self.lasts.get(&cpu).map(|last| last.came).filter(|came| ![0, thread].contains(came)) else {
+            return;
+        };
+        let swapped = [thread, came];
+        self.swapped.insert(cpu, swapped);
+        // The first thread has gone before.
+        let counted = self.others.len();
+        self.others.retain(|_, other| *other != swapped);
+        self.missing -= (counted - self.others.len()) as u64;
     }
 
     /// The number of a switch. Some have no record, or the kernel has told the program nothing of them; then another
@@ -51,7 +85,13 @@ impl Counted {
         }
         self.lasts.insert(cpu, Last { count, time, came: next });
         let last = last.filter(|last| missing > 0 || last.came != prev)?;
-        self.missing += u64::from(missing.max(1));
+        let other = [last.came, prev];
+        if missing > 0 {
+            self.missing += u64::from(missing);
+        } else if !self.swapped.values().any(|swapped| other == *swapped || [prev, last.came] == *swapped) {
+            self.missing += 1;
+            self.others.insert(cpu, other);
+        }
         Some(last.time)
     }
 
@@ -99,5 +139,31 @@ mod tests {
         assert_eq!(counted.take(0, 30, 19, [5, 6]), None);
         // One that comes late.
         assert_eq!([(18, [8, 5]), (20, [6, 5])].map(|(count, of)| counted.take(0, 40, count, of)), [None; 2]);
+    }
+    /// 8 is a thread of the process 7, and takes its number, while 7 ends on CPU 1 with the number 8.
+    #[test]
+    fn a_thread_that_takes_the_number_of_its_process_is_no_switch() {
+        for is_first in [true, false] {
+            let mut counted = Counted::default();
+            assert_eq!((counted.take(0, 10, 1, [5, 8]), counted.take(1, 10, 1, [6, 7])), (None, None));
+            if is_first {
+                counted.begins(0, 7);
+            }
+            // Who runs where is not known.
+            assert_eq!(counted.take(1, 20, 2, [8, 6]), Some(10));
+            if !is_first {
+                counted.begins(0, 7);
+            }
+            assert_eq!(counted.take(0, 30, 2, [7, 5]), Some(10));
+            assert_eq!(counted.missing(), 0, "{is_first}");
+        }
+        // One that begins another program with its own number, and one that nobody has seen come.
+        for (came, missing) in [(7, 0), (0, 1)] {
+            let mut counted = Counted::default();
+            assert_eq!(counted.take(0, 10, 1, [5, came]), None);
+            counted.begins(0, 7);
+            assert_eq!(counted.take(0, 20, 2, [7, 5]).is_some(), missing > 0);
+            assert_eq!(counted.missing(), missing, "{came}");
+        }
     }
 }
