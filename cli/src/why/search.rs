@@ -229,7 +229,8 @@ impl Search {
         };
         is_of
             && self.comm.as_ref().is_none_or(|comm| known.name == *comm)
-            && known.process.is_none_or(|process| Some(process) != self.scheduler.own())
+            // Of its first thread the process may not be told yet.
+            && [known.process, self.scheduler.tid(who)].into_iter().flatten().all(|number| Some(number) != self.scheduler.own())
     }
 
     /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are
