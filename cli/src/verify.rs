@@ -4,12 +4,14 @@ use crate::convert::{self, Progress, WITHOUT_TIMES};
 use crate::failure::Outcome;
 use crate::missing;
 use crate::out::{Out, line};
+use crate::recorded::Recorded;
+use crate::scheduler::Counted;
 use perfweave::{Account, Key};
 use perfweave_perf_data::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Checks what a recording says of itself: whether a record was changed, added, moved or removed
@@ -68,21 +70,42 @@ pub fn hex(hash: &[u8; 32]) -> String {
 
 pub fn run(args: &Args) -> Outcome {
     let progress = Progress::new("reading");
-    let verdict = match args.numbers {
-        None => convert::read(&args.file, verify),
-        Some(offset) => convert::read(&args.file, |path| verify_numbered(path, &Key::Payload(offset), None)),
-    };
+    let read = convert::read(&args.file, |path| {
+        let verdict = match args.numbers {
+            None => verify(&path),
+            Some(offset) => verify_numbered(&path, &Key::Payload(offset), None),
+        }?;
+        Ok((verdict, unrecorded(&path)))
+    });
     drop(progress);
-    let verdict = verdict?;
+    let (verdict, unrecorded) = read?;
     let is_expected = args.expect.is_none() || verdict.hash == args.expect;
     let mut out = Out::new();
     if args.json {
-        line(&mut out, format_args!("{}", object(args, &verdict, is_expected)))?;
+        let mut object = object(args, &verdict, is_expected);
+        if unrecorded > 0 {
+            object["unrecorded_switches"] = unrecorded.into();
+        }
+        line(&mut out, format_args!("{object}"))?;
     } else {
-        text(args, &verdict, is_expected, &mut out)?;
+        text(args, &verdict, is_expected, unrecorded, &mut out)?;
     }
     out.flush()?;
     Ok(if verdict.holds() && is_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How many switches have no record, which no certificate says. Of a damaged file the verdict says what cannot be read.
+fn unrecorded(path: &Path) -> u64 {
+    let Ok(mut recorded) = Recorded::open(path) else { return 0 };
+    let mut counted = Counted::of(recorded.rings());
+    if counted.has_any() {
+        // Until the damage, if there is any.
+        let _ = recorded.each(|event, _| {
+            counted.event(event);
+            Ok(())
+        });
+    }
+    counted.missing()
 }
 
 /// Seconds, as other commands print the times of a recording.
@@ -90,7 +113,7 @@ fn seconds(time: u64) -> String {
     format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000)
 }
 
-fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write) -> io::Result<()> {
+fn text(args: &Args, verdict: &Verdict, is_expected: bool, unrecorded: u64, out: &mut impl Write) -> io::Result<()> {
     let Found { records, lost, back, times, .. } = verdict.found;
     let cpus = verdict.cpus.iter().filter(|found| found.cpu.is_some()).count();
     let times =
@@ -126,14 +149,20 @@ fn text(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write)
     for line in [elsewhere, missing::undecoded(verdict.aux)].into_iter().flatten() {
         writeln!(out, "{line}")?;
     }
-    certificate(args, verdict, is_expected, out)
+    certificate(args, verdict, is_expected, unrecorded, out)
 }
 
 /// What the certificate says, and what of it is in doubt.
-fn certificate(args: &Args, verdict: &Verdict, is_expected: bool, out: &mut impl Write) -> io::Result<()> {
+fn certificate(
+    args: &Args,
+    verdict: &Verdict,
+    is_expected: bool,
+    unrecorded: u64,
+    out: &mut impl Write,
+) -> io::Result<()> {
     if verdict.hash.is_some() {
         let in_doubt = if verdict.holds() && is_expected { "" } else { " (in doubt)" };
-        writeln!(out, "ledger{in_doubt}: {}", ledger(verdict))?;
+        writeln!(out, "ledger{in_doubt}: {}", ledger(verdict, unrecorded))?;
     }
     for doubt in &verdict.doubts {
         writeln!(out, "IN DOUBT: {}", in_words(doubt))?;
@@ -169,11 +198,15 @@ fn without_times(verdict: &Verdict) -> String {
 }
 
 /// What the recorder knew to be missing.
-fn ledger(Verdict { found, .. }: &Verdict) -> String {
-    let Some(total) = &found.account else { return "none: the recorder did not say what it missed".into() };
+fn ledger(Verdict { found, .. }: &Verdict, unrecorded: u64) -> String {
+    let switches = missing::switches(unrecorded);
+    let Some(total) = &found.account else {
+        return format!("none: the recorder did not say what it missed{switches}");
+    };
     let balanced = if total.is_balanced() { "balanced" } else { "NOT balanced" };
     let missing = missing::of(total, "the recorder did not count all losses");
-    format!("{balanced}; {missing}")
+    let missing = missing::beside_switches(missing, unrecorded);
+    format!("{balanced}; {missing}{switches}")
 }
 
 /// What is known of a CPU, in a line.

@@ -36,6 +36,11 @@ impl Counted {
         Self { source: rings.sources().iter().position(told::is_output), ..Self::default() }
     }
 
+    /// Whether the stream has such records.
+    pub fn has_any(&self) -> bool {
+        self.source.is_some()
+    }
+
     /// Takes an event of the stream.
     pub fn event(&mut self, event: &Event<'_>) {
         match event.item() {

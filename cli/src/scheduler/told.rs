@@ -34,7 +34,7 @@ pub const SIGNAL: u32 = 3;
 
 pub const COUNT: usize = 16;
 
-/// Of a switch: the kernel took the CPU from the thread, whatever its state says.
+/// Of a switch: the thread was preempted. Its state may be any.
 pub const PREEMPTED: u32 = 1 << 31;
 
 /// Of a [`CALL`]: `u32` device, `i32` number of the call, `u32` flags of the thread, `u64` its six arguments, and the

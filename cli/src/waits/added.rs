@@ -1,4 +1,4 @@
-//! In which order stretches were added, so that the oldest are dropped first, whoever has them.
+//! The order in which stretches were added. The oldest is dropped first.
 
 use super::Who;
 use std::collections::VecDeque;

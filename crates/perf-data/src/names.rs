@@ -267,7 +267,7 @@ impl<'a, P: FnMut(u32, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         }
     }
 
-    /// `PERF_RECORD_MMAP2` of code, and of what a file has to read beside it, with the build id if the file has one.
+    /// `PERF_RECORD_MMAP2` of code, and with copies of stacks also of data. It has the build id if the file has one.
     fn mmap2(&mut self, process: u32, mapping: &Mapping<'_>) -> Result<(), Failed> {
         let Mapping { start, end, flags: [read, write, execute, sharing], offset, device, inode, path } = *mapping;
         let is_code = execute == b'x';
