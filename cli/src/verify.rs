@@ -4,10 +4,9 @@ use crate::convert::{self, Progress, WITHOUT_TIMES};
 use crate::failure::Outcome;
 use crate::missing;
 use crate::out::{Out, line};
-use crate::recorded::Recorded;
 use crate::scheduler::Counted;
-use perfweave::{Account, Key};
-use perfweave_perf_data::{Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
+use perfweave::{Account, Key, Order, Reader};
+use perfweave_perf_data::{self as perf_data, Claims, Doubt, DoubtKind, Found, Verdict, verify, verify_numbered};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -96,14 +95,15 @@ pub fn run(args: &Args) -> Outcome {
 
 /// How many switches have no record, which no certificate says. Of a damaged file the verdict says what cannot be read.
 fn unrecorded(path: &Path) -> u64 {
-    let Ok(mut recorded) = Recorded::open(path) else { return 0 };
-    let mut counted = Counted::of(recorded.rings());
-    if counted.has_any() {
+    let Ok(rings) = perf_data::open(path) else { return 0 };
+    let mut counted = Counted::of(&rings);
+    if counted.has_any()
+        && let Ok(mut reader) = Reader::new(rings, Order::new())
+    {
         // Until the damage, if there is any.
-        let _ = recorded.each(|event, _| {
-            counted.event(event);
-            Ok(())
-        });
+        while let Ok(Some(guard)) = reader.next() {
+            counted.event(&guard.event());
+        }
     }
     counted.missing()
 }
