@@ -222,11 +222,11 @@ impl Rows {
         writeln!(out, "{process}{:<name$} {heads}", "what")?;
         for ((what, process), times) in self.sorted().into_iter().take(most) {
             if let Some((comm, pid)) = process {
-                write!(out, "{:<name$} ", fit(&format!("{comm}/{pid}"), name))?;
+                write!(out, "{} ", fit(&format!("{comm}/{pid}"), name))?;
             }
             let numbers = [times.total, times.quantile(50), times.quantile(99), times.most];
             let numbers = numbers.map(|number| format!("{:>7}", short(number))).join(" ");
-            writeln!(out, "{:<name$} {:>7} {numbers}", fit(&what, name), times.count)?;
+            writeln!(out, "{} {:>7} {numbers}", fit(&what, name), times.count)?;
             if histogram {
                 times.histogram(out)?;
                 writeln!(out)?;

@@ -187,7 +187,7 @@ fn table(
         let times = times.chain(irq.then_some(interrupted.1));
         let times = times.map(|time| format!("{:>7}", if time == 0 { "-".into() } else { short(time) }));
         let process = fit(&format!("{comm}/{id}"), name);
-        writeln!(out, "{process:<name$} {:>7} {}", all.count, times.collect::<Vec<_>>().join(" "))?;
+        writeln!(out, "{process} {:>7} {}", all.count, times.collect::<Vec<_>>().join(" "))?;
         if histogram {
             all.histogram(out)?;
             writeln!(out)?;

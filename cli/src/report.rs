@@ -263,7 +263,7 @@ impl Report {
         if !busiest.is_empty() {
             writeln!(out, "\n{:<name$} {:>12}", "busiest", by.head())?;
             for Busy { thread, amount, .. } in busiest.iter().take(args.rows) {
-                writeln!(out, "{:<name$} {:>12}", fit(thread, name), by.amount(*amount))?;
+                writeln!(out, "{} {:>12}", fit(thread, name), by.amount(*amount))?;
             }
             rest(busiest.len(), args.rows, "threads", out)?;
         }
@@ -272,7 +272,7 @@ impl Report {
             writeln!(out, "\n{:<name$} {:>7} {:>7} {:>7}", "waited for a CPU", "times", "total", "max")?;
             for one in delayed.iter().take(args.rows) {
                 let times = [one.times.total, one.times.most].map(|time| format!("{:>7}", short(time))).join(" ");
-                writeln!(out, "{:<name$} {:>7} {times}", fit(&one.thread, name), one.times.count)?;
+                writeln!(out, "{} {:>7} {times}", fit(&one.thread, name), one.times.count)?;
             }
             rest(delayed.len(), args.rows, "threads", out)?;
         }

@@ -6,7 +6,7 @@ use crate::args::Common;
 use crate::child::Child;
 use crate::failure::Outcome;
 use crate::family::Family;
-use crate::live::{Live, fit, names_width, width};
+use crate::live::{Live, fit, fit_right, names_width, width};
 use crate::names::NAMING;
 use crate::out::{Out, line};
 use crate::recorded::{self, Input, Recorded};
@@ -175,8 +175,8 @@ impl Rows<'_> {
         for Pair { waker, woken, times } in pairs.iter().take(most) {
             let numbers = [times.total, times.quantile(50), times.quantile(99), times.most];
             let numbers = numbers.map(|number| format!("{:>7}", short(number))).join(" ");
-            let [waker, woken] = [waker, woken].map(|of| fit(of, name));
-            writeln!(out, "{waker:>name$} -> {woken:<name$} {:>7} {numbers}", times.count)?;
+            let [waker, woken] = [fit_right(waker, name), fit(woken, name)];
+            writeln!(out, "{waker} -> {woken} {:>7} {numbers}", times.count)?;
             if histogram {
                 times.histogram(out)?;
                 writeln!(out)?;
