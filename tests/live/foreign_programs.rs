@@ -28,6 +28,8 @@ fn taker() -> Option<Program> {
 /// as it is there.
 #[test]
 fn a_program_that_takes_events_is_named() {
+    // The rings have the children of tests beside it, too.
+    apart!();
     let Some(format) = kernel("find a tracepoint", tracefs::Format::of(perfweave_events::format_of(CALL))) else {
         return;
     };
