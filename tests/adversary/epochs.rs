@@ -184,7 +184,8 @@ fn a_proof_needs_no_thread() {
     let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(Epochs::open(&words).unwrap().fence()))).unwrap();
-    for &cpu in cpus.iter().cycle().take(100) {
+    // Too few for a rush, in which proofs are apart.
+    for &cpu in cpus.iter().cycle().take(50) {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event =
             reader.next_timeout(Duration::ZERO).unwrap().expect("no program is inside, so it comes without waiting");
@@ -192,7 +193,7 @@ fn a_proof_needs_no_thread() {
     }
     let status = reader.status();
     assert_eq!((status.sleeps, status.stand_ins, status.total().late), (0, 0, 0));
-    assert!(status.fences >= 100);
+    assert!(status.fences >= 50);
 }
 
 /// Numbers that were drawn and not written are proven missing without a grace period.
