@@ -17,6 +17,7 @@ mod spill;
 pub mod text;
 pub mod view;
 
+use crate::deferred::Deferred;
 use crate::failure::{Failure, Outcome};
 use crate::missing;
 use crate::out::say;
@@ -34,6 +35,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 use view::View;
 
@@ -46,11 +48,16 @@ use view::View;
 /// that TMPDIR names, or in /var/tmp.
 ///
 /// It takes 20 MB of memory, some 10 MB more for names of the kernel's functions, and at most 1.5 times the recording's
-/// length, also from a pipe. `--firefox` takes several times the recording where most call chains differ.
+/// length, also from a pipe. `--firefox`, and call chains whose program's part comes later (below), take several times the
+/// recording where most chains differ.
 ///
 /// Code that a runtime compiled has the names of a map beside the recording: `cp /tmp/perf-1234.map .`. It does not look
 /// into /tmp, where the number may be another process's by then. A recording with a map is read twice. perf reads build
 /// ids when it ends, so files replaced meanwhile may have wrong names.
+///
+/// A recording with call chains whose program's part comes later (--call-graph fp,defer) is read once more before. It takes
+/// some 100 bytes more for each of these samples, and each different chain once. Samples whose part did not come keep the
+/// kernel's part, and are counted.
 ///
 /// Groups that perf sampled by their leader ({cycles,instructions}:S) give a sample of each member, with its count as the
 /// period, as perf script does. `--folded` and `--firefox` count the call chain once.
@@ -204,7 +211,42 @@ pub const WITHOUT_TIMES: &str = "it was recorded without times (perf record --no
 
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
-    let rings = read(path, perf_data::open)?;
+    opened(path, Compiled::default())
+}
+
+/// [`open`], with the functions that runtimes compiled, if their maps are kept beside the recording.
+pub fn open_with_compiled(path: &Path) -> Result<(View, Reader), Failure> {
+    opened(path, Compiled::beside(path))
+}
+
+/// What is known of all events is read before the first: parts of call chains that come later, and which functions of
+/// runtimes there are samples of. Each time the recording is opened again: two copies of it take twice its memory.
+fn opened(path: &Path, mut compiled: Compiled) -> Result<(View, Reader), Failure> {
+    let again = Again::new(path)?;
+    let mut rings = again.open()?;
+    check(path, &rings)?;
+    let mut deferred = Rc::default();
+    if Deferred::is_asked(&rings) {
+        deferred = Rc::new(Deferred::read(rings)?);
+        rings = again.open()?;
+    }
+    if compiled.has_maps() {
+        compile(rings, path, &deferred, &mut compiled)?;
+        rings = again.open()?;
+    }
+    if let Some(unfinished) = perf_data::unfinished(&rings) {
+        say(format_args!("perfweave: {unfinished}"));
+    }
+    if let Some(undecoded) = missing::undecoded(perf_data::aux(&rings)) {
+        say(format_args!("perfweave: {undecoded}"));
+    }
+    let mut view = View::new(&rings, path);
+    (view.compiled, view.deferred) = (compiled, deferred);
+    Ok((view, Reader::new(rings, Order::new())?))
+}
+
+/// Refuses recordings whose records cannot be ordered.
+fn check(path: &Path, rings: &Rings) -> Result<(), Failure> {
     if rings.cpus().len() == 0 {
         let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
@@ -213,61 +255,59 @@ pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
         let hint = format!("perf script -i {} prints it in the file's order; or record with times", path.display());
         return Err(Failure::hinting(format_args!("cannot order {}: {WITHOUT_TIMES}", path.display()), hint));
     }
-    if let Some(unfinished) = perf_data::unfinished(&rings) {
-        say(format_args!("perfweave: {unfinished}"));
-    }
-    if let Some(undecoded) = missing::undecoded(perf_data::aux(&rings)) {
-        say(format_args!("perfweave: {undecoded}"));
-    }
-    let view = View::new(&rings, path);
-    Ok((view, Reader::new(rings, Order::new())?))
+    Ok(())
 }
 
-/// [`open`], with the functions that runtimes compiled.
-pub fn open_with_compiled(path: &Path) -> Result<(View, Reader), Failure> {
-    // First, because two copies of a recording take twice its memory.
-    let compiled = compiled(path)?;
-    let (mut view, reader) = open(path)?;
-    view.compiled = compiled;
-    Ok((view, reader))
-}
-
-/// The functions that runtimes compiled, if their maps are kept beside the recording. It is read once more for them: a
-/// map may be larger than memory, and only what samples need is kept of it.
-fn compiled(path: &Path) -> Result<Compiled, Failure> {
-    let mut compiled = Compiled::beside(path);
-    if compiled.has_maps() {
-        let rings = read(path, perf_data::open)?;
-        let (view, mut names) = (View::new(&rings, path), Names::default());
-        let mut reader = Reader::new(rings, Order::new())?;
-        while let Some(batch) = reader.batch(Duration::ZERO)? {
-            for event in batch {
-                names.learn(&event);
-                let Some(record) = event.record() else { continue };
-                let Some((pid, _)) = record.pid_tid().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
-                    continue;
-                };
-                for frame in names.frames(&record, event.key(), &view) {
-                    if frame.mode == Mode::User && names.mapped(pid, frame.address).is_none() {
-                        compiled.want(pid, frame.called());
-                    }
+/// Reads a recording for the functions that runtimes compiled: a map may be larger than memory, and only what samples
+/// need is kept of it.
+fn compile(rings: Rings, path: &Path, deferred: &Rc<Deferred>, compiled: &mut Compiled) -> Result<(), Failure> {
+    let (mut view, mut names) = (View::new(&rings, path), Names::default());
+    view.deferred = Rc::clone(deferred);
+    let mut reader = Reader::new(rings, Order::new())?;
+    while let Some(batch) = reader.batch(Duration::ZERO)? {
+        for event in batch {
+            names.learn(&event);
+            let Some(record) = event.record() else { continue };
+            let Some((pid, _)) = record.pid_tid().filter(|_| record.kind() == bindings::PERF_RECORD_SAMPLE) else {
+                continue;
+            };
+            for frame in names.frames(&record, event.key(), &view) {
+                if frame.mode == Mode::User && names.mapped(pid, frame.address).is_none() {
+                    compiled.want(pid, frame.called());
                 }
             }
         }
-        compiled.read();
-        compiled.notes().for_each(|note| say(format_args!("perfweave: {note}")));
     }
-    Ok(compiled)
+    compiled.read();
+    compiled.notes().for_each(|note| say(format_args!("perfweave: {note}")));
+    Ok(())
 }
 
-/// Reads a recording, or what comes through standard input: it is read twice, so that is kept in a file without a name.
-pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perfweave::Error>) -> Result<T, Failure> {
-    if path != Path::new("-") {
-        return Ok(read(path.to_owned())?);
+/// A recording that is read several times. What comes through standard input is kept in a file without a name.
+struct Again {
+    path: PathBuf,
+    _kept: Option<Nameless>,
+}
+
+impl Again {
+    fn new(path: &Path) -> Result<Self, Failure> {
+        if path != Path::new("-") {
+            return Ok(Self { path: path.to_owned(), _kept: None });
+        }
+        let mut kept = Nameless::new()?;
+        kept.copy(&mut io::stdin().lock())?;
+        Ok(Self { path: kept.path(), _kept: Some(kept) })
     }
-    let mut kept = Nameless::new()?;
-    kept.copy(&mut io::stdin().lock())?;
-    Ok(read(kept.path())?)
+
+    fn open(&self) -> Result<Rings, Failure> {
+        Ok(perf_data::open(self.path.clone())?)
+    }
+}
+
+/// Reads a recording, or what comes through standard input.
+pub fn read<T>(path: &Path, read: impl FnOnce(PathBuf) -> Result<T, perfweave::Error>) -> Result<T, Failure> {
+    let again = Again::new(path)?;
+    Ok(read(again.path.clone())?)
 }
 
 fn output(args: &Args) -> Result<Out, Failure> {

@@ -6,6 +6,7 @@ mod check;
 mod child;
 mod convert;
 mod cure;
+mod deferred;
 mod descriptors;
 mod exact;
 mod failure;

@@ -7,7 +7,8 @@ pub mod short;
 
 use crate::args::Common;
 use crate::convert::Progress;
-use crate::convert::names::Frame;
+use crate::convert::names::{Frame, cookie, of_kernel, of_program};
+use crate::deferred::{Parts, Told, Waits};
 use crate::failure::{Failure, Outcome};
 use crate::modifiers::Modifiers;
 use crate::numbers::Numbers;
@@ -20,7 +21,7 @@ use crate::session::{Session, Tell};
 use crate::trace::events::{event, is_of, is_probe};
 use names::{At, Names, are_outside};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, RingOptions, Rings};
+use perfweave::{Event, Record, RingOptions, Rings};
 pub use recorded::is_of_time;
 use serde_json::json;
 use short::Short;
@@ -125,7 +126,8 @@ impl Args {
         let options = self.chains.set(options);
         // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
         let kinds = [bindings::PERF_RECORD_COMM, bindings::PERF_RECORD_MMAP2, bindings::PERF_RECORD_FORK];
-        Ok(records(options, kinds).sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN))
+        let options = self.chains.completed(records(options, kinds));
+        Ok(options.sample(bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN))
     }
 }
 
@@ -187,22 +189,39 @@ struct Stacks {
     numbers: HashMap<Stack, usize>,
     /// How often each stack was seen, and when first.
     counts: Vec<(u64, Option<u64>)>,
+    waits: Waits<Waiting>,
+    parts: Parts,
     /// Whether all processes have numbers here.
     are_all_here: bool,
 }
+
+/// A sample whose program's part comes later: its process, the kernel's frames, and its time.
+struct Waiting {
+    pid: u32,
+    frames: Vec<Frame>,
+    time: Option<u64>,
+}
+
+/// So many samples wait at most: some 32 MB of them.
+const WAITING: usize = 1 << 16;
 
 /// A process by its number and name, and where its functions lie, outermost first.
 type Stack = (u32, String, Vec<At>);
 
 impl Stacks {
     fn new(rings: &Rings, only: Option<String>) -> Self {
-        let (known, numbers, counts) = Default::default();
-        Self { only, names: Names::new(rings), known, numbers, counts, are_all_here: Numbers::are_the_kernels() }
+        let (known, numbers, counts, parts) = Default::default();
+        let (names, waits) = (Names::new(rings), Waits::new(WAITING));
+        Self { only, names, known, numbers, counts, waits, parts, are_all_here: Numbers::are_the_kernels() }
     }
 
-    /// Losses and damage are in the summary: a sample that is missing changes no other.
+    /// Losses and damage are in the summary: a sample that is missing changes no other, but none waits across a loss.
     fn take(&mut self, event: &Event<'_>) {
-        let Some(record) = event.record() else { return };
+        // Before its process has another name or mapping.
+        let told = self.waits.event(event);
+        self.count_told(told);
+        let is_part = |record: &Record<'_>| record.kind() == bindings::PERF_RECORD_CALLCHAIN_DEFERRED;
+        let Some(record) = event.record().filter(|record| !is_part(record)) else { return };
         if self.names.take(event, &record) {
             // It may have another name or another mapping, or be another program.
             record.body().u32(0).map(|pid| self.known.remove(&pid));
@@ -217,14 +236,37 @@ impl Stacks {
         if self.only.as_ref().is_some_and(|only| pid == 0 || self.names.threads.of(pid) != only) {
             return;
         }
-        let frames = self.names.frames(pid, &record, event.key());
+        match cookie(&record).zip(record.pid_tid()) {
+            Some((cookie, (_, tid))) => {
+                self.names.meet(pid);
+                let waiting = Waiting { pid, frames: of_kernel(&record), time: event.key() };
+                let told = self.waits.sample(tid, cookie, waiting);
+                self.count_told(told);
+            }
+            None => {
+                let frames = self.names.frames(pid, &record, event.key());
+                self.count(pid, frames, event.key());
+            }
+        }
+    }
+
+    /// Counts samples that wait no more for their program's part.
+    fn count_told(&mut self, told: Vec<Told<Waiting>>) {
+        for (Waiting { pid, mut frames, time }, chain) in told {
+            self.parts.count(chain.is_none());
+            frames.extend(of_program(chain.as_deref().unwrap_or_default()));
+            self.count(pid, frames, time);
+        }
+    }
+
+    fn count(&mut self, pid: u32, frames: Vec<Frame>, time: Option<u64>) {
         let number = match self.known.entry(pid).or_default().entry(frames) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let places = new.key().iter().rev().map(|frame| self.names.at(pid, *frame)).collect();
                 let process = self.names.process(pid);
                 let number = *self.numbers.entry((pid, process, places)).or_insert_with(|| {
-                    self.counts.push((0, event.key()));
+                    self.counts.push((0, time));
                     self.counts.len() - 1
                 });
                 *new.insert(number)
@@ -234,9 +276,11 @@ impl Stacks {
     }
 
     /// Looks up the names, of each place once.
-    fn sorted(self, is_by_frame_pointers: bool) -> Vec<Counted> {
-        let Self { mut names, numbers, counts, .. } = self;
-        names.read().for_each(|note| say(format_args!("perfweave: {note}")));
+    fn sorted(mut self, is_by_frame_pointers: bool) -> Vec<Counted> {
+        let told = self.waits.end();
+        self.count_told(told);
+        let Self { mut names, numbers, counts, parts, .. } = self;
+        names.read().chain(parts.note()).for_each(|note| say(format_args!("perfweave: {note}")));
         let (mut samples, mut short) = (HashMap::<Vec<String>, u64>::new(), Short::default());
         let progress = Progress::new("stacks have names");
         for ((pid, process, places), number) in numbers {
@@ -259,5 +303,41 @@ impl Stacks {
         let mut all: Vec<_> = samples.into_iter().collect();
         all.sort();
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stacks;
+    use crate::deferred::tests::{Machine, PROGRAM};
+    use perfweave::{Order, Reader};
+    use std::ops::ControlFlow;
+
+    /// Of processes that are not there: two samples with their program's part, and one that is left without.
+    #[test]
+    fn a_sample_waits_for_its_programs_part() {
+        let mut machine = Machine::new();
+        let [one, other] = [[5_000_000; 2], [5_000_001; 2]];
+        machine.sample(0, one, 5);
+        machine.sample(1, one, 5);
+        machine.sample(0, other, 5);
+        machine.returns(1, one, 5, &PROGRAM);
+        let rings = machine.0.rings();
+        let mut stacks = Stacks::new(&rings, None);
+        let mut reader = Reader::new(rings, Order::new().hold(machine.0.hold())).unwrap();
+        let settled = reader.settle(|event| {
+            stacks.take(&event);
+            ControlFlow::<()>::Continue(())
+        });
+        assert_eq!(settled.unwrap(), ControlFlow::Continue(true));
+        // What waits is not counted yet.
+        assert_eq!((stacks.counts.iter().map(|count| count.0).sum::<u64>(), stacks.parts.note()), (2, None));
+        let told = stacks.waits.end();
+        stacks.count_told(told);
+        let note = stacks.parts.note().unwrap();
+        assert!(note.starts_with("1 of 3 stacks "), "{note}");
+        let sorted: Vec<_> = stacks.sorted(false).into_iter().map(|(stack, count)| (stack.len(), count)).collect();
+        // The process, two functions of the program, one of the kernel.
+        assert_eq!(sorted, [(4, 2), (2, 1)]);
     }
 }

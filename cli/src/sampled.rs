@@ -53,8 +53,8 @@ pub struct Chains {
     /// Record call chains, by frame pointers
     #[arg(short = 'g')]
     frame_pointers: bool,
-    /// The same: fp, by frame pointers. dwarf[,BYTES], of programs without them: each sample has so much of the stack
-    /// [8192], which is unwound later
+    /// The same: fp, by frame pointers. fp,defer, which are found when the thread returns to its program (Linux 6.19).
+    /// dwarf[,BYTES], of programs without them: each sample has so much of the stack [8192], which is unwound later
     #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "fp", value_parser = call_graph)]
     call_graph: Option<CallGraph>,
 }
@@ -69,9 +69,14 @@ impl Chains {
         !matches!(self.call_graph, Some(CallGraph::Dwarf(_)))
     }
 
+    /// Whether the kernel finds the chain of a program when the sample is taken.
+    pub fn are_whole(self) -> bool {
+        !matches!(self.call_graph, Some(CallGraph::Dwarf(_) | CallGraph::Deferred))
+    }
+
     /// [`records`] of mappings. perf unwinds by what lies in mappings without code.
     pub fn records(self, options: RingOptions, kinds: impl IntoIterator<Item = u32>) -> RingOptions {
-        let options = records(options, kinds);
+        let options = self.completed(records(options, kinds));
         if self.are_by_frame_pointers() {
             return options;
         }
@@ -79,6 +84,17 @@ impl Chains {
             event.attr.set_mmap_data(1);
             Ok(())
         })
+    }
+
+    /// Has the event that was added last write what the kernel finds of programs later: one of them is enough.
+    pub fn completed(self, options: RingOptions) -> RingOptions {
+        match self.call_graph {
+            Some(CallGraph::Deferred) => options.set("defer_output", &[], "", |event| {
+                event.attr.set_defer_output(1);
+                Ok(())
+            }),
+            _ => options,
+        }
     }
 
     /// What the event that was added last takes for it.
@@ -89,6 +105,10 @@ impl Chains {
                 let registers = crate::unwind::registers::ASKED;
                 options.sample_registers(registers, 0).sample_stack(bytes).exclude_callchain_user()
             }
+            Some(CallGraph::Deferred) => options.set("defer_callchain", &[], "", |event| {
+                event.attr.set_defer_callchain(1);
+                Ok(())
+            }),
             _ => options,
         }
     }
@@ -98,6 +118,8 @@ impl Chains {
 #[derive(Debug, Clone, Copy)]
 enum CallGraph {
     FramePointers,
+    /// The same, in records of their own.
+    Deferred,
     /// From so many bytes of their stacks.
     #[cfg_attr(not(feature = "dwarf"), expect(dead_code, reason = "it is refused"))]
     Dwarf(u32),
@@ -110,13 +132,15 @@ struct Cpus(Vec<u32>);
 fn call_graph(text: &str) -> Result<CallGraph, String> {
     let (how, rest) = text.split_once(',').unwrap_or((text, ""));
     match how {
-        "fp" => Ok(CallGraph::FramePointers),
+        "fp" if rest == "defer" => Ok(CallGraph::Deferred),
+        "fp" if rest.is_empty() => Ok(CallGraph::FramePointers),
+        "fp" => Err("fp takes nothing but defer: fp,defer".into()),
         "dwarf" => dwarf(rest),
         "lbr" => Err(
             "chains are by frame pointers here, or by DWARF: -g, --call-graph dwarf; `perf record --call-graph lbr` has the others"
                 .into(),
         ),
-        _ => Err("it is fp or dwarf, and a command comes after --".into()),
+        _ => Err("it is fp, fp,defer or dwarf, and a command comes after --".into()),
     }
 }
 

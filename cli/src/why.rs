@@ -233,7 +233,7 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
         Some([from, to]) => Some(args.requests(rings, [recorded.place(&from)?, recorded.place(&to)?])?),
         None => None,
     };
-    let stacks = args.stacks.then(|| Stacks::recorded(rings, path));
+    let stacks = args.stacks.then(|| Stacks::recorded(rings, &recorded.view));
     let mut search = Search::new(Scheduler::recorded(rings, MOST)?, family, args, None, requests, stacks, None);
     recorded.each(|event, _| {
         search.event(event);

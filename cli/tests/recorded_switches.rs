@@ -278,15 +278,16 @@ threading.Event().wait(5)";
 fn what_it_takes_is_said() {
     let ran = run(perfweave().args(["record", "-e", "why", "-o", "/dev/null", "--", "true"]), "");
     assert!(ran.code == Some(1) && ran.err.contains("whole machine") && ran.err.contains("help: add -a"), "{ran:?}");
-    let dwarf = |events: &str| {
-        let record = ["record", "-a", "--call-graph", "dwarf", "-e", events, "-o", "/dev/null", "--", "true"];
+    let chains = |how: &str, events: &str| {
+        let record = ["record", "-a", "--call-graph", how, "-e", events, "-o", "/dev/null", "--", "true"];
         run(perfweave().args(record), "")
     };
-    if cfg!(all(feature = "dwarf", any(target_arch = "x86_64", target_arch = "aarch64"))) {
-        let ran = dwarf("why");
-        let says = ran.err.contains("-e why has no copies of stacks") && ran.err.contains("help: -g ");
+    let has_dwarf = cfg!(all(feature = "dwarf", any(target_arch = "x86_64", target_arch = "aarch64")));
+    for how in ["fp,defer", "dwarf"].into_iter().filter(|how| has_dwarf || *how != "dwarf") {
+        let ran = chains(how, "why");
+        let says = ran.err.contains("-e why has no call chains that are found later") && ran.err.contains("help: -g ");
         assert!(ran.code == Some(1) && says, "{ran:?}");
-        assert!(!dwarf("why,cpu-clock").err.contains("-e why has no"));
+        assert!(!chains(how, "why,cpu-clock").err.contains("-e why has no"));
     }
     let Some((ran, _)) = program::run_by_nobody("record -a -e why -o /dev/null -- true") else { return };
     let lines: Vec<_> = ran.err.lines().collect();

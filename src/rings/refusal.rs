@@ -199,6 +199,7 @@ fn doubts(attr: &perf_event_attr, may_be_older_than: impl Fn([u32; 2]) -> bool) 
         (attr.use_clockid() != 0, "another clock than perf's", [4, 1]),
         (attr.write_backward() != 0, "writing backwards", [4, 7]),
         (attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST", [6, 0]),
+        (attr.defer_callchain() | attr.defer_output() != 0, "a deferred call chain", [6, 19]),
     ] {
         doubt(is && may_be_older_than(since), &format!("{what} needs {}.{}", since[0], since[1]));
     }
@@ -238,6 +239,9 @@ mod tests {
         assert_eq!(doubts(&|attr| attr.set_use_clockid(1)).unwrap(), "another clock than perf's needs 4.1");
         assert_eq!(doubts(&|attr| attr.set_write_backward(1)).unwrap(), "writing backwards needs 4.7");
         assert_eq!(doubts(&|attr| attr.read_format = 16).unwrap(), "PERF_FORMAT_LOST needs 6.0");
+        for set in [perf_event_attr::set_defer_callchain, perf_event_attr::set_defer_output] {
+            assert_eq!(doubts(&|attr| set(attr, 1)).unwrap(), "a deferred call chain needs 6.19");
+        }
         assert_eq!(doubts(&|attr| attr.read_format = 15), None);
         // A kernel that has it all.
         let mut attr = perf_event_attr { read_format: 16, ..Default::default() };

@@ -3,7 +3,9 @@
 use crate::record::{CPU, ID, IDENTIFIER, Layout, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 use crate::ring::KernelHalf;
 use nix::sys::eventfd::EventFd;
-use perf_event_open_sys::bindings as sys;
+use perf_event_open_sys::bindings::{
+    self as sys, PERF_SAMPLE_CALLCHAIN as CHAIN, PERF_SAMPLE_RAW as RAW, PERF_SAMPLE_READ as READ,
+};
 
 /// The part of a ring after which a sleeping reader is woken.
 const WAKEUP_PART: u64 = 4;
@@ -30,6 +32,8 @@ pub(super) struct Cpu {
     /// The event's id.
     pub(super) id: u64,
     pub(super) wake: Option<EventFd>,
+    /// The process and the thread that run there.
+    pub(super) thread: [u32; 2],
     /// Whether it writes backwards, over the oldest records.
     pub(super) backward: bool,
     /// The innermost writer is last.
@@ -75,6 +79,7 @@ impl Cpu {
             detached: false,
             id,
             wake,
+            thread: [std::process::id(); 2],
             backward,
             writers: Vec::new(),
         }
@@ -104,16 +109,12 @@ impl Cpu {
             return false;
         }
         let begin = if self.backward { self.reserved.wrapping_sub(needed) } else { self.reserved };
-        if !lost.is_empty() {
-            self.lost = 0;
-            self.half.write(begin, &lost);
-        }
+        self.lost = 0;
+        self.half.write(begin, &lost);
         self.store(begin.wrapping_add(lost.len() as u64), &record, size);
         self.reserved = if self.backward { begin } else { begin.wrapping_add(needed) };
         self.nest += 1;
-        if let Some(writer) = self.writers.last_mut() {
-            writer.nested = true;
-        }
+        self.writers.last_mut().into_iter().for_each(|writer| writer.nested = true);
         true
     }
 
@@ -171,18 +172,16 @@ impl Cpu {
         let mut bytes = vec![0; 8];
         let (kind, misc) = match output {
             Output::Sample(payload) => {
-                let varying = u64::from(sys::PERF_SAMPLE_READ | sys::PERF_SAMPLE_CALLCHAIN);
-                assert_eq!(self.layout.sample_type() & varying, 0, "READ and CALLCHAIN are not simulated");
+                let has = |field: u32| self.layout.sample_type() & u64::from(field) != 0;
+                assert!(!(has(READ) || has(CHAIN) && has(RAW)), "READ, or a chain beside raw data, is not simulated");
                 self.fields(&mut bytes, &SAMPLE_ORDER, time);
-                if self.layout.sample_type() & u64::from(sys::PERF_SAMPLE_RAW) == 0 {
-                    (sys::PERF_RECORD_SAMPLE, MISC_KERNEL)
-                } else {
+                if has(RAW) {
                     // perf_sample_save_raw_data: the data and its 4-byte length are rounded up to a multiple of 8.
                     let raw_size = (payload.len() + 4).next_multiple_of(8) - 4;
                     bytes.extend((raw_size as u32).to_ne_bytes());
-                    bytes.extend_from_slice(payload);
-                    (sys::PERF_RECORD_SAMPLE, MISC_KERNEL)
                 }
+                bytes.extend_from_slice(if has(RAW) || has(CHAIN) { payload } else { &[] });
+                (sys::PERF_RECORD_SAMPLE, MISC_KERNEL)
             }
             Output::Other { kind, misc, body } => {
                 bytes.extend_from_slice(body);
@@ -224,8 +223,8 @@ impl Cpu {
             let value = match *field {
                 TIME => time,
                 ID | STREAM_ID | IDENTIFIER => self.id,
-                CPU => pair(self.number, 0),
-                TID => pair(std::process::id(), std::process::id()),
+                CPU => pair([self.number, 0]),
+                TID => pair(self.thread),
                 _ => 0,
             };
             bytes.extend(value.to_ne_bytes());
@@ -234,9 +233,6 @@ impl Cpu {
 }
 
 /// Two u32 in memory order.
-fn pair(first: u32, second: u32) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&first.to_ne_bytes());
-    bytes[4..].copy_from_slice(&second.to_ne_bytes());
-    u64::from_ne_bytes(bytes)
+fn pair(words: [u32; 2]) -> u64 {
+    u64::from_ne_bytes(words.map(u32::to_ne_bytes).as_flattened().try_into().expect("eight bytes"))
 }

@@ -233,14 +233,37 @@ impl Kernel {
         shared.writers.push(Writer { section, time, nested: false });
     }
 
-    /// The innermost writer of a CPU outputs a sample with this raw data. False if the sample was dropped because the
-    /// ring is full or paused.
+    /// Lets a thread of a process run on a CPU. What is written there from now on has its numbers. Until then it is
+    /// this process.
+    ///
+    /// ```
+    /// # use perfweave::{Hold, Layout, Merge, Order, sim};
+    /// // TID, TIME and CALLCHAIN of `sample_type`.
+    /// let kernel = sim::Kernel::with(&[0], 4096, Layout::new(1 << 1 | 1 << 2 | 1 << 5, true, 0));
+    /// # let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None))?;
+    /// kernel.run(0, 7, 8);
+    /// kernel.emit(0, 100, &[2u64, 0xa, 0xb].map(u64::to_ne_bytes).concat());
+    /// # merge.refresh(0);
+    /// # let mut events = merge.batch();
+    /// # let event = events.next().unwrap();
+    /// # let record = event.record().unwrap();
+    /// assert_eq!(record.pid_tid(), Some((7, 8)));
+    /// assert!(record.callchain().unwrap().eq([0xa, 0xb]));
+    /// # Ok::<(), perfweave::Error>(())
+    /// ```
+    pub fn run(&self, cpu: u32, pid: u32, tid: u32) {
+        lock(&self.cpu(cpu)).thread = [pid, tid];
+    }
+
+    /// The innermost writer of a CPU outputs a sample with this raw data; or, where samples have a call chain and no
+    /// raw data, with these bytes of it: the count, and the addresses and markers. False if the sample was dropped
+    /// because the ring is full or paused.
     ///
     /// More bytes than [`Layout::largest_output`] have the same effect as in the kernel: the header's 16-bit size is cut
     /// short, and the rest overwrites the bytes after it.
     ///
     /// # Panics
-    /// If no writer has begun there, or if the rings' layout has fields that vary in length besides raw data.
+    /// If no writer has begun there, or if samples have `PERF_SAMPLE_READ`, or a call chain and raw data.
     pub fn write(&self, cpu: u32, payload: &[u8]) -> bool {
         lock(&self.cpu(cpu)).output(&Output::Sample(payload))
     }

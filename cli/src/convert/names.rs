@@ -2,6 +2,7 @@
 
 use super::functions::{Files, Identity};
 use super::view::View;
+use crate::deferred::{Part, Parts};
 use crate::out::say;
 use crate::profile::short;
 use crate::typed::typed;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Names {
     processes: HashMap<i32, BTreeMap<u64, Mapping>>,
     files: Files,
+    parts: Parts,
     #[cfg(feature = "dwarf")]
     unwound: Unwound,
 }
@@ -50,26 +52,49 @@ pub struct Frame {
 /// The frames of a record's call chain as the kernel has found it, the innermost first. The kernel's markers say who executes the addresses after
 /// them.
 pub fn frames(record: &Record<'_>) -> Vec<Frame> {
+    frames_and(record, &[])
+}
+
+/// The same, with the addresses of the program that have come in a record of their own.
+fn frames_and(record: &Record<'_>, program: &[u64]) -> Vec<Frame> {
     let mode = if record.misc() & 7 == 1 { Mode::Kernel } else { Mode::User };
     let mut frames = of_chain(record.callchain().into_iter().flatten(), mode);
+    frames.extend(of_program(program));
     if frames.is_empty() {
         frames.extend(record.ip().map(|address| Frame { address, mode, is_caller: false }));
     }
     frames
 }
 
+/// The kernel's frames of a sample whose program's part comes later. Where it was in the program, if the sample has
+/// that, is the first frame of what comes.
+pub fn of_kernel(record: &Record<'_>) -> Vec<Frame> {
+    frames(record).into_iter().filter(|frame| frame.mode == Mode::Kernel).collect()
+}
+
+/// The frames of a program by their addresses.
+pub fn of_program(addresses: &[u64]) -> Vec<Frame> {
+    of_chain(addresses.iter().copied(), Mode::User)
+}
+
+/// The number of the record that has the program's part of a sample's call chain, if that comes later.
+pub fn cookie(record: &Record<'_>) -> Option<u64> {
+    record.callchain()?.skip_while(|address| *address != DEFERRED).nth(1)
+}
+
+/// Behind it is the number of the record that has the program's part (Linux 6.19).
+const DEFERRED: u64 = 0u64.wrapping_sub(640);
+
 /// The frames of a call chain. `mode`: who executes its first addresses.
 fn of_chain(chain: impl Iterator<Item = u64>, mut mode: Mode) -> Vec<Frame> {
     const KERNEL: u64 = 0u64.wrapping_sub(128);
     const USER: u64 = 0u64.wrapping_sub(512);
-    const DEFERRED: u64 = 0u64.wrapping_sub(640);
     const MARKERS: u64 = 0u64.wrapping_sub(4095);
     let (mut frames, mut is_caller) = (Vec::new(), false);
     for address in chain {
         match address {
             KERNEL => (mode, is_caller) = (Mode::Kernel, false),
             USER => (mode, is_caller) = (Mode::User, false),
-            // The program's part comes in a record of its own (Linux 6.19): what follows is that record's number.
             DEFERRED => break,
             MARKERS.. => {}
             address => {
@@ -229,14 +254,23 @@ impl Names {
         self.frames_of(record, time, view, true)
     }
 
+    /// Those that the kernel has found.
+    fn found(&mut self, record: &Record<'_>, view: &View) -> Vec<Frame> {
+        let part = view.deferred.part(record);
+        if part != Part::Own {
+            self.parts.count(part == Part::Missing);
+        }
+        frames_and(record, if let Part::Came(chain) = part { chain } else { &[] })
+    }
+
     #[cfg(not(feature = "dwarf"))]
-    fn frames_of(&mut self, record: &Record<'_>, _: Option<u64>, _: &View, _: bool) -> Vec<Frame> {
-        frames(record)
+    fn frames_of(&mut self, record: &Record<'_>, _: Option<u64>, view: &View, _: bool) -> Vec<Frame> {
+        self.found(record, view)
     }
 
     #[cfg(feature = "dwarf")]
     fn frames_of(&mut self, record: &Record<'_>, time: Option<u64>, view: &View, is_live: bool) -> Vec<Frame> {
-        let mut all = frames(record);
+        let mut all = self.found(record, view);
         if let (Some(sample), Some((pid, _))) = (Sample::of(record), record.pid_tid()) {
             let (unwound, end) = sample.frames(|address, registers, stack| {
                 let place = self.place(pid, address).filter(|(file, _)| self.files.may_have_rules(*file));
@@ -286,6 +320,11 @@ impl Names {
         if place.is_some() { short::Frame::Other } else { short::Frame::Nowhere }
     }
 
+    /// What is to be said of stacks whose program's part comes later.
+    pub fn parts(&self) -> Option<String> {
+        self.parts.note()
+    }
+
     /// What is to be said of stacks that were unwound.
     #[cfg(feature = "dwarf")]
     pub fn unwound(&self) -> Option<String> {
@@ -299,7 +338,7 @@ impl Names {
 
     /// Says on standard error which files gave no names of functions, and which stacks are not whole.
     pub fn tell(&self) {
-        if let Some(note) = self.unwound() {
+        for note in self.parts().into_iter().chain(self.unwound()) {
             say(format_args!("perfweave: {note}"));
         }
         for note in self.files.notes() {

@@ -2,6 +2,7 @@
 
 use super::view::{Shown, View, lossy};
 use super::{Out, Sink};
+use crate::deferred::Part;
 use crate::exact::Exact;
 use crate::numbers::OUTSIDE;
 use crate::out::line;
@@ -93,8 +94,14 @@ fn object(event: &Event<'_>, record: &Record<'_>, shown: Shown, view: &View, sta
         Certainty::Assumed => put("proven", json!(false)),
         Certainty::Late => put("late_by", json!(event.late_by())),
     }
+    let hex = |address: u64| format!("{address:#x}");
     if let Some(chain) = record.callchain() {
-        put("callchain", chain.map(|address| format!("{address:#x}")).collect());
+        put("callchain", chain.map(hex).collect());
+    }
+    match view.deferred.part(record) {
+        Part::Own => {}
+        Part::Came(chain) => put("deferred", chain.iter().copied().map(hex).collect()),
+        Part::Missing => put("deferred", Value::Null),
     }
     if let Some(period) = shown.period {
         put("period", json!(period));

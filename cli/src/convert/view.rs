@@ -1,7 +1,8 @@
 //! What a recording's events mean: their names, fields and threads.
 
-use super::names::{Mode, frames};
+use super::names::{Mode, cookie, frames};
 use super::picture::is_switch_out;
+use crate::deferred::{Deferred, addresses};
 use crate::interrupt;
 use crate::kernel::Kernel;
 use crate::numbers::{Numbers, OUTSIDE};
@@ -17,6 +18,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 /// What is known of a recording, as of the event that was learned last.
@@ -35,6 +37,8 @@ pub struct View {
     pub kernel: Kernel,
     /// What runtimes compiled, if the maps of that are kept with the recording.
     pub compiled: Compiled,
+    /// The parts of call chains that come later.
+    pub deferred: Rc<Deferred>,
     sources: Vec<Source>,
     members: Members,
     /// What the events of the last record's group have counted, by their sources.
@@ -135,6 +139,7 @@ impl View {
             build_ids,
             kernel,
             compiled,
+            deferred: Rc::default(),
             sources,
             members: Members::new(rings),
             counted: None,
@@ -315,6 +320,7 @@ impl View {
             // Outside of the recorder's PID namespace.
             (Some(0), Some(_)) => common,
             // An idle CPU executes no program.
+            (Some(0), None) if cookie(record).is_some() => None,
             (Some(0), None) if frames(record).iter().any(|frame| frame.mode == Mode::User) => None,
             _ => sampled.or(common).filter(|tid| *tid != u32::MAX),
         }
@@ -386,7 +392,13 @@ impl View {
             _ if matches!(record.kind(), bindings::PERF_RECORD_SWITCH | bindings::PERF_RECORD_SWITCH_CPU_WIDE) => {
                 if is_switch_out(record) { "leaves the CPU" } else { "runs" }.into()
             }
-            _ => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default().into(),
+            _ => match addresses(record) {
+                Some((cookie, chain)) => {
+                    chain.iter().fold(format!("cookie={cookie:#x}"), |text, address| format!("{text} {address:#x}"))
+                }
+                None => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
+            }
+            .into(),
         }
     }
 }

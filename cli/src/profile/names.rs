@@ -79,6 +79,16 @@ impl Names {
         }
     }
 
+    /// Learns what a process has while it runs: its name and its mappings. For a sample whose frames come later.
+    pub fn meet(&mut self, pid: u32) {
+        if pid != 0 && pid != ENDED {
+            self.threads.of(pid);
+            if self.asked.insert(pid) {
+                mappings(pid, &mut self.mapped);
+            }
+        }
+    }
+
     /// The frames of a process's record, the innermost first.
     pub fn frames(&mut self, pid: u32, record: &Record<'_>, time: Option<u64>) -> Vec<Frame> {
         // Its mappings say where stacks are unwound.

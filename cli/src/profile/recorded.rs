@@ -6,6 +6,7 @@ use crate::convert::names::Names;
 use crate::convert::names::{Frame, Mode};
 use crate::convert::not_unwound;
 use crate::convert::view::View;
+use crate::deferred::Part;
 use crate::failure::{Failure, Outcome};
 use crate::out::Out;
 use crate::out::say;
@@ -42,7 +43,7 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
         chains += u64::from(record.callchain().is_some());
         let process = process(&comm, pid);
         let frames = names.frames(&record, event.key(), view);
-        if record.callchain().is_some() {
+        if record.callchain().is_some() && view.deferred.part(&record) != Part::Missing {
             let programs = frames.iter().filter(|frame| frame.mode == Mode::User);
             short.count(programs.map(|frame| leads_on(&mut names, pid, frame, event.key(), view)), 1);
         }

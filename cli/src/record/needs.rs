@@ -30,9 +30,9 @@ impl Needs {
                 "add -a, or leave -p, -t and --cgroup away; of the recording, why -p PID FILE is about one process",
             ));
         }
-        if args.event.iter().all(|name| name == NAME) && !args.chains.are_by_frame_pointers() {
+        if args.event.iter().all(|name| name == NAME) && !args.chains.are_whole() {
             return Err(Failure::hinting(
-                "-e why has no copies of stacks for --call-graph dwarf",
+                "-e why has no call chains that are found later (--call-graph dwarf, fp,defer)",
                 "-g has call chains",
             ));
         }

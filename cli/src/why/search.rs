@@ -239,6 +239,7 @@ impl Search {
         let since = self.scheduler.unreported(ledger);
         self.void(since);
         self.files.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
+        self.stacks.iter().for_each(Stacks::tell);
         let account = &self.scheduler.account;
         let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
         if let (None, Some((from, who))) = (&self.requests, self.executed) {

@@ -3,10 +3,11 @@
 
 use crate::convert::names::{Frame, Names as Mapped};
 use crate::convert::view::View;
+use crate::out::say;
 use crate::profile::names::Names;
 use perfweave::{Event, Record, Rings};
 use std::collections::HashMap;
-use std::path::Path;
+use std::rc::Rc;
 
 /// Different ones that are kept.
 const MOST: usize = 1 << 16;
@@ -34,8 +35,11 @@ impl Stacks {
         Self::new(rings, Of::Live(Box::new(Names::new(rings))))
     }
 
-    pub fn recorded(rings: &Rings, path: &Path) -> Self {
-        Self::new(rings, Of::Recorded(Box::new((Mapped::default(), View::new(rings, path)))))
+    /// `of`: what is known of the recording before its first event.
+    pub fn recorded(rings: &Rings, of: &View) -> Self {
+        let mut view = View::new(rings, &of.path);
+        view.deferred = Rc::clone(&of.deferred);
+        Self::new(rings, Of::Recorded(Box::new((Mapped::default(), view))))
     }
 
     fn new(rings: &Rings, names: Of) -> Self {
@@ -74,6 +78,15 @@ impl Stacks {
         let number = self.chains.len() as u32;
         self.numbers.insert(key, number);
         number
+    }
+
+    /// Says how many chains of a recording lack their program's part.
+    pub fn tell(&self) {
+        if let Of::Recorded(of) = &self.names
+            && let Some(note) = of.0.parts()
+        {
+            say(format_args!("perfweave: {note}"));
+        }
     }
 
     /// The functions of a chain, the outermost first.
