@@ -426,6 +426,92 @@ fn strings_that_were_not_in_memory_are_read_at_the_return() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Calls that wait for descriptors.
+const WAITS: &str = r#"
+    #define _GNU_SOURCE
+    #include <poll.h>
+    #include <signal.h>
+    #include <sys/epoll.h>
+    #include <sys/select.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    int main(void) {
+        int p[2];
+        pipe(p), write(p[1], "x", 1);
+        fd_set r, w, e;
+        struct timeval t = {100, 7};
+        struct timespec s = {100, 5};
+        sigset_t set;
+        sigemptyset(&set), sigaddset(&set, SIGINT);
+        FD_ZERO(&r); FD_ZERO(&w); FD_ZERO(&e); FD_SET(p[0], &r), FD_SET(p[1], &w), FD_SET(65, &e);
+        FD_CLR(65, &e), syscall(SYS_pselect6, 70, &r, &w, &e, &s, 0);
+        FD_ZERO(&r); FD_SET(p[0], &r), FD_SET(p[1], &r), pselect(5, &r, 0, 0, &(struct timespec){100, 5}, &set);
+        FD_ZERO(&r); pselect(5, &r, 0, 0, &(struct timespec){0, 7}, 0);
+        FD_SET(66, &r), pselect(67, &r, 0, 0, 0, 0), pselect(-1, &r, 0, 0, 0, 0), pselect(5, (void *)8, 0, 0, 0, 0);
+    #ifdef SYS_select
+        FD_ZERO(&r); FD_ZERO(&w); FD_SET(p[0], &r), FD_SET(p[1], &w), syscall(SYS_select, 5, &r, &w, 0, &t);
+    #endif
+        int x = epoll_create1(0);
+        struct epoll_event v = {EPOLLIN, {.u64 = 0x1234567890}}, all[50];
+        epoll_ctl(x, EPOLL_CTL_ADD, p[0], &v), v.events = EPOLLOUT, epoll_ctl(x, EPOLL_CTL_ADD, p[1], &v);
+        epoll_pwait(x, all, 8, -1, &set), epoll_pwait(x, all, 1, -1, 0), epoll_pwait(x, (void *)8, 1, 0, 0);
+        read(p[0], &v, 1), epoll_ctl(x, EPOLL_CTL_DEL, p[1], 0), epoll_pwait(x, all, 8, 0, 0);
+        struct pollfd f[3] = {{p[1], POLLOUT}, {-1, POLLIN}, {p[1], POLLOUT}};
+        ppoll(f, 2, &(struct timespec){100, 5}, &set), ppoll(f, 3, 0, 0), ppoll(f, 0, &(struct timespec){0, 7}, 0);
+        return 0;
+    }
+"#;
+
+/// What is printed of them, with `-s 2`: no more elements of a list than bytes of a string. `left` is what is left.
+const WAITED: &[&str] = &[
+    "pselect6(70, [3], [4], [], {tv_sec=100, tv_nsec=5}, NULL) = 2 (in [3], out [4], left)",
+    "pselect6(5, [3 4], NULL, NULL, {tv_sec=100, tv_nsec=5}, {sigmask=[INT], sigsetsize=8}) = 1 (in [3], left)",
+    "pselect6(5, [], NULL, NULL, {tv_sec=0, tv_nsec=7}, {sigmask=NULL, sigsetsize=8}) = 0 (Timeout)",
+    "pselect6(67, [66], NULL, NULL, NULL, {sigmask=NULL, sigsetsize=8}) = -1 EBADF (Bad file descriptor)",
+    "pselect6(-1, 0x, NULL, NULL, NULL, {sigmask=NULL, sigsetsize=8}) = -1 EINVAL (Invalid argument)",
+    "pselect6(5, 0x, NULL, NULL, NULL, {sigmask=NULL, sigsetsize=8}) = -1 EFAULT (Bad address)",
+    #[cfg(target_arch = "x86_64")]
+    "select(5, [3], [4], NULL, {tv_sec=100, tv_usec=7}) = 2 (in [3], out [4], left)",
+    "epoll_pwait(5, [{events=EPOLLIN, data={u32=878082192, u64=78187493520}}, {events=EPOLLOUT, \
+     data={u32=878082192, u64=78187493520}}], 8, -1, [INT], 8) = 2",
+    "epoll_pwait(5, [{events=EPOLLIN, data={u32=878082192, u64=78187493520}}], 1, -1, NULL, 8) = 1",
+    "epoll_pwait(5, 0x, 1, 0, NULL, 8) = -1 EFAULT (Bad address)",
+    "epoll_pwait(5, [], 8, 0, NULL, 8) = 0",
+    "ppoll([{fd=4, events=POLLOUT}, {fd=-1}], 2, {tv_sec=100, tv_nsec=5}, [INT], 8) = 1 \
+     ([{fd=4, revents=POLLOUT}], left)",
+    "ppoll([{fd=4, events=POLLOUT}, {fd=-1}, ...], 3, NULL, NULL, 8) = 2 \
+     ([{fd=4, revents=POLLOUT}, {fd=4, revents=POLLOUT}])",
+    "ppoll([], 0, {tv_sec=0, tv_nsec=7}, NULL, 8) = 0 (Timeout)",
+];
+
+/// A call without addresses, and without how much of a time-out was left.
+fn without_left(call: &str) -> String {
+    let call = match call.split_once("left {") {
+        Some((before, after)) => format!("{before}left{}", after.split_once('}').unwrap().1),
+        None => call.to_owned(),
+    };
+    let mut parts = call.split("0x");
+    let first = parts.next().unwrap().to_owned();
+    let rest = parts.map(|part| part.trim_start_matches(|digit: char| digit.is_ascii_hexdigit()));
+    std::iter::once(first.as_str()).chain(rest).collect::<Vec<_>>().join("0x")
+}
+
+#[test]
+fn sets_and_events_that_are_waited_for_are_printed() {
+    let folder = folder("waits");
+    let Some(program) = built(&folder, WAITS) else { return };
+    const CALLS: &str = "trace=?select,pselect6,epoll_pwait,ppoll";
+    let Some(ran) = traced(&["trace", "-s", "2", "-e", CALLS, program.to_str().unwrap()]) else { return };
+    let call = |line: &str| Some(without_left(line.split_once("] ")?.1.split_once(' ')?.1.rsplit_once(" <")?.0));
+    let ours: Vec<_> = ran.out.lines().filter_map(call).collect();
+    assert_eq!(ours, WAITED);
+    let Some(()) = runs(&["strace", "--version"], "Debian's package strace") else { return };
+    let theirs = run(Command::new("strace").args(["-a", "0", "-s", "2", "-e", CALLS]).arg(&program), "");
+    let theirs: Vec<_> = theirs.err.lines().filter(|line| line.contains(" = ")).map(without_left).collect();
+    assert_eq!(theirs, WAITED);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Descriptors of all kinds, and files that go away or get another name while they are open.
 const DESCRIPTORS: &str = r#"
 import os, socket, select, fcntl, sys

@@ -10,6 +10,7 @@ use crate::unwind::{End, Sample, Unwound};
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Record};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
 /// Mappings of each process, as of the event that was learned last.
@@ -88,6 +89,38 @@ fn one(name: impl Into<String>) -> Vec<String> {
 
 /// A file, by its number in [`Files`], and an offset in it.
 pub type Place = (usize, u64);
+
+/// What a line of its own says of a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    pub path: String,
+    /// The function, and how far behind its begin, if these are known.
+    pub function: Option<(String, Option<u64>)>,
+    /// In the file, or an address in memory that is no file's.
+    pub offset: u64,
+}
+
+impl Spot {
+    /// What a runtime has compiled, by the map that tells of it.
+    pub fn compiled(pid: u32, name: &str, address: u64) -> Self {
+        Self { path: format!("/tmp/perf-{pid}.map"), function: Some((name.to_owned(), None)), offset: address }
+    }
+
+    /// `/usr/lib/libc.so.6(write+0x10) [0xe0e83]`, as strace(1) has it.
+    pub fn text(&self) -> String {
+        let function = match &self.function {
+            Some((name, Some(plus))) => format!("{name}+{plus:#x}"),
+            Some((name, None)) => name.clone(),
+            None => String::new(),
+        };
+        format!("{}({function}) [{:#x}]", self.path, self.offset)
+    }
+
+    pub fn json(&self) -> Value {
+        let (function, plus) = self.function.as_ref().map_or((None, None), |(name, plus)| (Some(name), *plus));
+        json!({ "file": self.path, "function": function, "plus": plus, "offset": self.offset })
+    }
+}
 
 impl Frame {
     /// An address inside the function.
@@ -205,6 +238,14 @@ impl Names {
             name if name.starts_with('[') => name.to_owned(),
             name => format!("[{name}]"),
         }
+    }
+
+    /// What lies at a place.
+    pub fn spot(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> Spot {
+        let back = u64::from(is_caller);
+        let function = self.files.function(file, offset.saturating_sub(back), time, view);
+        let function = function.and_then(|of| Some((of.names.first()?.clone(), Some(of.plus + back))));
+        Spot { path: self.files.path(file).to_owned(), function, offset }
     }
 
     fn functions(

@@ -67,6 +67,8 @@ enum How {
     /// An I/O vector, or a message with one: whether the call has filled it.
     Vector(bool),
     Message(bool),
+    /// A struct with signals.
+    Mask,
 }
 
 /// What an argument points to.
@@ -300,6 +302,7 @@ impl Call {
                     values: values.values,
                     result: values.result,
                     opened: values.opened,
+                    limit: copied.quotes.limit,
                 })?)
             }
             How::Strings => {
@@ -316,6 +319,10 @@ impl Call {
                 Pointed::Text(vector(at, copied, values.values[2], result)?)
             }
             How::Message(is_filled) => Pointed::Text(message(at, copied, values.result.filter(|_| is_filled))?),
+            How::Mask => {
+                let of = |element| copied.element(at, element).and_then(|piece| piece.bytes.as_deref());
+                Pointed::Text(shapes::mask(of(NAME - 1)?, of(NAME))?)
+            }
             _ => return None,
         })
     }
@@ -392,11 +399,14 @@ impl Call {
                 How::Strings => pointers.special = Some((Special::Exec(at), false)),
                 How::Vector(is_filled) => pointers.special = Some((Special::Vector, is_filled)),
                 How::Message(is_filled) => pointers.special = Some((Special::Message, is_filled)),
+                How::Mask => pointers.special = Some((Special::Mask, false)),
                 _ => {}
             }
         }
         match (self.name.as_str(), pointers.enter.first().copied()) {
-            ("poll" | "ppoll", Some(list)) => pointers.exit.push(list),
+            // What is left of sets and of the time-out.
+            ("select" | "pselect6", _) => pointers.exit.clone_from(&pointers.enter),
+            ("poll" | "ppoll", Some(_)) => pointers.exit.extend(pointers.enter.iter().take(2)),
             ("fcntl", _) => pointers.enter.push((2, Length::Bytes(shapes::LOCK as u32))),
             ("rt_sigreturn", _) if shapes::SIGNAL_MASK > 0 => {
                 pointers.enter.push((STACK, Length::Bytes(shapes::SIGNAL_MASK as u32 + 8)));
@@ -421,11 +431,10 @@ impl Call {
             None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFD && result == 1 => {
                 "0x1 (flags FD_CLOEXEC)".into()
             }
-            None if matches!(self.name.as_str(), "poll" | "ppoll") => match (result, values) {
+            None if matches!(self.name.as_str(), "poll" | "ppoll" | "select" | "pselect6") => match (result, values) {
                 (0, Some(_)) => "0 (Timeout)".into(),
                 (_, Some(Values { values, copied: Some(copied), .. })) => {
-                    let happened = copied.at(0, values[0], true).map(shapes::happened);
-                    happened.map_or_else(|| result.to_string(), |happened| format!("{result} ({happened})"))
+                    format!("{result}{}", self.happened(values, copied, result))
                 }
                 _ => result.to_string(),
             },
@@ -435,6 +444,21 @@ impl Call {
                 }
                 _ => result.to_string(),
             },
+        }
+    }
+
+    /// To which descriptors something has happened, and how much of the time-out is left.
+    fn happened(&self, values: &[u64; 6], copied: &Copied, result: i64) -> String {
+        let after = |at: usize| copied.at(at, values[at], true);
+        let left = |at: usize| shapes::left(&self.name, after(at)?);
+        match self.name.as_str() {
+            "select" | "pselect6" => shapes::selected([1, 2, 3].map(after), values[0], left(4)),
+            name => {
+                let left = if name == "ppoll" { left(2) } else { None };
+                let list = after(0).map(|bytes| shapes::happened(bytes, result, copied.quotes.limit));
+                let left = left.map_or_else(String::new, |left| format!(", left {left}"));
+                list.map_or_else(String::new, |list| format!(" ({list}{left})"))
+            }
         }
     }
 }
@@ -651,6 +675,7 @@ impl How {
             ("readv" | "preadv" | "preadv2", "vec") => Self::Vector(true),
             ("sendmsg", "msg") => Self::Message(false),
             ("recvmsg", "msg") => Self::Message(true),
+            ("pselect6", "sig") => Self::Mask,
             _ => match shapes::of(call, name, kind) {
                 Some(shape) => Self::Shape(shape),
                 None if kind.contains('*') => Self::Pointer,

@@ -33,6 +33,8 @@ pub struct Seen<'a> {
     pub result: Option<i64>,
     /// What is behind descriptors.
     pub opened: Option<&'a Opened>,
+    /// The most elements of a list that are printed.
+    pub limit: usize,
 }
 
 /// Numbers at places of a struct.
@@ -99,6 +101,10 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         _ if kind == "struct statx *" => (size(size_of::<kernel::statx>()), true, statx),
         ("pipe" | "pipe2", "fildes") | ("socketpair", "usockvec") => (size(8), true, two_descriptors),
         ("wait4", "stat_addr") => (size(4), true, status),
+        ("select" | "pselect6", "inp" | "outp" | "exp") => (Length::Bits(0), false, descriptors),
+        ("epoll_wait" | "epoll_pwait" | "epoll_pwait2", "events") => {
+            (Length::Returned(size_of::<kernel::epoll_event>() as u32), true, epoll_events)
+        }
         ("poll" | "ppoll", "ufds") => (Length::Elements(1, size_of::<kernel::pollfd>() as u32), false, poll),
         ("connect" | "bind", _) if kind.contains("sockaddr") => (Length::Elements(2, 1), false, address),
         ("sendto", "addr") => (Length::Elements(5, 1), false, address),
@@ -433,19 +439,74 @@ fn status(seen: &Seen<'_>) -> Option<String> {
 fn poll(seen: &Seen<'_>) -> Option<String> {
     let each = seen.bytes.chunks_exact(size_of::<kernel::pollfd>()).map(|one| {
         let (descriptor, events) = (one.i32(0)?, one.u16(offset_of!(kernel::pollfd, events))?);
+        // The kernel leaves it out.
+        if descriptor < 0 {
+            return Some(format!("{{fd={descriptor}}}"));
+        }
         let behind = seen.opened.map_or("", |opened| opened.entered(descriptor));
         Some(format!("{{fd={descriptor}{behind}, events={}}}", flag_names(events.into(), POLLS, "0")))
     });
-    Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
+    Some(list(each.collect::<Option<_>>()?, seen.values[1], seen.limit))
 }
 
-/// What has happened to descriptors of a list: those to which something has.
-pub fn happened(bytes: &[u8]) -> String {
+/// No more elements than bytes of a string, as strace(1) has it. `all`: how many there are, if more than were copied.
+fn list(mut elements: Vec<String>, all: u64, limit: usize) -> String {
+    let is_cut = elements.len() > limit || all > elements.len() as u64;
+    elements.truncate(limit);
+    elements.extend(is_cut.then(|| "...".to_owned()));
+    format!("[{}]", elements.join(", "))
+}
+
+/// What has happened to descriptors of a list: those to which something has, of so many.
+pub fn happened(bytes: &[u8], count: i64, limit: usize) -> String {
     let each = bytes.chunks_exact(size_of::<kernel::pollfd>()).filter_map(|one| {
         let events = one.u16(offset_of!(kernel::pollfd, revents)).filter(|events| *events != 0)?;
         Some(format!("{{fd={}, revents={}}}", one.i32(0)?, flag_names(events.into(), POLLS, "0")))
     });
-    format!("[{}]", each.collect::<Vec<_>>().join(", "))
+    list(each.collect(), count.cast_unsigned(), limit)
+}
+
+fn descriptors(seen: &Seen<'_>) -> Option<String> {
+    set(seen.bytes, seen.values[0])
+}
+
+/// `[3 5]`: the descriptors of a set that are less than a number, which is an int.
+pub fn set(bytes: &[u8], below: u64) -> Option<String> {
+    let below = usize::try_from(below as i32).ok()?;
+    let is_in = |descriptor: &usize| bytes[descriptor / 8] & 1 << (descriptor % 8) != 0;
+    let known = 0..below.min(8 * bytes.len());
+    // Words have their lowest bit first, and so have bytes if theirs do.
+    let place = |descriptor: usize| if cfg!(target_endian = "big") { descriptor ^ 0x38 } else { descriptor };
+    let mut each: Vec<_> = known.clone().filter(|at| is_in(&place(*at))).map(|at| at.to_string()).collect();
+    each.extend((known.end < below).then(|| "...".to_owned()));
+    Some(format!("[{}]", each.join(" ")))
+}
+
+/// ` (in [3], left {tv_sec=0, tv_usec=9})`: what select(2) has left of its sets and of its time-out.
+pub fn selected(sets: [Option<&[u8]>; 3], below: u64, left: Option<String>) -> String {
+    let of = |(bytes, name): (Option<&[u8]>, &str)| {
+        let set = set(bytes?, below).filter(|set| set != "[]")?;
+        Some(format!("{name} {set}"))
+    };
+    let each = sets.into_iter().zip(["in", "out", "except"]).filter_map(of);
+    let all: Vec<_> = each.chain(left.map(|left| format!("left {left}"))).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+}
+
+/// What is left of the time-out of a call with this name.
+pub fn left(call: &str, bytes: &[u8]) -> Option<String> {
+    if call == "select" { timeval_at(bytes, 0) } else { timespec_at(bytes, 0) }
+}
+
+/// `{sigmask=[INT], sigsetsize=8}` of a struct and the mask to which it points.
+pub fn mask(pair: &[u8], set: Option<&[u8]>) -> Option<String> {
+    let (address, size) = (pair.u64(0)?, pair.u64(8)?);
+    let mask = match set.and_then(|set| set.u64(0)) {
+        Some(set) => signals(set),
+        None if address == 0 => "NULL".into(),
+        None => format!("{address:#x}"),
+    };
+    Some(format!("{{sigmask={mask}, sigsetsize={size}}}"))
 }
 
 /// Of a message: how long its name is, how many buffers, how long what goes along, and flags.
@@ -458,8 +519,18 @@ pub fn message(bytes: &[u8]) -> Option<[u64; 4]> {
 }
 
 fn epoll_event(seen: &Seen<'_>) -> Option<String> {
-    let events = seen.bytes.u32(offset_of!(kernel::epoll_event, events))?;
-    let data = seen.bytes.u64(offset_of!(kernel::epoll_event, data))?;
+    epoll_event_at(seen.bytes)
+}
+
+/// Those that have happened.
+fn epoll_events(seen: &Seen<'_>) -> Option<String> {
+    let each = seen.bytes.chunks_exact(size_of::<kernel::epoll_event>()).map(epoll_event_at);
+    Some(list(each.collect::<Option<_>>()?, seen.result?.cast_unsigned(), seen.limit))
+}
+
+fn epoll_event_at(bytes: &[u8]) -> Option<String> {
+    let events = bytes.u32(offset_of!(kernel::epoll_event, events))?;
+    let data = bytes.u64(offset_of!(kernel::epoll_event, data))?;
     let (low, all) = (data as u32, data);
     let events = flag_names(events.into(), EPOLLS, "0");
     Some(format!("{{events={events}, data={{u32={low}, u64={all}}}}}"))
@@ -638,7 +709,7 @@ mod tests {
     use super::{Seen, address, mode, rlimit, signals, status};
 
     fn seen(bytes: &[u8], text: fn(&Seen<'_>) -> Option<String>) -> Option<String> {
-        text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None })
+        text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None, limit: 32 })
     }
 
     #[test]
