@@ -25,13 +25,36 @@ fn built(folder: &Path, source: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Words of a line in which numbers of threads and inodes, addresses, random bytes and how much memory and disk is free
-/// are the same for all runs.
+/// A line without what a clock says: seconds since 1970 or since the machine began, what is left of a time-out, and CPU
+/// time.
+fn without_times(line: &str) -> String {
+    const TIME: &str = "{tv_sec=";
+    let (mut text, mut rest) = (String::new(), line);
+    while let Some(at) = rest.find(TIME) {
+        let (before, time) = rest.split_at(at);
+        let (time, after) = time.split_at(time.find('}').map_or(time.len(), |end| end + 1));
+        let seconds = time[TIME.len()..].split(|digit: char| !digit.is_ascii_digit()).next().unwrap();
+        let is_clock = seconds.len() > 3 || ["left ", "ru_utime=", "ru_stime="].iter().any(|of| before.ends_with(of));
+        text.push_str(before);
+        text.push_str(if is_clock { "TIME" } else { time });
+        // The date.
+        let date = after.strip_prefix(" /* ").filter(|_| is_clock).and_then(|date| date.split_once(" */"));
+        rest = date.map_or(after, |(_, after)| after);
+    }
+    text + rest
+}
+
+/// Words of a line in which numbers of threads and inodes, addresses, times, random bytes and how much memory and disk is
+/// free are the same for all runs.
 fn normal(line: &str, threads: &BTreeMap<String, usize>) -> String {
+    let line = without_times(line);
+    let line = line.as_str();
     if line.starts_with("getrandom(") {
         return line.split('"').enumerate().map(|(n, part)| if n == 1 { "RANDOM" } else { part }).collect();
     }
     let is_machine = ["sysinfo(", "statfs(", "fstatfs("].iter().any(|call| line.starts_with(call));
+    // The parent of the command is the tracer.
+    let is_tracer = line.starts_with("getppid() = ");
     let mut text = String::new();
     let mut rest = line;
     while let Some(at) = rest.find(|letter: char| letter.is_ascii_alphanumeric()) {
@@ -44,6 +67,7 @@ fn normal(line: &str, threads: &BTreeMap<String, usize>) -> String {
             _ if is_inode => text.push_str("INODE"),
             _ if is_machine && word.bytes().all(|byte| byte.is_ascii_digit()) => text.push('N'),
             Some(number) => text.push_str(&format!("THREAD{number}")),
+            None if is_tracer && word != "getppid" => text.push_str("TRACER"),
             None if word.starts_with("0x") && word.len() >= 8 => text.push_str("ADDRESS"),
             None => text.push_str(word),
         }
@@ -422,6 +446,139 @@ fn strings_that_were_not_in_memory_are_read_at_the_return() {
             assert!(ran.out.contains(text), "{text} in {}", ran.out);
         }
         assert!(ran.out.contains(r#"execve("/bin/true", ["/bin/true", "an argument"], 0x"#), "{}", ran.out);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Calls of all kinds, none of which changes anything.
+const KINDS: &str = r#"
+    #define _GNU_SOURCE
+    #include <fcntl.h>
+    #include <grp.h>
+    #include <linux/fiemap.h>
+    #include <linux/fs.h>
+    #include <netinet/tcp.h>
+    #include <sched.h>
+    #include <signal.h>
+    #include <sys/epoll.h>
+    #include <sys/eventfd.h>
+    #include <sys/ioctl.h>
+    #include <sys/mman.h>
+    #include <sys/prctl.h>
+    #include <sys/resource.h>
+    #include <sys/sendfile.h>
+    #include <sys/signalfd.h>
+    #include <sys/socket.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <sys/sysmacros.h>
+    #include <sys/time.h>
+    #include <sys/timerfd.h>
+    #include <sys/wait.h>
+    #include <sys/xattr.h>
+    #include <time.h>
+    #include <unistd.h>
+    int main(void) {
+        int f = open("/etc/passwd", O_RDONLY), n = open("/dev/null", O_WRONLY), p[2], v = 1;
+        pipe(p), fcntl(f, F_GETFL);
+        off_t o = 0;
+        sendfile(n, f, &o, 9), sendfile(n, f, 0, 9), sendfile(n, f, (void *)8, 9);
+        o = 0, splice(f, &o, p[1], 0, 10, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+        ioctl(p[0], FIONREAD, &v), ioctl(p[0], _IOC(_IOC_READ, 0x56, 0x78, 4), 7);
+        struct fiemap m = {.fm_length = 4096, .fm_extent_count = 0};
+        ioctl(n, FS_IOC_FIEMAP, &m), ioctl(f, 0xb701);
+        lsetxattr("/nonexistent", "user.a", "2", 1, XATTR_REPLACE), listxattr("/nonexistent", 0, 0);
+        struct timespec t = {1, 0}, z[2] = {{0, 1}, {0, 0}};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, 0);
+        timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC), eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+        sigset_t s;
+        sigemptyset(&s), signalfd(-1, &s, SFD_NONBLOCK);
+        struct itimerspec i = {{0, 0}, {100, 0}};
+        timerfd_settime(7, TFD_TIMER_ABSTIME, &i, 0);
+        syscall(SYS_faccessat2, AT_FDCWD, "/etc", R_OK, AT_EACCESS | AT_SYMLINK_NOFOLLOW);
+        syscall(SYS_renameat2, -1, "a", -1, "b", RENAME_NOREPLACE | RENAME_EXCHANGE);
+        mknodat(-1, "c", S_IFCHR | 0666, makedev(1, 3)), mknodat(-1, "c", S_IFIFO | 0, 5);
+        mknodat(-1, "c", 044, 0), mknodat(-1, "c", S_IFBLK | 04640, makedev(300, 0));
+        getpriority(PRIO_PROCESS, 0), setpriority(PRIO_USER, -1, -3);
+        prctl(PR_GET_DUMPABLE), prctl(PR_SET_DUMPABLE, 1);
+        timer_t d;
+        struct sigevent e = {.sigev_signo = SIGALRM, .sigev_notify = SIGEV_SIGNAL};
+        timer_create(CLOCK_REALTIME, &e, &d), e.sigev_value.sival_int = 5, e.sigev_notify = SIGEV_NONE;
+        timer_create(CLOCK_REALTIME, &e, &d);
+        int q = socket(AF_INET, SOCK_STREAM, 0);
+        struct linger l = {1, 2};
+        v = 1, setsockopt(q, SOL_SOCKET, SO_REUSEADDR, &v, 4), setsockopt(q, SOL_SOCKET, SO_LINGER, &l, 8);
+        setsockopt(q, SOL_TCP, 1, &v, 4), v = 4, getsockopt(q, SOL_SOCKET, SO_TYPE, &v, &v);
+        struct rusage u;
+        getrusage(RUSAGE_SELF, &u), getgroups(10, (void *)8);
+        utimensat(-1, "a", z, AT_SYMLINK_NOFOLLOW), sched_getscheduler(0), sched_get_priority_max(SCHED_RR);
+        madvise(0, 0, MADV_WILLNEED), msync(0, 0, MS_SYNC), fallocate(-1, FALLOC_FL_KEEP_SIZE, 0, 10);
+        siginfo_t g;
+        waitid(P_ALL, 0, &g, WEXITED), epoll_ctl(-1, EPOLL_CTL_DEL, 3, (void *)&v);
+        write(n, "\310\221 is no text\377", 14), write(n, "Gr\303\266\303\237e", 7);
+        return 0;
+    }
+"#;
+
+/// What is printed of them.
+const OF_KINDS: &[&str] = &[
+    "fcntl(3, F_GETFL) = 0x8000 (flags O_RDONLY|O_LARGEFILE)",
+    "sendfile(4, 3, [0] => [9], 9) = 9",
+    "sendfile(4, 3, NULL, 9) = 9",
+    "sendfile(4, 3, 0x8, 9) = -1 EFAULT (Bad address)",
+    "splice(3, [0], 6, NULL, 10, SPLICE_F_MOVE|SPLICE_F_NONBLOCK) = 10",
+    "ioctl(5, FIONREAD, [10]) = 0",
+    "ioctl(5, _IOC(_IOC_READ, 0x56, 0x78, 0x4), 0x7) = -1 ENOTTY",
+    "ioctl(4, FS_IOC_FIEMAP, {fm_start=0, fm_length=4096, fm_flags=0, fm_extent_count=0}) = -1 ",
+    "ioctl(3, NS_GET_USERNS) = -1 ENOTTY",
+    r#"lsetxattr("/nonexistent", "user.a", "2", 1, XATTR_REPLACE) = -1 ENOENT"#,
+    r#"listxattr("/nonexistent", NULL, 0) = -1 ENOENT"#,
+    "clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, {tv_sec=1, tv_nsec=0}, NULL) = 0",
+    "timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC) = 7",
+    "eventfd2(0, EFD_SEMAPHORE|EFD_CLOEXEC) = 8",
+    "signalfd4(-1, [], 8, SFD_NONBLOCK) = 9",
+    "timerfd_settime(7, TFD_TIMER_ABSTIME, {it_interval={tv_sec=0, tv_nsec=0}, it_value={tv_sec=100, tv_nsec=0}}, \
+     NULL) = 0",
+    r#"faccessat2(AT_FDCWD, "/etc", R_OK, AT_SYMLINK_NOFOLLOW|AT_EACCESS) = 0"#,
+    r#"renameat2(-1, "a", -1, "b", RENAME_NOREPLACE|RENAME_EXCHANGE) = -1 "#,
+    r#"mknodat(-1, "c", S_IFCHR|0666, makedev(0x1, 0x3)) = -1 EBADF"#,
+    r#"mknodat(-1, "c", S_IFIFO|000) = -1 EBADF"#,
+    r#"mknodat(-1, "c", 044) = -1 EBADF"#,
+    r#"mknodat(-1, "c", S_IFBLK|S_ISUID|0640, makedev(0x12c, 0)) = -1 EBADF"#,
+    "getpriority(PRIO_PROCESS, 0) = ",
+    "setpriority(PRIO_USER, -1, -3) = -1 ESRCH",
+    "prctl(PR_GET_DUMPABLE) = 1 (SUID_DUMP_USER)",
+    "prctl(PR_SET_DUMPABLE, SUID_DUMP_USER) = 0",
+    "timer_create(CLOCK_REALTIME, {sigev_signo=SIGALRM, sigev_notify=SIGEV_SIGNAL}, [0]) = 0",
+    "timer_create(CLOCK_REALTIME, {sigev_value={sival_int=5, sival_ptr=0x5}, sigev_signo=14, \
+     sigev_notify=SIGEV_NONE}, [1]) = 0",
+    ", SOL_SOCKET, SO_REUSEADDR, [1], 4) = 0",
+    ", SOL_SOCKET, SO_LINGER, {l_onoff=1, l_linger=2}, 8) = 0",
+    ", SOL_TCP, TCP_NODELAY, [1], 4) = 0",
+    ", SOL_SOCKET, SO_TYPE, ",
+    "getrusage(RUSAGE_SELF, {ru_utime={tv_sec=",
+    r#"utimensat(-1, "a", [{tv_sec=0, tv_nsec=1} /* 1970-01-01T"#,
+    ", {tv_sec=0, tv_nsec=0}], AT_SYMLINK_NOFOLLOW) = -1 EBADF",
+    "sched_getscheduler(0) = 0 (SCHED_OTHER)",
+    "sched_get_priority_max(SCHED_RR) = 99",
+    "madvise(NULL, 0, MADV_WILLNEED) = 0",
+    "msync(NULL, 0, MS_SYNC) = 0",
+    "fallocate(-1, FALLOC_FL_KEEP_SIZE, 0, 10) = -1 EBADF",
+    "waitid(P_ALL, 0, 0x",
+    "epoll_ctl(-1, EPOLL_CTL_DEL, 3, 0x",
+    r#"write(4, "\310\221 is no text\377", 14) = 14"#,
+    r#"write(4, "Größe", 7) = 7"#,
+];
+
+#[test]
+fn numbers_of_all_kinds_have_the_names_of_strace() {
+    let folder = folder("kinds");
+    let Some(program) = built(&folder, KINDS) else { return };
+    let Some(ran) = traced(&["trace", program.to_str().unwrap()]) else { return };
+    let mut at = 0;
+    for text in OF_KINDS {
+        let found = ran.out[at..].find(text);
+        at += found.unwrap_or_else(|| panic!("{text} in {}", &ran.out[at..]));
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -1,9 +1,11 @@
 //! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
 
 use super::named::{
-    F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, TMPFILE, accept,
-    at, capability, clone, close_range, epoll_made, family, known, made, mapping, memory, message_flags, netlink, open,
-    protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
+    F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, NS_GET_PARENT,
+    NS_GET_USERNS, TMPFILE, accept, access_at, allocated, at, attribute_set, capability, clone, close_range, dumpable,
+    epoll_made, event_made, family, known, locked, made, mapping, memory, message_flags, netlink, open, option_at,
+    policy, protection, protocol, random, renamed, signal, signal_made, socket, spliced, statx_flags, statx_mask,
+    synchronized, timed, timer_made, timer_set, wait,
 };
 use super::opened::Opened;
 use super::program::opened::Descriptors;
@@ -188,7 +190,10 @@ impl Call {
                 libc::PR_SET_KEEPCAPS | libc::PR_SET_NAME | libc::PR_GET_NAME => 2,
                 _ => 5,
             },
-            "ioctl" if [FIOCLEX, FIONCLEX].contains(&(values[1] as u32)) => 2,
+            "ioctl" if [FIOCLEX, FIONCLEX, NS_GET_USERNS, NS_GET_PARENT].contains(&(values[1] as u32)) => 2,
+            // Only of a device the number has a meaning.
+            "mknod" if !is_device(values[1]) => 2,
+            "mknodat" if !is_device(values[2]) => 3,
             "futex" => match values[1] as u32 & FUTEX_COMMAND {
                 kernel::FUTEX_WAKE | kernel::FUTEX_UNLOCK_PI | kernel::FUTEX_TRYLOCK_PI => 3,
                 kernel::FUTEX_WAIT | kernel::FUTEX_LOCK_PI => 4,
@@ -256,6 +261,16 @@ impl Call {
                 How::Hex(_) if self.name == "ioctl" && values.values[1] as u32 == FICLONE => {
                     Some(Pointed::Text(values.values[2].to_string()))
                 }
+                How::Hex(_) if self.name == "ioctl" => {
+                    let piece = |is_returned| copied?.at(at, *value, is_returned);
+                    shapes::controlled(values.values[1], piece(false), piece(true)).map(Pointed::Text)
+                }
+                How::Hex(_) if self.name == "prctl" && at == 1 && values.values[0] as i32 == libc::PR_SET_DUMPABLE => {
+                    dumpable(*value).map(|name| Pointed::Text(name.into()))
+                }
+                How::Signed(_) if at == 2 && matches!(self.name.as_str(), "setsockopt" | "getsockopt") => {
+                    option_at(values.values[1], *value).map(Pointed::Text)
+                }
                 How::Hex(_) if self.name == "prctl" && at == 1 && takes_capability(values.values[0]) => {
                     Some(Pointed::Text(capability(*value)))
                 }
@@ -286,6 +301,10 @@ impl Call {
             How::Shape(shape) if shape.is_length => {
                 let [before, after] = [false, true].map(|is_returned| copied.at(at, value, is_returned));
                 Pointed::Text(shapes::length(before, after)?)
+            }
+            How::Shape(_) if self.name == "sendfile" => {
+                let [before, after] = [false, true].map(|is_returned| copied.at(at, value, is_returned));
+                Pointed::Text(shapes::moved(before?, after)?)
             }
             How::Shape(shape) => {
                 let bytes = copied.at(at, value, shape.is_returned)?;
@@ -407,7 +426,13 @@ impl Call {
             // What is left of sets and of the time-out.
             ("select" | "pselect6", _) => pointers.exit.clone_from(&pointers.enter),
             ("poll" | "ppoll", Some(_)) => pointers.exit.extend(pointers.enter.iter().take(2)),
+            ("sendfile", Some(place)) => pointers.exit.push(place),
             ("fcntl", _) => pointers.enter.push((2, Length::Bytes(shapes::LOCK as u32))),
+            ("ioctl", _) => {
+                let argument = (2, Length::Bytes(shapes::CONTROL as u32));
+                pointers.enter.push(argument);
+                pointers.exit.push(argument);
+            }
             ("rt_sigreturn", _) if shapes::SIGNAL_MASK > 0 => {
                 pointers.enter.push((STACK, Length::Bytes(shapes::SIGNAL_MASK as u32 + 8)));
             }
@@ -426,7 +451,13 @@ impl Call {
             // The mask that was there before.
             None if self.name == "umask" => format!("0{result:02o}"),
             None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFL => {
-                format!("{result:#x} (flags {})", open(result as u64))
+                format!("{} (flags {})", shapes::hexadecimal(result as u64), open(result as u64))
+            }
+            None if self.name == "prctl" && of[0] as i32 == libc::PR_GET_DUMPABLE => {
+                dumpable(result as u64).map_or_else(|| result.to_string(), |name| format!("{result} ({name})"))
+            }
+            None if self.name == "sched_getscheduler" => {
+                policy(result as u64).map_or_else(|| result.to_string(), |name| format!("{result} ({name})"))
             }
             None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFD && result == 1 => {
                 "0x1 (flags FD_CLOEXEC)".into()
@@ -507,6 +538,11 @@ impl Pointed<'_> {
     }
 }
 
+/// Whether a mode is that of a device.
+fn is_device(mode: u64) -> bool {
+    [kernel::S_IFCHR, kernel::S_IFBLK].contains(&(mode as u32 & kernel::S_IFMT))
+}
+
 fn takes_capability(option: u64) -> bool {
     [libc::PR_CAPBSET_READ, libc::PR_CAPBSET_DROP].contains(&(option as i32))
 }
@@ -538,6 +574,7 @@ fn vector(at: usize, copied: &Copied, count: u64, filled: Option<i64>) -> Option
         let whole = piece.whole.min(left);
         left -= whole;
         let base = match &piece.bytes {
+            _ if piece.pointer == 0 => "NULL".into(),
             Some(bytes) => copied.quotes.limited((bytes, whole > bytes.len() as u64)),
             None => format!("{:#x}", piece.pointer),
         };
@@ -618,8 +655,23 @@ impl How {
             ("mmap", "off") | ("rseq", "rseq_len" | "sig") | ("mremap", "new_addr") => Self::Hex(64),
             ("ioctl" | "fcntl", "arg") => Self::Hex(64),
             (_, "brk" | "newsp") | ("mmap" | "munmap" | "mremap", "addr") => Self::Pointer,
+            ("madvise" | "msync" | "mlock" | "munlock" | "mlock2", "start") => Self::Pointer,
             ("open" | "openat" | "open_by_handle_at", "flags") => Self::Named(open),
-            ("pipe2" | "dup3" | "inotify_init1" | "eventfd2" | "userfaultfd", "flags") => Self::Named(made),
+            ("pipe2" | "dup3" | "inotify_init1" | "userfaultfd", "flags") => Self::Named(made),
+            ("eventfd2", "flags") => Self::Named(event_made),
+            ("timerfd_create", "flags") => Self::Named(timer_made),
+            ("signalfd4", "flags") => Self::Named(signal_made),
+            ("renameat2", "flags") => Self::Named(renamed),
+            ("splice" | "tee" | "vmsplice", "flags") => Self::Named(spliced),
+            ("clock_nanosleep" | "timer_settime", "flags") => Self::Named(timed),
+            ("timerfd_settime", "flags") => Self::Named(timer_set),
+            ("setxattr" | "lsetxattr" | "fsetxattr", "flags") => Self::Named(attribute_set),
+            ("msync", "flags") => Self::Named(synchronized),
+            ("mlockall", "flags") => Self::Named(locked),
+            ("fallocate", "mode") => Self::Named(allocated),
+            ("mknod" | "mknodat", "mode") => Self::Named(|bits| shapes::mode(bits as u32)),
+            ("mknod" | "mknodat", "dev") => Self::Named(shapes::device),
+            ("faccessat2", "flags") => Self::Named(access_at),
             ("memfd_create", "flags") => Self::Named(memory),
             ("epoll_create1", "flags") => Self::Named(epoll_made),
             ("getrandom", "flags") => Self::Named(random),
@@ -637,7 +689,7 @@ impl How {
             ("socket" | "socketpair", "type") => Self::Named(socket),
             ("wait4" | "waitid", "options") => Self::Named(wait),
             (
-                "newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "faccessat2",
+                "newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "utimensat",
                 "flag" | "flags",
             ) => Self::Named(at),
             (_, "sig" | "signum") => Self::Named(signal),
@@ -669,7 +721,8 @@ impl How {
             ("read" | "pread64" | "readlink" | "readlinkat" | "getcwd", "buf")
             | ("getrandom", "ubuf")
             | ("recvfrom", "ubuf")
-            | ("getxattr" | "lgetxattr" | "fgetxattr", "value") => Self::Filled,
+            | ("getxattr" | "lgetxattr" | "fgetxattr", "value")
+            | ("listxattr" | "llistxattr" | "flistxattr", "list") => Self::Filled,
             ("setxattr" | "lsetxattr" | "fsetxattr", "value") => Self::Buffer,
             ("writev" | "pwritev" | "pwritev2", "vec") => Self::Vector(false),
             ("readv" | "preadv" | "preadv2", "vec") => Self::Vector(true),

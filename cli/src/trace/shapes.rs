@@ -6,6 +6,7 @@ use super::named::{flag_names, signal};
 use super::opened::Opened;
 use super::program::Length;
 use linux_raw_sys::general as kernel;
+use linux_raw_sys::ioctl;
 use linux_raw_sys::net;
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -73,6 +74,10 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
     let size = |bytes: usize| Length::Bytes(bytes as u32);
     // The type says what it is, and the call whether it reads or writes it.
     let (length, is_returned, text): (Length, bool, Text) = match (call, argument) {
+        ("utimes" | "futimesat", "utimes") => {
+            (size(2 * size_of::<kernel::__kernel_old_timeval>()), false, two_timevals)
+        }
+        ("utime", "times") => (size(size_of::<nix::libc::utimbuf>()), false, two_seconds),
         ("utimensat", "utimes") => (size(2 * size_of::<kernel::__kernel_timespec>()), false, two_times),
         ("nanosleep" | "clock_nanosleep", "rmtp") => return None,
         ("clock_gettime" | "clock_getres" | "sched_rr_get_interval", _) if kind.contains("timespec") => {
@@ -126,7 +131,12 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         ("sigaltstack", "uss") => (size(size_of::<kernel::stack_t>()), false, stack),
         ("sigaltstack", "uoss") => (size(size_of::<kernel::stack_t>()), true, stack),
         ("epoll_ctl", "event") => (size(size_of::<kernel::epoll_event>()), false, epoll_event),
-        ("getgroups", "grouplist") => (size(GROUPS), true, groups),
+        ("getgroups", "grouplist") => (Length::Returned(4), true, groups),
+        ("getrusage", "ru") => (size(size_of::<kernel::rusage>()), true, usage),
+        ("timer_create", "timer_event_spec") => (size(size_of::<kernel::sigevent>()), false, notified),
+        ("timer_create", "created_timer_id") => (size(4), true, number),
+        ("sched_setscheduler" | "sched_setparam", "param") => (size(4), false, number),
+        ("sched_getparam", "param") => (size(4), true, number),
         ("getresuid" | "getresgid", _) => (size(4), true, number),
         _ => return None,
     };
@@ -155,17 +165,48 @@ fn two_times(seen: &Seen<'_>) -> Option<String> {
         match u32::try_from(nanoseconds) {
             Ok(now) if i64::from(now) == nix::libc::UTIME_NOW => Some("UTIME_NOW".into()),
             Ok(omit) if i64::from(omit) == nix::libc::UTIME_OMIT => Some("UTIME_OMIT".into()),
-            _ => Some(timespec_at(seen.bytes, at)? + &date(seen.bytes.i64(at)?, nanoseconds).unwrap_or_default()),
+            _ => {
+                Some(timespec_at(seen.bytes, at)? + &date(seen.bytes.i64(at)?, nanoseconds, false).unwrap_or_default())
+            }
         }
     };
     Some(format!("[{}, {}]", one(0)?, one(size_of::<kernel::__kernel_timespec>())?))
 }
 
-/// ` /* 2026-11-28T11:16:19.123456789+0000 */`, where the machine is.
-fn date(seconds: i64, nanoseconds: i64) -> Option<String> {
+/// The same of two `struct timeval`.
+fn two_timevals(seen: &Seen<'_>) -> Option<String> {
+    let one = |at: usize| {
+        let microseconds = seen.bytes.i64(at + offset_of!(kernel::__kernel_old_timeval, tv_usec))?;
+        let date = date(seen.bytes.i64(at)?, microseconds.checked_mul(1000)?, true);
+        Some(timeval_at(seen.bytes, at)? + &date.unwrap_or_default())
+    };
+    Some(format!("[{}, {}]", one(0)?, one(size_of::<kernel::__kernel_old_timeval>())?))
+}
+
+/// Two times in seconds.
+fn two_seconds(seen: &Seen<'_>) -> Option<String> {
+    type Times = nix::libc::utimbuf;
+    let one = |at: usize| {
+        let seconds = seen.bytes.i64(at)?;
+        Some(format!("{seconds}{}", date(seconds, 0, false).unwrap_or_default()))
+    };
+    let [actime, modtime] = [offset_of!(Times, actime), offset_of!(Times, modtime)].map(one);
+    Some(format!("{{actime={}, modtime={}}}", actime?, modtime?))
+}
+
+/// ` /* 2026-11-28T11:16:19.123456789+0000 */`, where the machine is. As strace(1) has it, 0 is no date.
+/// `is_short`: in microseconds.
+fn date(seconds: i64, nanoseconds: i64, is_short: bool) -> Option<String> {
+    if (seconds, nanoseconds) == (0, 0) {
+        return None;
+    }
     let time = jiff::Timestamp::new(seconds, nanoseconds.try_into().ok()?).ok()?;
     let time = time.to_zoned_datetime(jiff::tz::TimeZone::system());
-    let form = if nanoseconds == 0 { "%Y-%m-%dT%H:%M:%S%z" } else { "%Y-%m-%dT%H:%M:%S.%9f%z" };
+    let form = match nanoseconds {
+        0 => "%Y-%m-%dT%H:%M:%S%z",
+        _ if is_short => "%Y-%m-%dT%H:%M:%S.%6f%z",
+        _ => "%Y-%m-%dT%H:%M:%S.%9f%z",
+    };
     Some(format!(" /* {} */", time.strftime(form)))
 }
 
@@ -281,7 +322,7 @@ pub fn mode(mode: u32) -> String {
     let special = [(kernel::S_ISUID, "S_ISUID"), (kernel::S_ISGID, "S_ISGID"), (kernel::S_ISVTX, "S_ISVTX")];
     let special = special.into_iter().filter(|(bit, _)| mode & bit != 0).map(|(_, name)| name);
     let mut text: Vec<_> = kind.into_iter().chain(special).map(str::to_owned).collect();
-    text.push(format!("0{:03o}", mode & 0o777));
+    text.push(format!("0{:02o}", mode & 0o777));
     text.join("|")
 }
 
@@ -297,8 +338,9 @@ fn stat(seen: &Seen<'_>) -> Option<String> {
     Some(format!("{{st_mode={}, {rest}, ...}}", mode(bits)))
 }
 
-fn device(number: u64) -> String {
-    format!("makedev({:#x}, {:#x})", nix::sys::stat::major(number), nix::sys::stat::minor(number))
+pub fn device(number: u64) -> String {
+    let [major, minor] = [nix::sys::stat::major(number), nix::sys::stat::minor(number)].map(hexadecimal);
+    format!("makedev({major}, {minor})")
 }
 
 fn statx(seen: &Seen<'_>) -> Option<String> {
@@ -385,13 +427,98 @@ fn two_descriptors(seen: &Seen<'_>) -> Option<String> {
     Some(format!("[{one}{behind_one}, {other}{behind_other}]"))
 }
 
-/// Bytes that are copied of a list of groups.
-const GROUPS: usize = 256;
-
 fn groups(seen: &Seen<'_>) -> Option<String> {
     let count = if seen.values[0] == 0 { 0 } else { usize::try_from(seen.result?).ok()? };
     let each = (0..count).map(|at| Some(seen.bytes.u32(4 * at)?.to_string()));
     Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
+}
+
+fn usage(seen: &Seen<'_>) -> Option<String> {
+    type Usage = kernel::rusage;
+    let [user, system] =
+        [offset_of!(Usage, ru_utime), offset_of!(Usage, ru_stime)].map(|at| timeval_at(seen.bytes, at));
+    Some(format!("{{ru_utime={}, ru_stime={}, ...}}", user?, system?))
+}
+
+/// How a timer tells its end.
+fn notified(seen: &Seen<'_>) -> Option<String> {
+    type Event = kernel::sigevent;
+    const HOW: [(u32, &str); 4] = [
+        (kernel::SIGEV_SIGNAL, "SIGEV_SIGNAL"),
+        (kernel::SIGEV_NONE, "SIGEV_NONE"),
+        (kernel::SIGEV_THREAD, "SIGEV_THREAD"),
+        (kernel::SIGEV_THREAD_ID, "SIGEV_THREAD_ID"),
+    ];
+    let int = |at: usize| seen.bytes.u32(at);
+    let (value, pointer) = (int(offset_of!(Event, sigev_value))?, seen.bytes.u64(offset_of!(Event, sigev_value))?);
+    let (number, how) = (int(offset_of!(Event, sigev_signo))?, int(offset_of!(Event, sigev_notify))?);
+    let has_signal = [kernel::SIGEV_SIGNAL, kernel::SIGEV_THREAD_ID].contains(&how);
+    let number = if has_signal { signal(number.into()) } else { number.to_string() };
+    let name = HOW.iter().find(|(known, _)| *known == how).map_or_else(|| how.to_string(), |(_, name)| (*name).into());
+    let value = match pointer {
+        0 => String::new(),
+        _ => format!("sigev_value={{sival_int={}, sival_ptr={pointer:#x}}}, ", value.cast_signed()),
+    };
+    let thread = match how {
+        kernel::SIGEV_THREAD_ID => format!(", sigev_notify_thread_id={}", int(offset_of!(Event, _sigev_un))?),
+        _ => String::new(),
+    };
+    Some(format!("{{{value}sigev_signo={number}, sigev_notify={name}{thread}}}"))
+}
+
+/// What the argument of ioctl(2) points to: as the call was entered, and as it has returned.
+pub fn controlled(command: u64, before: Option<&[u8]>, after: Option<&[u8]>) -> Option<String> {
+    let int = |bytes: &[u8]| Some(format!("[{}]", bytes.i32(0)?));
+    match command as u32 {
+        ioctl::FIONREAD | ioctl::TIOCGPGRP | ioctl::TIOCGSID | ioctl::TIOCGPTN => int(after?),
+        ioctl::FIONBIO | ioctl::FIOASYNC | ioctl::TIOCSPGRP | ioctl::TIOCSPTLCK => int(before?),
+        ioctl::TIOCGWINSZ => window(after?),
+        ioctl::TIOCSWINSZ => window(before?),
+        ioctl::FS_IOC_FIEMAP => extents(before?, after),
+        _ => None,
+    }
+}
+
+/// Bytes that are copied of what an argument of ioctl(2) points to.
+pub const CONTROL: usize = 32;
+
+fn window(bytes: &[u8]) -> Option<String> {
+    type Window = kernel::winsize;
+    let [rows, columns, width, height] = [
+        offset_of!(Window, ws_row),
+        offset_of!(Window, ws_col),
+        offset_of!(Window, ws_xpixel),
+        offset_of!(Window, ws_ypixel),
+    ]
+    .map(|at| bytes.u16(at));
+    Some(format!("{{ws_row={}, ws_col={}, ws_xpixel={}, ws_ypixel={}}}", rows?, columns?, width?, height?))
+}
+
+/// `struct fiemap` without its extents (include/uapi/linux/fiemap.h), which linux-raw-sys does not have.
+#[repr(C)]
+struct Extents {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+}
+
+// The number of the command says how long it is.
+const _: () = assert!(size_of::<Extents>() == (ioctl::FS_IOC_FIEMAP >> 16 & 0x3fff) as usize);
+const _: () = assert!(size_of::<Extents>() <= CONTROL);
+
+fn extents(before: &[u8], after: Option<&[u8]>) -> Option<String> {
+    const FLAGS: &[(u64, &str)] = &[(1, "FIEMAP_FLAG_SYNC"), (2, "FIEMAP_FLAG_XATTR"), (4, "FIEMAP_FLAG_CACHE")];
+    let flags = |bytes: &[u8]| Some(flag_names(bytes.u32(offset_of!(Extents, flags))?.into(), FLAGS, "0"));
+    let (start, length) = (before.u64(offset_of!(Extents, start))?, before.u64(offset_of!(Extents, length))?);
+    let count = before.u32(offset_of!(Extents, count))?;
+    let before =
+        format!("{{fm_start={start}, fm_length={length}, fm_flags={}, fm_extent_count={count}}}", flags(before)?);
+    let Some(after) = after else { return Some(before) };
+    let mapped = after.u32(offset_of!(Extents, mapped))?;
+    Some(format!("{before} => {{fm_flags={}, fm_mapped_extents={mapped}, ...}}", flags(after)?))
 }
 
 fn number(seen: &Seen<'_>) -> Option<String> {
@@ -406,12 +533,31 @@ pub fn length(before: Option<&[u8]>, after: Option<&[u8]>) -> Option<String> {
     }
 }
 
+/// `[0] => [9]` of a position before and after a call.
+pub fn moved(before: &[u8], after: Option<&[u8]>) -> Option<String> {
+    let before = before.i64(0)?;
+    Some(match after.and_then(|after| after.i64(0)) {
+        Some(after) => format!("[{before}] => [{after}]"),
+        None => format!("[{before}]"),
+    })
+}
+
 fn long(seen: &Seen<'_>) -> Option<String> {
     Some(format!("[{}]", seen.bytes.i64(0)?))
 }
 
 fn option(seen: &Seen<'_>) -> Option<String> {
-    if seen.bytes.len() == 4 { number(seen) } else { None }
+    type Linger = net::linger;
+    let is_linger = [seen.values[1], seen.values[2]] == [net::SOL_SOCKET, net::SO_LINGER].map(u64::from);
+    match seen.bytes.len() {
+        4 => number(seen),
+        8 if is_linger => {
+            let [is_on, time] =
+                [offset_of!(Linger, l_onoff), offset_of!(Linger, l_linger)].map(|at| seen.bytes.i32(at));
+            Some(format!("{{l_onoff={}, l_linger={}}}", is_on?, time?))
+        }
+        _ => None,
+    }
 }
 
 fn option_read(seen: &Seen<'_>) -> Option<String> {
@@ -519,6 +665,10 @@ pub fn message(bytes: &[u8]) -> Option<[u64; 4]> {
 }
 
 fn epoll_event(seen: &Seen<'_>) -> Option<String> {
+    // The kernel does not look at it.
+    if seen.values[1] == u64::from(kernel::EPOLL_CTL_DEL) {
+        return None;
+    }
     epoll_event_at(seen.bytes)
 }
 
@@ -700,7 +850,7 @@ fn clone_args(seen: &Seen<'_>) -> Option<String> {
     Some(text)
 }
 
-fn hexadecimal(number: u64) -> String {
+pub fn hexadecimal(number: u64) -> String {
     if number == 0 { "0".into() } else { format!("{number:#x}") }
 }
 
