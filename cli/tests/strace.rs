@@ -199,9 +199,15 @@ fn words(line: &str, folder: &Path, python: &str) -> Vec<String> {
     words.iter().map(|word| if word == "PYTHON" { python.into() } else { word.replace("HERE", place) }).collect()
 }
 
-/// The commands of `programs.txt` under both. Random bytes, times of day, and the state of the machine differ between
-/// any two runs, and strace changes how long things take; the rest is the same. `PERFWEAVE_PROGRAMS=1` runs more of
-/// them, `PERFWEAVE_PROGRAMS=held-out` those that nobody has mended for.
+/// The commands of `programs.txt` under both. `PERFWEAVE_PROGRAMS=1` runs more of them, `PERFWEAVE_PROGRAMS=held-out` those
+/// that nobody has mended for. What differs, in the order of how much it is:
+///
+/// - random bytes, names and ports, what files say of times and processes, and the processes of the machine: of any two runs
+/// - how long things take, which strace changes: who waits for a futex, at which call a SIGCHLD comes, and how often a
+///   program looks for its child
+/// - SIGCHLD of a process that ignores it: the kernel delivers it to nobody, but to a tracer like strace
+/// - messages of netlink(7), directories of more than 8 KiB, NUMA policies and priorities of I/O: not decoded
+/// - a program of 32 bits (ldd asks one): its calls have other numbers
 #[test]
 fn the_same_calls_have_the_same_text() {
     let Some(()) = runs(&["strace", "--version"], "Debian's package strace") else { return };
