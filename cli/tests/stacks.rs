@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Functions whose order is known, the innermost of which calls the kernel itself: no library is in between. With a word
-/// it goes on until it is killed.
+/// Functions whose order is known, the innermost of which calls the kernel itself: no library is in between. With a
+/// word it goes on until it is killed.
 const DEEP: &str = r#"
     #include <sys/syscall.h>
     #include <unistd.h>
@@ -19,7 +19,8 @@ const DEEP: &str = r#"
         long result;
     #if defined(__x86_64__)
         register long third __asm__("rdx") = 1;
-        __asm__ volatile("syscall" : "=a"(result) : "0"(call), "D"(file), "S"("x"), "r"(third) : "rcx", "r11", "memory");
+        __asm__ volatile("syscall"
+            : "=a"(result) : "0"(call), "D"(file), "S"("x"), "r"(third) : "rcx", "r11", "memory");
     #elif defined(__aarch64__)
         register long number __asm__("x8") = call;
         register long first __asm__("x0") = file;

@@ -44,8 +44,8 @@ fn without_times(line: &str) -> String {
     text + rest
 }
 
-/// Words of a line in which numbers of threads and inodes, addresses, times, random bytes and how much memory and disk is
-/// free are the same for all runs.
+/// Words of a line in which numbers of threads and inodes, addresses, times, random bytes and how much memory and disk
+/// is free are the same for all runs.
 fn normal(line: &str, threads: &BTreeMap<String, usize>) -> String {
     let line = without_times(line);
     let line = line.as_str();
@@ -199,10 +199,10 @@ fn words(line: &str, folder: &Path, python: &str) -> Vec<String> {
     words.iter().map(|word| if word == "PYTHON" { python.into() } else { word.replace("HERE", place) }).collect()
 }
 
-/// The commands of `programs.txt` under both. `PERFWEAVE_PROGRAMS=1` runs more of them, `PERFWEAVE_PROGRAMS=held-out` those
-/// that nobody has mended for. What differs, in the order of how much it is:
+/// The commands of `programs.txt` under both. `PERFWEAVE_PROGRAMS=1` runs more of them, `PERFWEAVE_PROGRAMS=held-out`
+/// those that nobody has mended for. What differs, in the order of how much it is:
 ///
-/// - random bytes, names and ports, what files say of times and processes, and the processes of the machine: of any two runs
+/// - random bytes, names and ports, what files say of times and processes, and the machine's processes: of any two runs
 /// - how long things take, which strace changes: who waits for a futex, at which call a SIGCHLD comes, and how often a
 ///   program looks for its child
 /// - SIGCHLD of a process that ignores it: the kernel delivers it to nobody, but to a tracer like strace

@@ -351,7 +351,15 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mode, Names, of_chain};
+    use super::{Mode, Names, Spot, of_chain};
+
+    #[test]
+    fn a_frame_is_told_as_strace_does() {
+        let spot = |function| Spot { path: "/lib/x".into(), function, offset: 0xe0e83 };
+        let functions = [None, Some(("f".into(), Some(16))), Some(("f".into(), None))];
+        let texts = functions.map(|function| spot(function).text());
+        assert_eq!(texts, ["/lib/x() [0xe0e83]", "/lib/x(f+0x10) [0xe0e83]", "/lib/x(f) [0xe0e83]"]);
+    }
 
     /// Its number is no address.
     #[test]

@@ -2,10 +2,8 @@
 
 use super::named::{
     F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, NS_GET_PARENT,
-    NS_GET_USERNS, TMPFILE, accept, access_at, allocated, at, attribute_set, capability, clone, close_range, dumpable,
-    epoll_made, event_made, family, known, locked, made, mapping, memory, message_flags, netlink, open, option_at,
-    policy, protection, protocol, random, renamed, signal, signal_made, socket, spliced, statx_flags, statx_mask,
-    synchronized, timed, timer_made, timer_set, wait,
+    NS_GET_USERNS, TMPFILE, capability, clone, dumpable, flags, known, message_flags, netlink, open, option_at, policy,
+    protocol,
 };
 use super::opened::Opened;
 use super::program::opened::Descriptors;
@@ -298,32 +296,7 @@ impl Call {
                     _ => Pointed::Buffer((bytes, more)),
                 }
             }
-            How::Shape(shape) if shape.is_length => {
-                let [before, after] = [false, true].map(|is_returned| copied.at(at, value, is_returned));
-                Pointed::Text(shapes::length(before, after)?)
-            }
-            How::Shape(_) if self.name == "sendfile" => {
-                let [before, after] = [false, true].map(|is_returned| copied.at(at, value, is_returned));
-                Pointed::Text(shapes::moved(before?, after)?)
-            }
-            How::Shape(shape) => {
-                let bytes = copied.at(at, value, shape.is_returned)?;
-                // How long an address is that the call has written stands behind it.
-                let takes_address = ["accept", "accept4", "getpeername", "getsockname", "recvfrom"];
-                let length = || {
-                    let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
-                    Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
-                };
-                let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
-                let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
-                Pointed::Text((shape.text)(&Seen {
-                    bytes,
-                    values: values.values,
-                    result: values.result,
-                    opened: values.opened,
-                    limit: copied.quotes.limit,
-                })?)
-            }
+            How::Shape(shape) => Pointed::Text(self.shape(at, &shape, copied, values)?),
             How::Strings => {
                 let (strings, is_all) = copied.strings()?;
                 Pointed::List(strings, !is_all)
@@ -344,6 +317,29 @@ impl Call {
             }
             _ => return None,
         })
+    }
+
+    /// A struct or list, as it was before or after the call, or both.
+    fn shape(&self, at: usize, shape: &Shape, copied: &Copied, values: Values<'_>) -> Option<String> {
+        let value = values.values[at];
+        let piece = |is_returned| copied.at(at, value, is_returned);
+        if shape.is_length {
+            return shapes::length(piece(false), piece(true));
+        }
+        if self.name == "sendfile" {
+            return shapes::moved(piece(false)?, piece(true));
+        }
+        let bytes = piece(shape.is_returned)?;
+        // How long an address is that the call has written stands behind it.
+        let takes_address = ["accept", "accept4", "getpeername", "getsockname", "recvfrom"];
+        let length = || {
+            let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
+            Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
+        };
+        let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
+        let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
+        let (result, opened) = (values.result, values.opened);
+        (shape.text)(&Seen { bytes, values: values.values, result, opened, limit: copied.quotes.limit })
     }
 
     /// Whether an argument is the path of a file.
@@ -651,52 +647,18 @@ impl How {
         if let Some(how) = Self::pointing(call, field.name(), kind) {
             return how;
         }
+        if let Some(text) = flags(call, field.name()) {
+            return Self::Named(text);
+        }
         match (call, field.name()) {
             ("mmap", "off") | ("rseq", "rseq_len" | "sig") | ("mremap", "new_addr") => Self::Hex(64),
             ("ioctl" | "fcntl", "arg") => Self::Hex(64),
             (_, "brk" | "newsp") | ("mmap" | "munmap" | "mremap", "addr") => Self::Pointer,
             ("madvise" | "msync" | "mlock" | "munlock" | "mlock2", "start") => Self::Pointer,
-            ("open" | "openat" | "open_by_handle_at", "flags") => Self::Named(open),
-            ("pipe2" | "dup3" | "inotify_init1" | "userfaultfd", "flags") => Self::Named(made),
-            ("eventfd2", "flags") => Self::Named(event_made),
-            ("timerfd_create", "flags") => Self::Named(timer_made),
-            ("signalfd4", "flags") => Self::Named(signal_made),
-            ("renameat2", "flags") => Self::Named(renamed),
-            ("splice" | "tee" | "vmsplice", "flags") => Self::Named(spliced),
-            ("clock_nanosleep" | "timer_settime", "flags") => Self::Named(timed),
-            ("timerfd_settime", "flags") => Self::Named(timer_set),
-            ("setxattr" | "lsetxattr" | "fsetxattr", "flags") => Self::Named(attribute_set),
-            ("msync", "flags") => Self::Named(synchronized),
-            ("mlockall", "flags") => Self::Named(locked),
-            ("fallocate", "mode") => Self::Named(allocated),
-            ("mknod" | "mknodat", "mode") => Self::Named(|bits| shapes::mode(bits as u32)),
-            ("mknod" | "mknodat", "dev") => Self::Named(shapes::device),
-            ("faccessat2", "flags") => Self::Named(access_at),
-            ("memfd_create", "flags") => Self::Named(memory),
-            ("epoll_create1", "flags") => Self::Named(epoll_made),
-            ("getrandom", "flags") => Self::Named(random),
-            ("statx", "flags") => Self::Named(statx_flags),
             ("arch_prctl", "arg2") | ("prctl", "arg2" | "arg3" | "arg4" | "arg5") => Self::Hex(64),
-            ("mmap" | "mprotect" | "pkey_mprotect", "prot") => Self::Named(protection),
-            ("mmap", "flags") => Self::Named(mapping),
-            ("unshare", "unshare_flags") => Self::Named(clone),
-            ("statx", "mask") => Self::Named(statx_mask),
-            (_, "flags") if ["sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg"].contains(&call) => {
-                Self::Named(message_flags)
-            }
-            ("accept4", "flags") => Self::Named(accept),
-            ("socket" | "socketpair", "family") => Self::Named(family),
-            ("socket" | "socketpair", "type") => Self::Named(socket),
-            ("wait4" | "waitid", "options") => Self::Named(wait),
-            (
-                "newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "utimensat",
-                "flag" | "flags",
-            ) => Self::Named(at),
-            (_, "sig" | "signum") => Self::Named(signal),
             (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
-            ("close_range", "flags") => Self::Named(close_range),
             ("close_range", _) => Self::Known { text: |value| Some((value as u32).to_string()), is_signed: false },
             (_, name) if is_descriptor(name) => Self::Descriptor,
             (_, name) => match Self::number(kind) {

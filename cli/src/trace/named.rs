@@ -232,8 +232,8 @@ values!(fcntl, F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW 
 values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIOCSPGRP TIOCSCTTY TIOCNOTTY FIONREAD
     FIONBIO FIOCLEX FIONCLEX TIOCGPTN TIOCSPTLCK TIOCGSID TIOCSTI TIOCEXCL FIOASYNC);
 
-/// `_IOC(_IOC_READ, 0x66, 0xb, 0x20)` of a number without a name: what it does with its argument, a letter, a number, and
-/// bytes of the argument (include/uapi/asm-generic/ioctl.h).
+/// `_IOC(_IOC_READ, 0x66, 0xb, 0x20)` of a number without a name: what it does with its argument, a letter, a number,
+/// and bytes of the argument (include/uapi/asm-generic/ioctl.h).
 fn ioctl_by_parts(number: u64) -> String {
     let direction = ["_IOC_NONE", "_IOC_WRITE", "_IOC_READ", "_IOC_READ|_IOC_WRITE"][(number >> 30 & 3) as usize];
     let [letter, of, bytes] = [number >> 8 & 0xff, number & 0xff, number >> 16 & 0x3fff].map(shapes::hexadecimal);
@@ -247,8 +247,8 @@ pub fn dumpable(number: u64) -> Option<&'static str> {
 
 /// Those that the crate linux-raw-sys has.
 fn ioctl_of_kernel(number: u64) -> Option<String> {
-    table!(kernel_ioctl: NUMBERS, NS_GET_USERNS NS_GET_PARENT NS_GET_NSTYPE NS_GET_OWNER_UID FS_IOC_FIEMAP FS_IOC_GETFLAGS
-        FS_IOC_SETFLAGS BLKGETSIZE64 BLKSSZGET);
+    table!(kernel_ioctl: NUMBERS, NS_GET_USERNS NS_GET_PARENT NS_GET_NSTYPE NS_GET_OWNER_UID FS_IOC_FIEMAP
+        FS_IOC_GETFLAGS FS_IOC_SETFLAGS BLKGETSIZE64 BLKSSZGET);
     NUMBERS.iter().find(|(known, _)| *known == number & u64::from(u32::MAX)).map(|(_, name)| (*name).to_owned())
 }
 
@@ -345,6 +345,49 @@ pub fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
         ("futex", "op") => futex,
         ("futex", "val3") => bits_of_futex,
         ("rt_sigprocmask", "how") => how_masked,
+        _ => return None,
+    })
+}
+
+/// How an argument is called all of whose numbers are made of names.
+pub fn flags(call: &str, argument: &str) -> Option<fn(u64) -> String> {
+    Some(match (call, argument) {
+        ("open" | "openat" | "open_by_handle_at", "flags") => open,
+        ("pipe2" | "dup3" | "inotify_init1" | "userfaultfd", "flags") => made,
+        ("eventfd2", "flags") => event_made,
+        ("timerfd_create", "flags") => timer_made,
+        ("signalfd4", "flags") => signal_made,
+        ("renameat2", "flags") => renamed,
+        ("splice" | "tee" | "vmsplice", "flags") => spliced,
+        ("clock_nanosleep" | "timer_settime", "flags") => timed,
+        ("timerfd_settime", "flags") => timer_set,
+        ("setxattr" | "lsetxattr" | "fsetxattr", "flags") => attribute_set,
+        ("msync", "flags") => synchronized,
+        ("mlockall", "flags") => locked,
+        ("fallocate", "mode") => allocated,
+        ("mknod" | "mknodat", "mode") => |bits| shapes::mode(bits as u32),
+        ("mknod" | "mknodat", "dev") => shapes::device,
+        ("faccessat2", "flags") => access_at,
+        ("memfd_create", "flags") => memory,
+        ("epoll_create1", "flags") => epoll_made,
+        ("getrandom", "flags") => random,
+        ("statx", "flags") => statx_flags,
+        ("mmap" | "mprotect" | "pkey_mprotect", "prot") => protection,
+        ("mmap", "flags") => mapping,
+        ("unshare", "unshare_flags") => clone,
+        ("statx", "mask") => statx_mask,
+        (_, "flags") if ["sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg"].contains(&call) => {
+            message_flags
+        }
+        ("accept4", "flags") => accept,
+        ("socket" | "socketpair", "family") => family,
+        ("socket" | "socketpair", "type") => socket,
+        ("wait4" | "waitid", "options") => wait,
+        ("newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "utimensat", "flag" | "flags") => {
+            at
+        }
+        (_, "sig" | "signum") => signal,
+        ("close_range", "flags") => close_range,
         _ => return None,
     })
 }

@@ -71,9 +71,21 @@ impl Numbers for [u8] {
 
 /// What an argument with this name and type points to, if it is known.
 pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
-    let size = |bytes: usize| Length::Bytes(bytes as u32);
-    // The type says what it is, and the call whether it reads or writes it.
-    let (length, is_returned, text): (Length, bool, Text) = match (call, argument) {
+    let (length, is_returned, text) = times(call, argument, kind).or_else(|| others(call, argument, kind))?;
+    let is_length = kind == "int *" && call != "wait4" && length == Length::Bytes(4);
+    Some(Shape { length, is_returned, is_length, text })
+}
+
+/// How long it is, whether the call has written it, and its text.
+type Of = (Length, bool, Text);
+
+fn size(bytes: usize) -> Length {
+    Length::Bytes(bytes as u32)
+}
+
+/// Times. The type says what it is, and the call whether it reads or writes it.
+fn times(call: &str, argument: &str, kind: &str) -> Option<Of> {
+    Some(match (call, argument) {
         ("utimes" | "futimesat", "utimes") => {
             (size(2 * size_of::<kernel::__kernel_old_timeval>()), false, two_timevals)
         }
@@ -96,6 +108,12 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
             (size(size_of::<kernel::__kernel_itimerspec>()), true, itimerspec)
         }
         _ if kind.contains("itimerspec") => (size(size_of::<kernel::__kernel_itimerspec>()), false, itimerspec),
+        _ => return None,
+    })
+}
+
+fn others(call: &str, argument: &str, kind: &str) -> Option<Of> {
+    Some(match (call, argument) {
         ("getrlimit", "rlim") | ("prlimit64", "old_rlim") => (size(size_of::<kernel::rlimit64>()), true, rlimit),
         ("setrlimit", "rlim") | ("prlimit64", "new_rlim") => (size(size_of::<kernel::rlimit64>()), false, rlimit),
         ("rt_sigaction", "act") => (size(size_of::<kernel::kernel_sigaction>()), false, sigaction),
@@ -139,9 +157,7 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         ("sched_getparam", "param") => (size(4), true, number),
         ("getresuid" | "getresgid", _) => (size(4), true, number),
         _ => return None,
-    };
-    let is_length = kind == "int *" && call != "wait4" && length == size(4);
-    Some(Shape { length, is_returned, is_length, text })
+    })
 }
 
 /// The longest address of a socket but for AF_UNIX with a long path: what is behind is not read.
@@ -856,10 +872,29 @@ pub fn hexadecimal(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, address, mode, rlimit, signals, status};
+    use super::{Seen, address, list, mask, mode, rlimit, selected, set, signals, status};
 
     fn seen(bytes: &[u8], text: fn(&Seen<'_>) -> Option<String>) -> Option<String> {
         text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None, limit: 32 })
+    }
+
+    /// Whatever a call says of their number, no set and no list has more than what was copied.
+    #[test]
+    fn sets_and_lists_say_that_they_are_cut() {
+        let bytes = [0b1001, 0, 0, 0, 0, 0, 0, 0x80];
+        let sets = [4u64, 3, 64, 65, 0, u64::MAX, 4 | 7 << 32].map(|below| set(&bytes, below));
+        let texts =
+            [Some("[0 3]"), Some("[0]"), Some("[0 3 63]"), Some("[0 3 63 ...]"), Some("[]"), None, Some("[0 3]")];
+        assert_eq!(sets.each_ref().map(Option::as_deref), texts);
+        let elements = || vec!["1".to_owned(), "2".to_owned()];
+        assert_eq!(
+            [(2, 2), (2, 1), (3, 2), (0, 0)].map(|(all, limit)| list(elements(), all, limit)),
+            ["[1, 2]", "[1, ...]", "[1, 2, ...]", "[...]"]
+        );
+        assert_eq!(selected([Some(&bytes), None, Some(&[0; 8])], 4, Some("{}".into())), " (in [0 3], left {})");
+        assert_eq!(selected([None; 3], 4, None), "");
+        let pair = [8u64.to_ne_bytes(), 8u64.to_ne_bytes()].concat();
+        assert_eq!(mask(&pair, None).unwrap(), "{sigmask=0x8, sigsetsize=8}");
     }
 
     #[test]
