@@ -927,7 +927,7 @@ fn only_what_is_a_descriptor_has_a_file() {
         [vec![none.clone(), none.clone()], vec![none], vec!["/dev/null".into()]]
     );
     let ran = traced(&[&["trace", "--decode-fds=path", "-e", "%desc"], &command[..]].concat()).unwrap();
-    assert!(ran.out.contains("read(-100, NULL, 0)") && ran.out.contains("[{fd=-100, events=POLLIN}]"), "{}", ran.out);
+    assert!(ran.out.contains("read(-100, NULL, 0)") && ran.out.contains("[{fd=-100}]"), "{}", ran.out);
 }
 
 /// Where the kernel refuses the programs that tell what is behind descriptors, strings are printed all the same, and a
