@@ -16,7 +16,7 @@ pub struct Stacking {
     #[arg(short = 'k', long = "stack-traces", visible_alias = "stack-trace", conflicts_with = "summary_only")]
     pub stacks: bool,
     /// How stacks are found: fp, by frame pointers; dwarf[,BYTES], also in programs without them, from so many bytes of
-    /// the stack [dwarf,8192 where this build has it]
+    /// the stack at each call, for which rings have 16M at least [dwarf,8192 where this build has it]
     #[arg(long, value_name = "HOW", requires = "stacks", value_parser = call_graph)]
     call_graph: Option<CallGraph>,
 }
