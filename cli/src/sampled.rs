@@ -60,6 +60,12 @@ pub struct Chains {
 }
 
 impl Chains {
+    /// Those of each call: by DWARF where that is known here, unless told otherwise.
+    pub fn of_calls(call_graph: Option<CallGraph>) -> Self {
+        let call_graph = call_graph.or_else(|| dwarf("").ok());
+        Self { frame_pointers: call_graph.is_none(), call_graph }
+    }
+
     pub fn are_wanted(self) -> bool {
         self.frame_pointers || self.call_graph.is_some()
     }
@@ -101,9 +107,17 @@ impl Chains {
     pub fn set(self, options: RingOptions) -> RingOptions {
         match self.call_graph {
             #[cfg(feature = "dwarf")]
+            Some(CallGraph::Dwarf(_)) => self.set_stack(options).exclude_callchain_user(),
+            _ => options,
+        }
+    }
+
+    /// The registers and the stack, by which chains are unwound.
+    pub fn set_stack(self, options: RingOptions) -> RingOptions {
+        match self.call_graph {
+            #[cfg(feature = "dwarf")]
             Some(CallGraph::Dwarf(bytes)) => {
-                let registers = crate::unwind::registers::ASKED;
-                options.sample_registers(registers, 0).sample_stack(bytes).exclude_callchain_user()
+                options.sample_registers(crate::unwind::registers::ASKED, 0).sample_stack(bytes)
             }
             Some(CallGraph::Deferred) => options.set("defer_callchain", &[], "", |event| {
                 event.attr.set_defer_callchain(1);
@@ -116,7 +130,7 @@ impl Chains {
 
 /// The way in which call chains of programs are found.
 #[derive(Debug, Clone, Copy)]
-enum CallGraph {
+pub enum CallGraph {
     FramePointers,
     /// The same, in records of their own.
     Deferred,
@@ -129,7 +143,8 @@ enum CallGraph {
 #[derive(Debug, Clone)]
 struct Cpus(Vec<u32>);
 
-fn call_graph(text: &str) -> Result<CallGraph, String> {
+/// `HOW` of `--call-graph`.
+pub fn call_graph(text: &str) -> Result<CallGraph, String> {
     let (how, rest) = text.split_once(',').unwrap_or((text, ""));
     match how {
         "fp" if rest == "defer" => Ok(CallGraph::Deferred),

@@ -16,6 +16,7 @@ mod refused;
 mod shapes;
 mod shown;
 mod signals;
+mod stacks;
 mod strings;
 mod summary;
 mod syscalls;
@@ -109,6 +110,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "summary_only")]
     enter: bool,
     #[command(flatten)]
+    stacking: stacks::Stacking,
+    #[command(flatten)]
     input: Input,
     #[command(flatten)]
     time: stamp::Printed,
@@ -138,6 +141,7 @@ Options are those of strace where there are some. Lines go to the standard outpu
   perfweave trace -y -e %desc ls                     and the paths and sockets behind descriptors
   perfweave trace -c make                            a table, as strace -c
   perfweave trace -f -tt -e %file -o FILE make       options of strace: files, with the time of day
+  perfweave trace -k -e openat ls                    and the stack of each call
   perfweave trace -p 12,13 -e '!futex' --duration 10 what took 10 ms, but futexes
   perfweave trace -a -e 'sched:sched_switch,sched:sched_wak*' -d 1
   perfweave trace -a -e sched:sched_switch --filter 'prev_state == 2' -d 5
@@ -170,6 +174,7 @@ pub fn run(mut args: Args) -> Outcome {
         }
         return syscalls::run(&args, &asked);
     }
+    args.without_stacks()?;
     events::run(&args)
 }
 
@@ -177,6 +182,17 @@ impl Args {
     /// How much of descriptors is printed: paths, or from 2 on addresses and devices too.
     fn decode_fds(&self, asked: &Asked) -> u8 {
         self.decode_fds.iter().copied().fold(0, u8::saturating_add).max(asked.decode_fds)
+    }
+
+    /// Refuses stacks of events that are no calls.
+    fn without_stacks(&self) -> Result<(), Failure> {
+        if !self.stacking.stacks {
+            return Ok(());
+        }
+        Err(Failure::hinting(
+            "-k is for system calls, as in strace",
+            "perfweave profile -e EVENT counts stacks of others",
+        ))
     }
 
     /// Whether a table is printed.

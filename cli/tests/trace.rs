@@ -918,7 +918,7 @@ fn threads_that_give_way_to_a_program_say_so() {
 #[test]
 fn options_that_are_refused_say_what_to_type() {
     for (options, hint) in [
-        (&["-k"][..], "perfweave profile"),
+        (&["--instruction-pointer", "true"][..], "-k says where"),
         (&["-ff", "true"], "leave -ff out"),
         (&["-a", "40", "true"], "-a is all processes"),
         (&["-t", "1234"], "--tid 1234"),

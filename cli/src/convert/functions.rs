@@ -48,11 +48,20 @@ struct File {
     state: Option<State>,
     /// Whether a function was asked for as of a time before the file was last changed.
     is_changed: bool,
-    /// Functions by offset: the one whose code it is, and those that are inlined there. None if it is not known.
-    found: HashMap<u64, Vec<String>>,
+    /// Functions by offset.
+    found: HashMap<u64, Function>,
     /// Read when a function is unwound, and as of which time they are right.
     #[cfg(feature = "dwarf")]
     rules: Option<Result<(Since, Rules), End>>,
+}
+
+/// What lies at an offset of a file.
+#[derive(Debug, Clone, Default)]
+pub struct Function {
+    /// The one whose code it is, and those that are inlined there. None if it is not known.
+    pub names: Vec<String>,
+    /// How far behind the begin of the first.
+    pub plus: u64,
 }
 
 /// What lies at a file's path now.
@@ -166,14 +175,24 @@ impl Files {
         self.all.get(number).is_some_and(|file| is_file(&file.path))
     }
 
+    /// The path of a file.
+    pub fn path(&self, number: usize) -> &str {
+        self.all.get(number).map_or("?", |file| &file.path)
+    }
+
     /// The name of a file, without its folder.
     pub fn name(&self, number: usize) -> &str {
-        self.all.get(number).and_then(|file| file.path.rsplit('/').next()).unwrap_or("?")
+        self.path(number).rsplit('/').next().unwrap_or("?")
     }
 
     /// The function at an offset in a file, and those that are inlined there, as of a time of the recording's clock.
     /// `None` unless the file is that of the recording.
     pub fn functions(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&[String]> {
+        Some(&self.function(number, offset, time, view)?.names)
+    }
+
+    /// The same with the offset in the function.
+    pub fn function(&mut self, number: usize, offset: u64, time: Option<u64>, view: &View) -> Option<&Function> {
         let File { path, identity, held, state, is_changed, found, .. } = self.all.get_mut(number)?;
         let functions = match state.get_or_insert_with(|| look(path, identity, held.take(), view)) {
             State::Here(since, functions) if since.is_before(time, view) => functions,
@@ -184,7 +203,7 @@ impl Files {
             State::Other | State::Missing | State::Large | State::NoFile => return None,
         };
         let found = found.entry(offset).or_insert_with(|| functions.at(offset));
-        (!found.is_empty()).then_some(found)
+        (!found.names.is_empty()).then_some(found)
     }
 
     /// Whether its functions may be unwound.
@@ -430,12 +449,12 @@ impl Functions {
         Self { elsewhere: Elsewhere::of(file, Path::new(path)).map(Box::new), ..Self::of(file) }
     }
 
-    fn at(&self, offset: u64) -> Vec<String> {
+    fn at(&self, offset: u64) -> Function {
         let found = self.symbol(Input::FileOffset(offset)).or_else(|| self.elsewhere.as_ref()?.at(offset));
         found.unwrap_or_default()
     }
 
-    fn symbol(&self, place: Input<u64>) -> Option<Vec<String>> {
+    fn symbol(&self, place: Input<u64>) -> Option<Function> {
         // Before all else, for it is asked once while the file is open.
         let inlined = self.inlined(place);
         let mut elf = Elf::new(&self.path);
@@ -445,7 +464,8 @@ impl Functions {
         let symbol = found.as_sym()?;
         // A symbol without a size may have ended long before.
         let is_inside = symbol.size.is_some_and(|size| symbol.offset < size);
-        is_inside.then(|| std::iter::once(symbol.name.clone().into_owned()).chain(inlined).collect())
+        let names = || std::iter::once(symbol.name.clone().into_owned()).chain(inlined).collect();
+        is_inside.then(|| Function { names: names(), plus: symbol.offset as u64 })
     }
 
     /// The functions that are inlined at a place, by the debugging information.
@@ -490,7 +510,7 @@ impl Elsewhere {
         Some(Self { functions: Functions::of(&opened), parts: elf.segments().map(part).collect() })
     }
 
-    fn at(&self, offset: u64) -> Option<Vec<String>> {
+    fn at(&self, offset: u64) -> Option<Function> {
         let mut parts = self.parts.iter();
         let [from, _, address] = parts.find(|[from, len, _]| (*from..from.saturating_add(*len)).contains(&offset))?;
         self.functions.symbol(Input::VirtOffset(address.checked_add(offset - from)?))
@@ -534,7 +554,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let other = File::open("/dev/null").unwrap();
-        assert!(functions.at(offset())[0].contains("a_function_of_this_file"));
+        assert!(functions.at(offset()).names[0].contains("a_function_of_this_file"));
         drop(other);
         assert!(open(&path).is_err(), "a pipe");
         fs::remove_file(&path).unwrap();
@@ -549,7 +569,7 @@ mod tests {
         let (file, metadata) = open(&path).unwrap();
         let functions = Functions::of(&stable(file, &metadata).unwrap());
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
-        assert!(functions.at(offset())[0].contains("a_function_of_this_file"));
+        assert!(functions.at(offset()).names[0].contains("a_function_of_this_file"));
         // A long file that takes no room on the disk would take it here.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let (file, metadata) = open(&path).unwrap();

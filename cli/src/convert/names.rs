@@ -11,6 +11,7 @@ use crate::unwind::{End, Sample, Unwound};
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Record};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
 /// Mappings of each process, as of the event that was learned last.
@@ -113,6 +114,38 @@ fn one(name: impl Into<String>) -> Vec<String> {
 
 /// A file, by its number in [`Files`], and an offset in it.
 pub type Place = (usize, u64);
+
+/// What a line of its own says of a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    pub path: String,
+    /// The function, and how far behind its begin, if these are known.
+    pub function: Option<(String, Option<u64>)>,
+    /// In the file, or an address in memory that is no file's.
+    pub offset: u64,
+}
+
+impl Spot {
+    /// What a runtime has compiled, by the map that tells of it.
+    pub fn compiled(pid: u32, name: &str, address: u64) -> Self {
+        Self { path: format!("/tmp/perf-{pid}.map"), function: Some((name.to_owned(), None)), offset: address }
+    }
+
+    /// `/usr/lib/libc.so.6(write+0x10) [0xe0e83]`, as strace(1) has it.
+    pub fn text(&self) -> String {
+        let function = match &self.function {
+            Some((name, Some(plus))) => format!("{name}+{plus:#x}"),
+            Some((name, None)) => name.clone(),
+            None => String::new(),
+        };
+        format!("{}({function}) [{:#x}]", self.path, self.offset)
+    }
+
+    pub fn json(&self) -> Value {
+        let (function, plus) = self.function.as_ref().map_or((None, None), |(name, plus)| (Some(name), *plus));
+        json!({ "file": self.path, "function": function, "plus": plus, "offset": self.offset })
+    }
+}
 
 impl Frame {
     /// An address inside the function.
@@ -232,6 +265,14 @@ impl Names {
         }
     }
 
+    /// What lies at a place.
+    pub fn spot(&mut self, (file, offset): Place, is_caller: bool, time: Option<u64>, view: &View) -> Spot {
+        let back = u64::from(is_caller);
+        let function = self.files.function(file, offset.saturating_sub(back), time, view);
+        let function = function.and_then(|of| Some((of.names.first()?.clone(), Some(of.plus + back))));
+        Spot { path: self.files.path(file).to_owned(), function, offset }
+    }
+
     fn functions(
         &mut self,
         file: usize,
@@ -349,7 +390,15 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mode, Names, of_chain};
+    use super::{Mode, Names, Spot, of_chain};
+
+    #[test]
+    fn a_frame_is_told_as_strace_does() {
+        let spot = |function| Spot { path: "/lib/x".into(), function, offset: 0xe0e83 };
+        let functions = [None, Some(("f".into(), Some(16))), Some(("f".into(), None))];
+        let texts = functions.map(|function| spot(function).text());
+        assert_eq!(texts, ["/lib/x() [0xe0e83]", "/lib/x(f+0x10) [0xe0e83]", "/lib/x(f) [0xe0e83]"]);
+    }
 
     /// Its number is no address.
     #[test]

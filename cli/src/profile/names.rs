@@ -4,7 +4,7 @@
 use super::compiled::Compiled;
 use super::short;
 use crate::convert::functions::Identity;
-use crate::convert::names::{Frame, Mode, Names as Mapped, Place};
+use crate::convert::names::{Frame, Mode, Names as Mapped, Place, Spot};
 use crate::convert::view::View;
 use crate::numbers::ENDED;
 use crate::typed::typed;
@@ -59,14 +59,30 @@ impl Names {
         self.mapped.learn(event);
         if matches!(record.kind(), bindings::PERF_RECORD_COMM | bindings::PERF_RECORD_FORK) {
             match typed(record) {
-                Some(EventRecord::Comm(comm)) if comm.is_execve => self.compiled.forget(comm.pid.cast_unsigned()),
+                Some(EventRecord::Comm(comm)) if comm.is_execve => {
+                    self.compiled.forget(comm.pid.cast_unsigned());
+                    // From here on its mappings are records.
+                    self.asked.insert(comm.pid.cast_unsigned());
+                }
                 Some(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
-                    self.compiled.forget(fork.pid.cast_unsigned())
+                    let [pid, parent] = [fork.pid, fork.ppid].map(i32::cast_unsigned);
+                    self.compiled.forget(pid);
+                    // It has its parent's.
+                    if self.asked.contains(&parent) {
+                        self.asked.insert(pid);
+                    } else {
+                        self.asked.remove(&pid);
+                    }
                 }
                 _ => {}
             }
         }
         self.threads.take(record) || record.callchain().is_none()
+    }
+
+    /// Records are lost: what processes have mapped is read again.
+    pub fn forget(&mut self) {
+        self.asked.clear();
     }
 
     /// What stands for a process in a stack.
@@ -152,6 +168,21 @@ impl Names {
         };
         self.known.insert(at, names.clone());
         names
+    }
+
+    /// What lies there, as of a time, for a line of its own. `None`: no code of the process.
+    pub fn spot(&mut self, pid: u32, at: At, time: Option<u64>) -> Option<Spot> {
+        match at {
+            At::File(place, is_caller) => Some(self.mapped.spot(place, is_caller, time, &self.view)),
+            At::Memory(map, address, Some(place)) => {
+                self.compiled.read();
+                Some(match self.compiled.name(map, address) {
+                    Some(name) => Spot::compiled(pid, name, address),
+                    None => self.mapped.spot(place, false, time, &self.view),
+                })
+            }
+            At::Memory(_, _, None) | At::Kernel(_) | At::Unknown => None,
+        }
     }
 
     fn of_memory(&self, (file, offset): Place) -> Option<String> {

@@ -1,9 +1,9 @@
 //! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
 
 use super::named::{
-    F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, TMPFILE, accept,
-    at, capability, clone, close_range, epoll_made, family, known, made, mapping, memory, message_flags, netlink, open,
-    protection, protocol, random, signal, socket, statx_flags, statx_mask, wait,
+    F_GET_SEALS, F_GETPIPE_SZ, F_OFD_SETLK, F_OFD_SETLKW, FICLONE, FIOCLEX, FIONCLEX, FUTEX_COMMAND, NS_GET_PARENT,
+    NS_GET_USERNS, TMPFILE, capability, clone, dumpable, flags, known, message_flags, netlink, open, option_at, policy,
+    protocol,
 };
 use super::opened::Opened;
 use super::program::opened::Descriptors;
@@ -67,6 +67,8 @@ enum How {
     /// An I/O vector, or a message with one: whether the call has filled it.
     Vector(bool),
     Message(bool),
+    /// A struct with signals.
+    Mask,
 }
 
 /// What an argument points to.
@@ -186,7 +188,10 @@ impl Call {
                 libc::PR_SET_KEEPCAPS | libc::PR_SET_NAME | libc::PR_GET_NAME => 2,
                 _ => 5,
             },
-            "ioctl" if [FIOCLEX, FIONCLEX].contains(&(values[1] as u32)) => 2,
+            "ioctl" if [FIOCLEX, FIONCLEX, NS_GET_USERNS, NS_GET_PARENT].contains(&(values[1] as u32)) => 2,
+            // Only of a device the number has a meaning.
+            "mknod" if !is_device(values[1]) => 2,
+            "mknodat" if !is_device(values[2]) => 3,
             "futex" => match values[1] as u32 & FUTEX_COMMAND {
                 kernel::FUTEX_WAKE | kernel::FUTEX_UNLOCK_PI | kernel::FUTEX_TRYLOCK_PI => 3,
                 kernel::FUTEX_WAIT | kernel::FUTEX_LOCK_PI => 4,
@@ -254,6 +259,16 @@ impl Call {
                 How::Hex(_) if self.name == "ioctl" && values.values[1] as u32 == FICLONE => {
                     Some(Pointed::Text(values.values[2].to_string()))
                 }
+                How::Hex(_) if self.name == "ioctl" => {
+                    let piece = |is_returned| copied?.at(at, *value, is_returned);
+                    shapes::controlled(values.values[1], piece(false), piece(true)).map(Pointed::Text)
+                }
+                How::Hex(_) if self.name == "prctl" && at == 1 && values.values[0] as i32 == libc::PR_SET_DUMPABLE => {
+                    dumpable(*value).map(|name| Pointed::Text(name.into()))
+                }
+                How::Signed(_) if at == 2 && matches!(self.name.as_str(), "setsockopt" | "getsockopt") => {
+                    option_at(values.values[1], *value).map(Pointed::Text)
+                }
                 How::Hex(_) if self.name == "prctl" && at == 1 && takes_capability(values.values[0]) => {
                     Some(Pointed::Text(capability(*value)))
                 }
@@ -281,27 +296,7 @@ impl Call {
                     _ => Pointed::Buffer((bytes, more)),
                 }
             }
-            How::Shape(shape) if shape.is_length => {
-                let [before, after] = [false, true].map(|is_returned| copied.at(at, value, is_returned));
-                Pointed::Text(shapes::length(before, after)?)
-            }
-            How::Shape(shape) => {
-                let bytes = copied.at(at, value, shape.is_returned)?;
-                // How long an address is that the call has written stands behind it.
-                let takes_address = ["accept", "accept4", "getpeername", "getsockname", "recvfrom"];
-                let length = || {
-                    let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
-                    Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
-                };
-                let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
-                let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
-                Pointed::Text((shape.text)(&Seen {
-                    bytes,
-                    values: values.values,
-                    result: values.result,
-                    opened: values.opened,
-                })?)
-            }
+            How::Shape(shape) => Pointed::Text(self.shape(at, &shape, copied, values)?),
             How::Strings => {
                 let (strings, is_all) = copied.strings()?;
                 Pointed::List(strings, !is_all)
@@ -316,8 +311,35 @@ impl Call {
                 Pointed::Text(vector(at, copied, values.values[2], result)?)
             }
             How::Message(is_filled) => Pointed::Text(message(at, copied, values.result.filter(|_| is_filled))?),
+            How::Mask => {
+                let of = |element| copied.element(at, element).and_then(|piece| piece.bytes.as_deref());
+                Pointed::Text(shapes::mask(of(NAME - 1)?, of(NAME))?)
+            }
             _ => return None,
         })
+    }
+
+    /// A struct or list, as it was before or after the call, or both.
+    fn shape(&self, at: usize, shape: &Shape, copied: &Copied, values: Values<'_>) -> Option<String> {
+        let value = values.values[at];
+        let piece = |is_returned| copied.at(at, value, is_returned);
+        if shape.is_length {
+            return shapes::length(piece(false), piece(true));
+        }
+        if self.name == "sendfile" {
+            return shapes::moved(piece(false)?, piece(true));
+        }
+        let bytes = piece(shape.is_returned)?;
+        // How long an address is that the call has written stands behind it.
+        let takes_address = ["accept", "accept4", "getpeername", "getsockname", "recvfrom"];
+        let length = || {
+            let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
+            Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
+        };
+        let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
+        let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
+        let (result, opened) = (values.result, values.opened);
+        (shape.text)(&Seen { bytes, values: values.values, result, opened, limit: copied.quotes.limit })
     }
 
     /// Whether an argument is the path of a file.
@@ -392,12 +414,21 @@ impl Call {
                 How::Strings => pointers.special = Some((Special::Exec(at), false)),
                 How::Vector(is_filled) => pointers.special = Some((Special::Vector, is_filled)),
                 How::Message(is_filled) => pointers.special = Some((Special::Message, is_filled)),
+                How::Mask => pointers.special = Some((Special::Mask, false)),
                 _ => {}
             }
         }
         match (self.name.as_str(), pointers.enter.first().copied()) {
-            ("poll" | "ppoll", Some(list)) => pointers.exit.push(list),
+            // What is left of sets and of the time-out.
+            ("select" | "pselect6", _) => pointers.exit.clone_from(&pointers.enter),
+            ("poll" | "ppoll", Some(_)) => pointers.exit.extend(pointers.enter.iter().take(2)),
+            ("sendfile", Some(place)) => pointers.exit.push(place),
             ("fcntl", _) => pointers.enter.push((2, Length::Bytes(shapes::LOCK as u32))),
+            ("ioctl", _) => {
+                let argument = (2, Length::Bytes(shapes::CONTROL as u32));
+                pointers.enter.push(argument);
+                pointers.exit.push(argument);
+            }
             ("rt_sigreturn", _) if shapes::SIGNAL_MASK > 0 => {
                 pointers.enter.push((STACK, Length::Bytes(shapes::SIGNAL_MASK as u32 + 8)));
             }
@@ -416,16 +447,21 @@ impl Call {
             // The mask that was there before.
             None if self.name == "umask" => format!("0{result:02o}"),
             None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFL => {
-                format!("{result:#x} (flags {})", open(result as u64))
+                format!("{} (flags {})", shapes::hexadecimal(result as u64), open(result as u64))
+            }
+            None if self.name == "prctl" && of[0] as i32 == libc::PR_GET_DUMPABLE => {
+                dumpable(result as u64).map_or_else(|| result.to_string(), |name| format!("{result} ({name})"))
+            }
+            None if self.name == "sched_getscheduler" => {
+                policy(result as u64).map_or_else(|| result.to_string(), |name| format!("{result} ({name})"))
             }
             None if self.name == "fcntl" && of[1] as u32 == kernel::F_GETFD && result == 1 => {
                 "0x1 (flags FD_CLOEXEC)".into()
             }
-            None if matches!(self.name.as_str(), "poll" | "ppoll") => match (result, values) {
+            None if matches!(self.name.as_str(), "poll" | "ppoll" | "select" | "pselect6") => match (result, values) {
                 (0, Some(_)) => "0 (Timeout)".into(),
                 (_, Some(Values { values, copied: Some(copied), .. })) => {
-                    let happened = copied.at(0, values[0], true).map(shapes::happened);
-                    happened.map_or_else(|| result.to_string(), |happened| format!("{result} ({happened})"))
+                    format!("{result}{}", self.happened(values, copied, result))
                 }
                 _ => result.to_string(),
             },
@@ -435,6 +471,21 @@ impl Call {
                 }
                 _ => result.to_string(),
             },
+        }
+    }
+
+    /// To which descriptors something has happened, and how much of the time-out is left.
+    fn happened(&self, values: &[u64; 6], copied: &Copied, result: i64) -> String {
+        let after = |at: usize| copied.at(at, values[at], true);
+        let left = |at: usize| shapes::left(&self.name, after(at)?);
+        match self.name.as_str() {
+            "select" | "pselect6" => shapes::selected([1, 2, 3].map(after), values[0], left(4)),
+            name => {
+                let left = if name == "ppoll" { left(2) } else { None };
+                let list = after(0).map(|bytes| shapes::happened(bytes, result, copied.quotes.limit));
+                let left = left.map_or_else(String::new, |left| format!(", left {left}"));
+                list.map_or_else(String::new, |list| format!(" ({list}{left})"))
+            }
         }
     }
 }
@@ -483,6 +534,11 @@ impl Pointed<'_> {
     }
 }
 
+/// Whether a mode is that of a device.
+fn is_device(mode: u64) -> bool {
+    [kernel::S_IFCHR, kernel::S_IFBLK].contains(&(mode as u32 & kernel::S_IFMT))
+}
+
 fn takes_capability(option: u64) -> bool {
     [libc::PR_CAPBSET_READ, libc::PR_CAPBSET_DROP].contains(&(option as i32))
 }
@@ -514,6 +570,7 @@ fn vector(at: usize, copied: &Copied, count: u64, filled: Option<i64>) -> Option
         let whole = piece.whole.min(left);
         left -= whole;
         let base = match &piece.bytes {
+            _ if piece.pointer == 0 => "NULL".into(),
             Some(bytes) => copied.quotes.limited((bytes, whole > bytes.len() as u64)),
             None => format!("{:#x}", piece.pointer),
         };
@@ -590,37 +647,18 @@ impl How {
         if let Some(how) = Self::pointing(call, field.name(), kind) {
             return how;
         }
+        if let Some(text) = flags(call, field.name()) {
+            return Self::Named(text);
+        }
         match (call, field.name()) {
             ("mmap", "off") | ("rseq", "rseq_len" | "sig") | ("mremap", "new_addr") => Self::Hex(64),
             ("ioctl" | "fcntl", "arg") => Self::Hex(64),
             (_, "brk" | "newsp") | ("mmap" | "munmap" | "mremap", "addr") => Self::Pointer,
-            ("open" | "openat" | "open_by_handle_at", "flags") => Self::Named(open),
-            ("pipe2" | "dup3" | "inotify_init1" | "eventfd2" | "userfaultfd", "flags") => Self::Named(made),
-            ("memfd_create", "flags") => Self::Named(memory),
-            ("epoll_create1", "flags") => Self::Named(epoll_made),
-            ("getrandom", "flags") => Self::Named(random),
-            ("statx", "flags") => Self::Named(statx_flags),
+            ("madvise" | "msync" | "mlock" | "munlock" | "mlock2", "start") => Self::Pointer,
             ("arch_prctl", "arg2") | ("prctl", "arg2" | "arg3" | "arg4" | "arg5") => Self::Hex(64),
-            ("mmap" | "mprotect" | "pkey_mprotect", "prot") => Self::Named(protection),
-            ("mmap", "flags") => Self::Named(mapping),
-            ("unshare", "unshare_flags") => Self::Named(clone),
-            ("statx", "mask") => Self::Named(statx_mask),
-            (_, "flags") if ["sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg"].contains(&call) => {
-                Self::Named(message_flags)
-            }
-            ("accept4", "flags") => Self::Named(accept),
-            ("socket" | "socketpair", "family") => Self::Named(family),
-            ("socket" | "socketpair", "type") => Self::Named(socket),
-            ("wait4" | "waitid", "options") => Self::Named(wait),
-            (
-                "newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "faccessat2",
-                "flag" | "flags",
-            ) => Self::Named(at),
-            (_, "sig" | "signum") => Self::Named(signal),
             (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") | ("execveat", "fd") => Self::Directory,
             (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
             // -1 is a descriptor, whatever type it has.
-            ("close_range", "flags") => Self::Named(close_range),
             ("close_range", _) => Self::Known { text: |value| Some((value as u32).to_string()), is_signed: false },
             (_, name) if is_descriptor(name) => Self::Descriptor,
             (_, name) => match Self::number(kind) {
@@ -645,12 +683,14 @@ impl How {
             ("read" | "pread64" | "readlink" | "readlinkat" | "getcwd", "buf")
             | ("getrandom", "ubuf")
             | ("recvfrom", "ubuf")
-            | ("getxattr" | "lgetxattr" | "fgetxattr", "value") => Self::Filled,
+            | ("getxattr" | "lgetxattr" | "fgetxattr", "value")
+            | ("listxattr" | "llistxattr" | "flistxattr", "list") => Self::Filled,
             ("setxattr" | "lsetxattr" | "fsetxattr", "value") => Self::Buffer,
             ("writev" | "pwritev" | "pwritev2", "vec") => Self::Vector(false),
             ("readv" | "preadv" | "preadv2", "vec") => Self::Vector(true),
             ("sendmsg", "msg") => Self::Message(false),
             ("recvmsg", "msg") => Self::Message(true),
+            ("pselect6", "sig") => Self::Mask,
             _ => match shapes::of(call, name, kind) {
                 Some(shape) => Self::Shape(shape),
                 None if kind.contains('*') => Self::Pointer,

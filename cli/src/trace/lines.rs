@@ -1,5 +1,6 @@
 //! One line for each event: its time, CPU and thread, and how far its place can be trusted.
 
+use crate::convert::names::Spot;
 use crate::exact::Exact;
 use crate::names::Names;
 use crate::out::{Out, line};
@@ -115,6 +116,12 @@ impl Lines {
             }
         }
         line(&mut self.out, format_args!("{object}"))
+    }
+
+    /// The stack of the call of the line before, as lines of their own. In JSON it is in the object.
+    pub fn stack(&mut self, stack: Option<&[Spot]>) -> io::Result<()> {
+        let mut spots = stack.into_iter().flatten().filter(|_| !self.json);
+        spots.try_for_each(|spot| line(&mut self.out, format_args!(" > {}", spot.text())))
     }
 
     /// A loss, a gap or damage, at its place.

@@ -4,6 +4,7 @@
 
 use super::shapes;
 use linux_raw_sys::general as kernel;
+use linux_raw_sys::ioctl as kernel_ioctl;
 use nix::fcntl::AtFlags;
 use nix::sys::mman::ProtFlags;
 use nix::sys::signal::Signal;
@@ -66,6 +67,8 @@ pub const F_OFD_SETLKW: u32 = nix::libc::F_OFD_SETLKW as u32;
 pub const FICLONE: u32 = linux_raw_sys::ioctl::FICLONE;
 pub const FIOCLEX: u32 = linux_raw_sys::ioctl::FIOCLEX;
 pub const FIONCLEX: u32 = linux_raw_sys::ioctl::FIONCLEX;
+pub const NS_GET_USERNS: u32 = linux_raw_sys::ioctl::NS_GET_USERNS;
+pub const NS_GET_PARENT: u32 = linux_raw_sys::ioctl::NS_GET_PARENT;
 /// The bits of futex(2) that say what it does.
 pub const FUTEX_COMMAND: u32 = !(kernel::FUTEX_PRIVATE_FLAG | kernel::FUTEX_CLOCK_REALTIME);
 pub const F_GET_SEALS: u32 = nix::libc::F_GET_SEALS as u32;
@@ -135,6 +138,12 @@ pub fn close_range(bits: u64) -> String {
     flag_names(bits & u64::from(u32::MAX), FLAGS, "0")
 }
 
+pub fn signal_made(bits: u64) -> String {
+    const FLAGS: &[(u64, &str)] =
+        &[(nix::libc::SFD_CLOEXEC as u64, "SFD_CLOEXEC"), (nix::libc::SFD_NONBLOCK as u64, "SFD_NONBLOCK")];
+    flag_names(bits & u64::from(u32::MAX), FLAGS, "0")
+}
+
 pub fn epoll_made(bits: u64) -> String {
     let known = if bits == u64::from(kernel::O_CLOEXEC) { Some("EPOLL_CLOEXEC") } else { None };
     known.map_or_else(|| made(bits), str::to_owned)
@@ -174,6 +183,29 @@ macro_rules! values {
     };
 }
 
+/// Flags by name, as the crate linux-raw-sys has them from the kernel's headers.
+macro_rules! kernel_flags {
+    ($name:ident, $($flag:ident)+) => {
+        pub fn $name(bits: u64) -> String {
+            table!(kernel: FLAGS, $($flag)+);
+            flag_names(bits & u64::from(u32::MAX), FLAGS, "0")
+        }
+    };
+}
+
+kernel_flags!(access_at, AT_SYMLINK_NOFOLLOW AT_EACCESS AT_EMPTY_PATH);
+kernel_flags!(event_made, EFD_SEMAPHORE EFD_CLOEXEC EFD_NONBLOCK);
+kernel_flags!(timer_made, TFD_CLOEXEC TFD_NONBLOCK);
+kernel_flags!(renamed, RENAME_NOREPLACE RENAME_EXCHANGE RENAME_WHITEOUT);
+kernel_flags!(spliced, SPLICE_F_MOVE SPLICE_F_NONBLOCK SPLICE_F_MORE SPLICE_F_GIFT);
+kernel_flags!(timed, TIMER_ABSTIME);
+kernel_flags!(timer_set, TFD_TIMER_ABSTIME TFD_TIMER_CANCEL_ON_SET);
+kernel_flags!(attribute_set, XATTR_CREATE XATTR_REPLACE);
+kernel_flags!(synchronized, MS_ASYNC MS_INVALIDATE MS_SYNC);
+kernel_flags!(locked, MCL_CURRENT MCL_FUTURE MCL_ONFAULT);
+kernel_flags!(allocated, FALLOC_FL_KEEP_SIZE FALLOC_FL_PUNCH_HOLE FALLOC_FL_NO_HIDE_STALE FALLOC_FL_COLLAPSE_RANGE
+    FALLOC_FL_ZERO_RANGE FALLOC_FL_INSERT_RANGE FALLOC_FL_UNSHARE_RANGE);
+
 values!(whence, SEEK_SET SEEK_CUR SEEK_END SEEK_DATA SEEK_HOLE);
 values!(advice, MADV_NORMAL MADV_RANDOM MADV_SEQUENTIAL MADV_WILLNEED MADV_DONTNEED MADV_FREE MADV_REMOVE MADV_DONTFORK
     MADV_DOFORK MADV_MERGEABLE MADV_UNMERGEABLE MADV_HUGEPAGE MADV_NOHUGEPAGE MADV_DONTDUMP MADV_DODUMP
@@ -185,7 +217,8 @@ values!(clock, CLOCK_REALTIME CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID CLOCK_THR
 values!(timer, ITIMER_REAL ITIMER_VIRTUAL ITIMER_PROF);
 values!(epoll_control, EPOLL_CTL_ADD EPOLL_CTL_DEL EPOLL_CTL_MOD);
 values!(shut, SHUT_RD SHUT_WR SHUT_RDWR);
-values!(level, SOL_SOCKET SOL_IP SOL_TCP SOL_UDP SOL_IPV6);
+values!(level, SOL_SOCKET SOL_IP SOL_TCP SOL_UDP SOL_IPV6 SOL_RAW SOL_PACKET SOL_NETLINK);
+values!(whose_priority, PRIO_PROCESS PRIO_PGRP PRIO_USER);
 values!(usage, RUSAGE_SELF RUSAGE_CHILDREN RUSAGE_THREAD);
 values!(option, PR_SET_NAME PR_GET_NAME PR_SET_PDEATHSIG PR_GET_PDEATHSIG PR_SET_DUMPABLE PR_GET_DUMPABLE
     PR_SET_NO_NEW_PRIVS PR_GET_NO_NEW_PRIVS PR_SET_SECCOMP PR_GET_SECCOMP PR_CAPBSET_READ PR_CAPBSET_DROP
@@ -198,6 +231,37 @@ values!(fcntl, F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_GETLK F_SETLK F_SETLKW 
     F_NOTIFY);
 values!(ioctl, TCGETS TCSETS TCSETSW TCSETSF TIOCGWINSZ TIOCSWINSZ TIOCGPGRP TIOCSPGRP TIOCSCTTY TIOCNOTTY FIONREAD
     FIONBIO FIOCLEX FIONCLEX TIOCGPTN TIOCSPTLCK TIOCGSID TIOCSTI TIOCEXCL FIOASYNC);
+
+/// `_IOC(_IOC_READ, 0x66, 0xb, 0x20)` of a number without a name: what it does with its argument, a letter, a number,
+/// and bytes of the argument (include/uapi/asm-generic/ioctl.h).
+fn ioctl_by_parts(number: u64) -> String {
+    let direction = ["_IOC_NONE", "_IOC_WRITE", "_IOC_READ", "_IOC_READ|_IOC_WRITE"][(number >> 30 & 3) as usize];
+    let [letter, of, bytes] = [number >> 8 & 0xff, number & 0xff, number >> 16 & 0x3fff].map(shapes::hexadecimal);
+    format!("_IOC({direction}, {letter}, {of}, {bytes})")
+}
+
+/// Who may have a core of the process (include/linux/sched/coredump.h).
+pub fn dumpable(number: u64) -> Option<&'static str> {
+    ["SUID_DUMP_DISABLE", "SUID_DUMP_USER"].get(usize::try_from(number).ok()?).copied()
+}
+
+/// Those that the crate linux-raw-sys has.
+fn ioctl_of_kernel(number: u64) -> Option<String> {
+    table!(kernel_ioctl: NUMBERS, NS_GET_USERNS NS_GET_PARENT NS_GET_NSTYPE NS_GET_OWNER_UID FS_IOC_FIEMAP
+        FS_IOC_GETFLAGS FS_IOC_SETFLAGS BLKGETSIZE64 BLKSSZGET);
+    NUMBERS.iter().find(|(known, _)| *known == number & u64::from(u32::MAX)).map(|(_, name)| (*name).to_owned())
+}
+
+/// An option of a socket at a level.
+pub fn option_at(level: u64, option: u64) -> Option<String> {
+    match level as i32 {
+        nix::libc::SOL_SOCKET => socket_option(option),
+        nix::libc::SOL_IP => ip_option(option),
+        nix::libc::SOL_IPV6 => ipv6_option(option),
+        nix::libc::SOL_TCP => tcp_option(option),
+        _ => None,
+    }
+}
 values!(flock_of, LOCK_SH LOCK_EX LOCK_UN);
 values!(futex_of, FUTEX_WAIT FUTEX_WAKE FUTEX_REQUEUE FUTEX_CMP_REQUEUE FUTEX_WAKE_OP FUTEX_LOCK_PI FUTEX_UNLOCK_PI
     FUTEX_TRYLOCK_PI FUTEX_WAIT_BITSET FUTEX_WAKE_BITSET FUTEX_WAIT_REQUEUE_PI FUTEX_CMP_REQUEUE_PI);
@@ -207,6 +271,19 @@ values!(netlink, NETLINK_ROUTE NETLINK_USERSOCK NETLINK_FIREWALL NETLINK_SOCK_DI
     NETLINK_SELINUX NETLINK_ISCSI NETLINK_AUDIT NETLINK_FIB_LOOKUP NETLINK_CONNECTOR NETLINK_NETFILTER NETLINK_IP6_FW
     NETLINK_DNRTMSG NETLINK_KOBJECT_UEVENT NETLINK_GENERIC NETLINK_SCSITRANSPORT NETLINK_ECRYPTFS NETLINK_RDMA
     NETLINK_CRYPTO);
+values!(socket_option, SO_DEBUG SO_REUSEADDR SO_TYPE SO_ERROR SO_DONTROUTE SO_BROADCAST SO_SNDBUF SO_RCVBUF SO_KEEPALIVE
+    SO_OOBINLINE SO_NO_CHECK SO_PRIORITY SO_LINGER SO_BSDCOMPAT SO_REUSEPORT SO_PASSCRED SO_PEERCRED SO_RCVLOWAT
+    SO_SNDLOWAT SO_BINDTODEVICE SO_ATTACH_FILTER SO_DETACH_FILTER SO_PEERNAME SO_TIMESTAMP SO_ACCEPTCONN SO_PEERSEC
+    SO_SNDBUFFORCE SO_RCVBUFFORCE SO_PASSSEC SO_MARK SO_PROTOCOL SO_DOMAIN SO_RXQ_OVFL SO_PEEK_OFF SO_INCOMING_CPU
+    SO_PEERGROUPS SO_ZEROCOPY);
+values!(ip_option, IP_TOS IP_TTL IP_HDRINCL IP_OPTIONS IP_PKTINFO IP_RECVERR IP_RECVTTL IP_MTU_DISCOVER IP_FREEBIND
+    IP_TRANSPARENT IP_MULTICAST_IF IP_MULTICAST_TTL IP_MULTICAST_LOOP IP_ADD_MEMBERSHIP IP_DROP_MEMBERSHIP);
+values!(ipv6_option, IPV6_UNICAST_HOPS IPV6_MULTICAST_IF IPV6_MULTICAST_HOPS IPV6_MULTICAST_LOOP IPV6_V6ONLY
+    IPV6_RECVPKTINFO IPV6_RECVERR IPV6_TCLASS);
+values!(tcp_option, TCP_NODELAY TCP_MAXSEG TCP_CORK TCP_KEEPIDLE TCP_KEEPINTVL TCP_KEEPCNT TCP_SYNCNT TCP_LINGER2
+    TCP_DEFER_ACCEPT TCP_WINDOW_CLAMP TCP_INFO TCP_QUICKACK TCP_CONGESTION TCP_USER_TIMEOUT TCP_FASTOPEN);
+values!(policy, SCHED_OTHER SCHED_FIFO SCHED_RR SCHED_BATCH SCHED_IDLE SCHED_DEADLINE);
+values!(whose_end, P_ALL P_PID P_PGID P_PIDFD);
 values!(how_masked, SIG_BLOCK SIG_UNBLOCK SIG_SETMASK);
 flags!(access_flags, AccessFlags, "F_OK");
 
@@ -222,7 +299,11 @@ pub fn capability(number: u64) -> String {
 
 /// Two have the same number.
 fn ioctl_of(number: u64) -> Option<String> {
-    if number as u32 == FICLONE { Some("BTRFS_IOC_CLONE or FICLONE".into()) } else { ioctl(number) }
+    if number as u32 == FICLONE {
+        Some("BTRFS_IOC_CLONE or FICLONE".into())
+    } else {
+        ioctl(number).or_else(|| ioctl_of_kernel(number)).or_else(|| Some(ioctl_by_parts(number)))
+    }
 }
 
 pub fn flock(bits: u64) -> Option<String> {
@@ -252,6 +333,9 @@ pub fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
         ("shutdown", "how") => shut,
         ("setsockopt" | "getsockopt", "level") => level,
         ("getrusage", "who") => usage,
+        ("getpriority" | "setpriority", "which") => whose_priority,
+        ("waitid", "which") => whose_end,
+        ("sched_setscheduler" | "sched_get_priority_max" | "sched_get_priority_min", "policy") => policy,
         ("access" | "faccessat" | "faccessat2", "mode") => access,
         ("madvise" | "process_madvise", "behavior") => advice,
         ("prlimit64" | "getrlimit" | "setrlimit", "resource") => resource,
@@ -261,6 +345,49 @@ pub fn known(call: &str, argument: &str) -> Option<fn(u64) -> Option<String>> {
         ("futex", "op") => futex,
         ("futex", "val3") => bits_of_futex,
         ("rt_sigprocmask", "how") => how_masked,
+        _ => return None,
+    })
+}
+
+/// How an argument is called all of whose numbers are made of names.
+pub fn flags(call: &str, argument: &str) -> Option<fn(u64) -> String> {
+    Some(match (call, argument) {
+        ("open" | "openat" | "open_by_handle_at", "flags") => open,
+        ("pipe2" | "dup3" | "inotify_init1" | "userfaultfd", "flags") => made,
+        ("eventfd2", "flags") => event_made,
+        ("timerfd_create", "flags") => timer_made,
+        ("signalfd4", "flags") => signal_made,
+        ("renameat2", "flags") => renamed,
+        ("splice" | "tee" | "vmsplice", "flags") => spliced,
+        ("clock_nanosleep" | "timer_settime", "flags") => timed,
+        ("timerfd_settime", "flags") => timer_set,
+        ("setxattr" | "lsetxattr" | "fsetxattr", "flags") => attribute_set,
+        ("msync", "flags") => synchronized,
+        ("mlockall", "flags") => locked,
+        ("fallocate", "mode") => allocated,
+        ("mknod" | "mknodat", "mode") => |bits| shapes::mode(bits as u32),
+        ("mknod" | "mknodat", "dev") => shapes::device,
+        ("faccessat2", "flags") => access_at,
+        ("memfd_create", "flags") => memory,
+        ("epoll_create1", "flags") => epoll_made,
+        ("getrandom", "flags") => random,
+        ("statx", "flags") => statx_flags,
+        ("mmap" | "mprotect" | "pkey_mprotect", "prot") => protection,
+        ("mmap", "flags") => mapping,
+        ("unshare", "unshare_flags") => clone,
+        ("statx", "mask") => statx_mask,
+        (_, "flags") if ["sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg"].contains(&call) => {
+            message_flags
+        }
+        ("accept4", "flags") => accept,
+        ("socket" | "socketpair", "family") => family,
+        ("socket" | "socketpair", "type") => socket,
+        ("wait4" | "waitid", "options") => wait,
+        ("newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "utimensat", "flag" | "flags") => {
+            at
+        }
+        (_, "sig" | "signum") => signal,
+        ("close_range", "flags") => close_range,
         _ => return None,
     })
 }

@@ -70,16 +70,22 @@ const FILTER: usize = 4000;
 /// are none.
 pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> RingOptions {
     let calls = if numbers.is_empty() { Which::All } else { Which::Only(numbers.iter().copied().collect()) };
-    sources_of(options, &calls, has_command, &[])
+    sources_of(options, &calls, has_command, &[], |options| options)
 }
 
-/// The same with the calls of these names, whatever is asked for.
-pub fn sources_of(options: RingOptions, calls: &Which<i64>, has_command: bool, besides: &[&str]) -> RingOptions {
+/// The same with the calls of these names, whatever is asked for. `each`: what entries and returns have besides.
+pub fn sources_of(
+    options: RingOptions,
+    calls: &Which<i64>,
+    has_command: bool,
+    besides: &[&str],
+    each: impl Fn(RingOptions) -> RingOptions,
+) -> RingOptions {
     // execve shows where a command begins.
     let exec = has_command.then_some("execve");
     let besides = besides.iter().copied().chain(exec).filter_map(calls::number).collect();
     let filter = filter(calls, &besides).filter(|filter| filter.len() < FILTER);
-    let with = |options: RingOptions| filter.iter().fold(options, |options, filter| options.filter(filter));
+    let with = |options: RingOptions| each(filter.iter().fold(options, |options, filter| options.filter(filter)));
     let options = with(options.tracepoint("raw_syscalls:sys_enter"));
     let options = with(options.tracepoint("raw_syscalls:sys_exit"));
     options

@@ -4,7 +4,7 @@
 pub mod opened;
 
 use crate::instructions::{self, Code, EQUAL, FRAME, NOT_ABOVE, NOT_NEGATIVE, UNEQUAL};
-use linux_raw_sys::general::iovec;
+use linux_raw_sys::general::{iovec, kernel_sigset_t};
 use linux_raw_sys::net::msghdr;
 use opened::Places;
 use std::mem::offset_of;
@@ -50,6 +50,10 @@ pub enum Length {
     Argument(usize),
     /// So many bytes for each of as many elements as the argument says.
     Elements(usize, u32),
+    /// A bit for each of as many descriptors as the argument says, in whole words.
+    Bits(usize),
+    /// So many bytes for each of as many elements as the call returns.
+    Returned(u32),
     /// As many bytes as the call returns, but no more than are printed.
     Result,
     /// As many bytes as the call returns.
@@ -65,6 +69,8 @@ pub enum Special {
     Vector,
     /// The same of the message in argument 1, with its address.
     Message,
+    /// The signals to which the struct in argument 5 points.
+    Mask,
 }
 
 /// What a call points to: pieces by their arguments, at the entry or at the return.
@@ -98,11 +104,14 @@ const IS_ARGUMENT: u32 = 3;
 const IS_ELEMENTS: u32 = 4;
 const IS_RESULT: u32 = 5;
 const IS_WHOLE: u32 = 6;
+const IS_BITS: u32 = 7;
+const IS_RETURNED: u32 = 8;
 // Special kinds.
 const IS_EXEC: u32 = 1;
 const IS_EXECAT: u32 = 2;
 const IS_VECTOR: u32 = 3;
 const IS_MESSAGE: u32 = 4;
+const IS_MASK: u32 = 5;
 
 impl Pointers {
     pub fn is_empty(&self) -> bool {
@@ -122,6 +131,7 @@ impl Pointers {
                 Special::Exec(_) => IS_EXECAT,
                 Special::Vector => IS_VECTOR,
                 Special::Message => IS_MESSAGE,
+                Special::Mask => IS_MASK,
             };
         }
         for (pieces, begin) in [(&self.enter, HEAD), (&self.exit, SECOND)] {
@@ -135,6 +145,8 @@ impl Pointers {
                     Length::Bytes(bytes) => (IS_BYTES, bytes),
                     Length::Argument(of) => (IS_ARGUMENT, register(of)),
                     Length::Elements(of, bytes) => (IS_ELEMENTS, register(of) | bytes << 16),
+                    Length::Bits(of) => (IS_BITS, register(of)),
+                    Length::Returned(bytes) => (IS_RETURNED, bytes),
                     Length::Result => (IS_RESULT, 0),
                     Length::Whole => (IS_WHOLE, 0),
                 };
@@ -459,6 +471,20 @@ fn measure(code: &mut Code, build: &Build, kind: usize, what: usize) {
     code.unless(UNEQUAL, 1, IS_WHOLE as i32, |code| {
         code.load_local(2, RESULT).store(FRAME, LENGTH, 2);
     });
+    code.load_u32(1, ENTRY, kind);
+    code.unless(UNEQUAL, 1, IS_BITS as i32, |code| {
+        code.load_u32(3, ENTRY, what);
+        register(code, LENGTH);
+        // The number is an int: the upper half of the register says nothing.
+        code.load_local(2, LENGTH).shift(2, 32).push(0x77, 2, 0, 0, 32).push(0x07, 2, 0, 0, 63);
+        code.push(0x77, 2, 0, 0, 6).shift(2, 3).store(FRAME, LENGTH, 2);
+        at_most(code, LIST);
+    });
+    code.load_u32(1, ENTRY, kind);
+    code.unless(UNEQUAL, 1, IS_RETURNED as i32, |code| {
+        code.load_u32(3, ENTRY, what).load_local(2, RESULT).push(0x2f, 2, 3, 0, 0).store(FRAME, LENGTH, 2);
+        at_most(code, LIST);
+    });
 }
 
 /// The length is at most so large.
@@ -553,6 +579,9 @@ fn buffers(code: &mut Code, build: &Build, word: usize) {
         register(code, COUNT);
     });
     code.load_u32(1, ENTRY, 4 * word).unless(UNEQUAL, 1, IS_MESSAGE as i32, |code| message(code, build));
+    if word == 0 {
+        code.load_u32(1, ENTRY, 0).unless(UNEQUAL, 1, IS_MASK as i32, |code| mask(code, build));
+    }
     vector(code, build, word == 1);
 }
 
@@ -633,6 +662,26 @@ fn vector(code: &mut Code, build: &Build, is_read: bool) {
             code.load_local(1, LIST_AT).place(1, 1, size_of::<iovec>() as i32).store(FRAME, LIST_AT, 1);
         });
     }
+}
+
+/// The struct of argument 5, which has the address and the size of a mask, and the mask.
+fn mask(code: &mut Code, build: &Build) {
+    code.set(3, build.registers.arguments[5] as i32);
+    register(code, POINTER);
+    code.load_local(1, POINTER).unless(EQUAL, 1, 0, |code| {
+        code.set(1, 5 | ((NAME - 1) << ELEMENT)).store(FRAME, ELEMENT_AT, 1).set(1, 16).store(FRAME, LENGTH, 1);
+        header_of_element(code);
+        bytes(code);
+        code.load_local(1, FAILED).unless(UNEQUAL, 1, 0, |code| {
+            code.load(1, RECORD, FIRST + BYTES_AT).store(FRAME, POINTER, 1);
+            code.unless(EQUAL, 1, 0, |code| {
+                code.set(1, 5 | (NAME << ELEMENT)).store(FRAME, ELEMENT_AT, 1);
+                code.set(1, size_of::<kernel_sigset_t>() as i32).store(FRAME, LENGTH, 1);
+                header_of_element(code);
+                bytes(code);
+            });
+        });
+    });
 }
 
 /// The message of argument 1 and its address. [`LIST_AT`] and [`COUNT`] get its vector.

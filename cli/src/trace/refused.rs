@@ -6,9 +6,6 @@ use clap::{ArgAction, Args};
 /// Options that are accepted without an effect, or refused with what to type instead.
 #[derive(Debug, Clone, Args)]
 pub struct Refused {
-    /// Stacks.
-    #[arg(short = 'k', long = "stack-traces", hide = true)]
-    stacks: bool,
     #[arg(long = "instruction-pointer", hide = true)]
     instruction: bool,
     #[arg(short = 'n', long = "syscall-number", hide = true)]
@@ -49,12 +46,7 @@ impl Refused {
         let variable = self.env.first().map_or("", String::as_str);
         let env = format!("perfweave trace env {variable} COMMAND");
         let used = [
-            (self.stacks, "-k", "perfweave profile -e raw_syscalls:sys_enter COMMAND has the stacks of calls"),
-            (
-                self.instruction,
-                "--instruction-pointer",
-                "perfweave profile -e raw_syscalls:sys_enter COMMAND says where calls come from",
-            ),
+            (self.instruction, "--instruction-pointer", "-k says where calls come from"),
             (self.number, "-n", "perfweave trace -e raw_syscalls:sys_enter COMMAND prints numbers"),
             (self.append, "-A", "perfweave trace COMMAND >> FILE"),
             (!self.env.is_empty(), "-E", env.as_str()),

@@ -6,6 +6,7 @@ use super::named::{flag_names, signal};
 use super::opened::Opened;
 use super::program::Length;
 use linux_raw_sys::general as kernel;
+use linux_raw_sys::ioctl;
 use linux_raw_sys::net;
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -33,6 +34,8 @@ pub struct Seen<'a> {
     pub result: Option<i64>,
     /// What is behind descriptors.
     pub opened: Option<&'a Opened>,
+    /// The most elements of a list that are printed.
+    pub limit: usize,
 }
 
 /// Numbers at places of a struct.
@@ -68,9 +71,25 @@ impl Numbers for [u8] {
 
 /// What an argument with this name and type points to, if it is known.
 pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
-    let size = |bytes: usize| Length::Bytes(bytes as u32);
-    // The type says what it is, and the call whether it reads or writes it.
-    let (length, is_returned, text): (Length, bool, Text) = match (call, argument) {
+    let (length, is_returned, text) = times(call, argument, kind).or_else(|| others(call, argument, kind))?;
+    let is_length = kind == "int *" && call != "wait4" && length == Length::Bytes(4);
+    Some(Shape { length, is_returned, is_length, text })
+}
+
+/// How long it is, whether the call has written it, and its text.
+type Of = (Length, bool, Text);
+
+fn size(bytes: usize) -> Length {
+    Length::Bytes(bytes as u32)
+}
+
+/// Times. The type says what it is, and the call whether it reads or writes it.
+fn times(call: &str, argument: &str, kind: &str) -> Option<Of> {
+    Some(match (call, argument) {
+        ("utimes" | "futimesat", "utimes") => {
+            (size(2 * size_of::<kernel::__kernel_old_timeval>()), false, two_timevals)
+        }
+        ("utime", "times") => (size(size_of::<nix::libc::utimbuf>()), false, two_seconds),
         ("utimensat", "utimes") => (size(2 * size_of::<kernel::__kernel_timespec>()), false, two_times),
         ("nanosleep" | "clock_nanosleep", "rmtp") => return None,
         ("clock_gettime" | "clock_getres" | "sched_rr_get_interval", _) if kind.contains("timespec") => {
@@ -89,6 +108,12 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
             (size(size_of::<kernel::__kernel_itimerspec>()), true, itimerspec)
         }
         _ if kind.contains("itimerspec") => (size(size_of::<kernel::__kernel_itimerspec>()), false, itimerspec),
+        _ => return None,
+    })
+}
+
+fn others(call: &str, argument: &str, kind: &str) -> Option<Of> {
+    Some(match (call, argument) {
         ("getrlimit", "rlim") | ("prlimit64", "old_rlim") => (size(size_of::<kernel::rlimit64>()), true, rlimit),
         ("setrlimit", "rlim") | ("prlimit64", "new_rlim") => (size(size_of::<kernel::rlimit64>()), false, rlimit),
         ("rt_sigaction", "act") => (size(size_of::<kernel::kernel_sigaction>()), false, sigaction),
@@ -99,6 +124,10 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         _ if kind == "struct statx *" => (size(size_of::<kernel::statx>()), true, statx),
         ("pipe" | "pipe2", "fildes") | ("socketpair", "usockvec") => (size(8), true, two_descriptors),
         ("wait4", "stat_addr") => (size(4), true, status),
+        ("select" | "pselect6", "inp" | "outp" | "exp") => (Length::Bits(0), false, descriptors),
+        ("epoll_wait" | "epoll_pwait" | "epoll_pwait2", "events") => {
+            (Length::Returned(size_of::<kernel::epoll_event>() as u32), true, epoll_events)
+        }
         ("poll" | "ppoll", "ufds") => (Length::Elements(1, size_of::<kernel::pollfd>() as u32), false, poll),
         ("connect" | "bind", _) if kind.contains("sockaddr") => (Length::Elements(2, 1), false, address),
         ("sendto", "addr") => (Length::Elements(5, 1), false, address),
@@ -120,12 +149,15 @@ pub fn of(call: &str, argument: &str, kind: &str) -> Option<Shape> {
         ("sigaltstack", "uss") => (size(size_of::<kernel::stack_t>()), false, stack),
         ("sigaltstack", "uoss") => (size(size_of::<kernel::stack_t>()), true, stack),
         ("epoll_ctl", "event") => (size(size_of::<kernel::epoll_event>()), false, epoll_event),
-        ("getgroups", "grouplist") => (size(GROUPS), true, groups),
+        ("getgroups", "grouplist") => (Length::Returned(4), true, groups),
+        ("getrusage", "ru") => (size(size_of::<kernel::rusage>()), true, usage),
+        ("timer_create", "timer_event_spec") => (size(size_of::<kernel::sigevent>()), false, notified),
+        ("timer_create", "created_timer_id") => (size(4), true, number),
+        ("sched_setscheduler" | "sched_setparam", "param") => (size(4), false, number),
+        ("sched_getparam", "param") => (size(4), true, number),
         ("getresuid" | "getresgid", _) => (size(4), true, number),
         _ => return None,
-    };
-    let is_length = kind == "int *" && call != "wait4" && length == size(4);
-    Some(Shape { length, is_returned, is_length, text })
+    })
 }
 
 /// The longest address of a socket but for AF_UNIX with a long path: what is behind is not read.
@@ -149,17 +181,48 @@ fn two_times(seen: &Seen<'_>) -> Option<String> {
         match u32::try_from(nanoseconds) {
             Ok(now) if i64::from(now) == nix::libc::UTIME_NOW => Some("UTIME_NOW".into()),
             Ok(omit) if i64::from(omit) == nix::libc::UTIME_OMIT => Some("UTIME_OMIT".into()),
-            _ => Some(timespec_at(seen.bytes, at)? + &date(seen.bytes.i64(at)?, nanoseconds).unwrap_or_default()),
+            _ => {
+                Some(timespec_at(seen.bytes, at)? + &date(seen.bytes.i64(at)?, nanoseconds, false).unwrap_or_default())
+            }
         }
     };
     Some(format!("[{}, {}]", one(0)?, one(size_of::<kernel::__kernel_timespec>())?))
 }
 
-/// ` /* 2026-11-28T11:16:19.123456789+0000 */`, where the machine is.
-fn date(seconds: i64, nanoseconds: i64) -> Option<String> {
+/// The same of two `struct timeval`.
+fn two_timevals(seen: &Seen<'_>) -> Option<String> {
+    let one = |at: usize| {
+        let microseconds = seen.bytes.i64(at + offset_of!(kernel::__kernel_old_timeval, tv_usec))?;
+        let date = date(seen.bytes.i64(at)?, microseconds.checked_mul(1000)?, true);
+        Some(timeval_at(seen.bytes, at)? + &date.unwrap_or_default())
+    };
+    Some(format!("[{}, {}]", one(0)?, one(size_of::<kernel::__kernel_old_timeval>())?))
+}
+
+/// Two times in seconds.
+fn two_seconds(seen: &Seen<'_>) -> Option<String> {
+    type Times = nix::libc::utimbuf;
+    let one = |at: usize| {
+        let seconds = seen.bytes.i64(at)?;
+        Some(format!("{seconds}{}", date(seconds, 0, false).unwrap_or_default()))
+    };
+    let [actime, modtime] = [offset_of!(Times, actime), offset_of!(Times, modtime)].map(one);
+    Some(format!("{{actime={}, modtime={}}}", actime?, modtime?))
+}
+
+/// ` /* 2026-11-28T11:16:19.123456789+0000 */`, where the machine is. As strace(1) has it, 0 is no date.
+/// `is_short`: in microseconds.
+fn date(seconds: i64, nanoseconds: i64, is_short: bool) -> Option<String> {
+    if (seconds, nanoseconds) == (0, 0) {
+        return None;
+    }
     let time = jiff::Timestamp::new(seconds, nanoseconds.try_into().ok()?).ok()?;
     let time = time.to_zoned_datetime(jiff::tz::TimeZone::system());
-    let form = if nanoseconds == 0 { "%Y-%m-%dT%H:%M:%S%z" } else { "%Y-%m-%dT%H:%M:%S.%9f%z" };
+    let form = match nanoseconds {
+        0 => "%Y-%m-%dT%H:%M:%S%z",
+        _ if is_short => "%Y-%m-%dT%H:%M:%S.%6f%z",
+        _ => "%Y-%m-%dT%H:%M:%S.%9f%z",
+    };
     Some(format!(" /* {} */", time.strftime(form)))
 }
 
@@ -275,7 +338,7 @@ pub fn mode(mode: u32) -> String {
     let special = [(kernel::S_ISUID, "S_ISUID"), (kernel::S_ISGID, "S_ISGID"), (kernel::S_ISVTX, "S_ISVTX")];
     let special = special.into_iter().filter(|(bit, _)| mode & bit != 0).map(|(_, name)| name);
     let mut text: Vec<_> = kind.into_iter().chain(special).map(str::to_owned).collect();
-    text.push(format!("0{:03o}", mode & 0o777));
+    text.push(format!("0{:02o}", mode & 0o777));
     text.join("|")
 }
 
@@ -291,8 +354,9 @@ fn stat(seen: &Seen<'_>) -> Option<String> {
     Some(format!("{{st_mode={}, {rest}, ...}}", mode(bits)))
 }
 
-fn device(number: u64) -> String {
-    format!("makedev({:#x}, {:#x})", nix::sys::stat::major(number), nix::sys::stat::minor(number))
+pub fn device(number: u64) -> String {
+    let [major, minor] = [nix::sys::stat::major(number), nix::sys::stat::minor(number)].map(hexadecimal);
+    format!("makedev({major}, {minor})")
 }
 
 fn statx(seen: &Seen<'_>) -> Option<String> {
@@ -379,13 +443,98 @@ fn two_descriptors(seen: &Seen<'_>) -> Option<String> {
     Some(format!("[{one}{behind_one}, {other}{behind_other}]"))
 }
 
-/// Bytes that are copied of a list of groups.
-const GROUPS: usize = 256;
-
 fn groups(seen: &Seen<'_>) -> Option<String> {
     let count = if seen.values[0] == 0 { 0 } else { usize::try_from(seen.result?).ok()? };
     let each = (0..count).map(|at| Some(seen.bytes.u32(4 * at)?.to_string()));
     Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
+}
+
+fn usage(seen: &Seen<'_>) -> Option<String> {
+    type Usage = kernel::rusage;
+    let [user, system] =
+        [offset_of!(Usage, ru_utime), offset_of!(Usage, ru_stime)].map(|at| timeval_at(seen.bytes, at));
+    Some(format!("{{ru_utime={}, ru_stime={}, ...}}", user?, system?))
+}
+
+/// How a timer tells its end.
+fn notified(seen: &Seen<'_>) -> Option<String> {
+    type Event = kernel::sigevent;
+    const HOW: [(u32, &str); 4] = [
+        (kernel::SIGEV_SIGNAL, "SIGEV_SIGNAL"),
+        (kernel::SIGEV_NONE, "SIGEV_NONE"),
+        (kernel::SIGEV_THREAD, "SIGEV_THREAD"),
+        (kernel::SIGEV_THREAD_ID, "SIGEV_THREAD_ID"),
+    ];
+    let int = |at: usize| seen.bytes.u32(at);
+    let (value, pointer) = (int(offset_of!(Event, sigev_value))?, seen.bytes.u64(offset_of!(Event, sigev_value))?);
+    let (number, how) = (int(offset_of!(Event, sigev_signo))?, int(offset_of!(Event, sigev_notify))?);
+    let has_signal = [kernel::SIGEV_SIGNAL, kernel::SIGEV_THREAD_ID].contains(&how);
+    let number = if has_signal { signal(number.into()) } else { number.to_string() };
+    let name = HOW.iter().find(|(known, _)| *known == how).map_or_else(|| how.to_string(), |(_, name)| (*name).into());
+    let value = match pointer {
+        0 => String::new(),
+        _ => format!("sigev_value={{sival_int={}, sival_ptr={pointer:#x}}}, ", value.cast_signed()),
+    };
+    let thread = match how {
+        kernel::SIGEV_THREAD_ID => format!(", sigev_notify_thread_id={}", int(offset_of!(Event, _sigev_un))?),
+        _ => String::new(),
+    };
+    Some(format!("{{{value}sigev_signo={number}, sigev_notify={name}{thread}}}"))
+}
+
+/// What the argument of ioctl(2) points to: as the call was entered, and as it has returned.
+pub fn controlled(command: u64, before: Option<&[u8]>, after: Option<&[u8]>) -> Option<String> {
+    let int = |bytes: &[u8]| Some(format!("[{}]", bytes.i32(0)?));
+    match command as u32 {
+        ioctl::FIONREAD | ioctl::TIOCGPGRP | ioctl::TIOCGSID | ioctl::TIOCGPTN => int(after?),
+        ioctl::FIONBIO | ioctl::FIOASYNC | ioctl::TIOCSPGRP | ioctl::TIOCSPTLCK => int(before?),
+        ioctl::TIOCGWINSZ => window(after?),
+        ioctl::TIOCSWINSZ => window(before?),
+        ioctl::FS_IOC_FIEMAP => extents(before?, after),
+        _ => None,
+    }
+}
+
+/// Bytes that are copied of what an argument of ioctl(2) points to.
+pub const CONTROL: usize = 32;
+
+fn window(bytes: &[u8]) -> Option<String> {
+    type Window = kernel::winsize;
+    let [rows, columns, width, height] = [
+        offset_of!(Window, ws_row),
+        offset_of!(Window, ws_col),
+        offset_of!(Window, ws_xpixel),
+        offset_of!(Window, ws_ypixel),
+    ]
+    .map(|at| bytes.u16(at));
+    Some(format!("{{ws_row={}, ws_col={}, ws_xpixel={}, ws_ypixel={}}}", rows?, columns?, width?, height?))
+}
+
+/// `struct fiemap` without its extents (include/uapi/linux/fiemap.h), which linux-raw-sys does not have.
+#[repr(C)]
+struct Extents {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+}
+
+// The number of the command says how long it is.
+const _: () = assert!(size_of::<Extents>() == (ioctl::FS_IOC_FIEMAP >> 16 & 0x3fff) as usize);
+const _: () = assert!(size_of::<Extents>() <= CONTROL);
+
+fn extents(before: &[u8], after: Option<&[u8]>) -> Option<String> {
+    const FLAGS: &[(u64, &str)] = &[(1, "FIEMAP_FLAG_SYNC"), (2, "FIEMAP_FLAG_XATTR"), (4, "FIEMAP_FLAG_CACHE")];
+    let flags = |bytes: &[u8]| Some(flag_names(bytes.u32(offset_of!(Extents, flags))?.into(), FLAGS, "0"));
+    let (start, length) = (before.u64(offset_of!(Extents, start))?, before.u64(offset_of!(Extents, length))?);
+    let count = before.u32(offset_of!(Extents, count))?;
+    let before =
+        format!("{{fm_start={start}, fm_length={length}, fm_flags={}, fm_extent_count={count}}}", flags(before)?);
+    let Some(after) = after else { return Some(before) };
+    let mapped = after.u32(offset_of!(Extents, mapped))?;
+    Some(format!("{before} => {{fm_flags={}, fm_mapped_extents={mapped}, ...}}", flags(after)?))
 }
 
 fn number(seen: &Seen<'_>) -> Option<String> {
@@ -400,12 +549,31 @@ pub fn length(before: Option<&[u8]>, after: Option<&[u8]>) -> Option<String> {
     }
 }
 
+/// `[0] => [9]` of a position before and after a call.
+pub fn moved(before: &[u8], after: Option<&[u8]>) -> Option<String> {
+    let before = before.i64(0)?;
+    Some(match after.and_then(|after| after.i64(0)) {
+        Some(after) => format!("[{before}] => [{after}]"),
+        None => format!("[{before}]"),
+    })
+}
+
 fn long(seen: &Seen<'_>) -> Option<String> {
     Some(format!("[{}]", seen.bytes.i64(0)?))
 }
 
 fn option(seen: &Seen<'_>) -> Option<String> {
-    if seen.bytes.len() == 4 { number(seen) } else { None }
+    type Linger = net::linger;
+    let is_linger = [seen.values[1], seen.values[2]] == [net::SOL_SOCKET, net::SO_LINGER].map(u64::from);
+    match seen.bytes.len() {
+        4 => number(seen),
+        8 if is_linger => {
+            let [is_on, time] =
+                [offset_of!(Linger, l_onoff), offset_of!(Linger, l_linger)].map(|at| seen.bytes.i32(at));
+            Some(format!("{{l_onoff={}, l_linger={}}}", is_on?, time?))
+        }
+        _ => None,
+    }
 }
 
 fn option_read(seen: &Seen<'_>) -> Option<String> {
@@ -433,19 +601,74 @@ fn status(seen: &Seen<'_>) -> Option<String> {
 fn poll(seen: &Seen<'_>) -> Option<String> {
     let each = seen.bytes.chunks_exact(size_of::<kernel::pollfd>()).map(|one| {
         let (descriptor, events) = (one.i32(0)?, one.u16(offset_of!(kernel::pollfd, events))?);
+        // The kernel leaves it out.
+        if descriptor < 0 {
+            return Some(format!("{{fd={descriptor}}}"));
+        }
         let behind = seen.opened.map_or("", |opened| opened.entered(descriptor));
         Some(format!("{{fd={descriptor}{behind}, events={}}}", flag_names(events.into(), POLLS, "0")))
     });
-    Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
+    Some(list(each.collect::<Option<_>>()?, seen.values[1], seen.limit))
 }
 
-/// What has happened to descriptors of a list: those to which something has.
-pub fn happened(bytes: &[u8]) -> String {
+/// No more elements than bytes of a string, as strace(1) has it. `all`: how many there are, if more than were copied.
+fn list(mut elements: Vec<String>, all: u64, limit: usize) -> String {
+    let is_cut = elements.len() > limit || all > elements.len() as u64;
+    elements.truncate(limit);
+    elements.extend(is_cut.then(|| "...".to_owned()));
+    format!("[{}]", elements.join(", "))
+}
+
+/// What has happened to descriptors of a list: those to which something has, of so many.
+pub fn happened(bytes: &[u8], count: i64, limit: usize) -> String {
     let each = bytes.chunks_exact(size_of::<kernel::pollfd>()).filter_map(|one| {
         let events = one.u16(offset_of!(kernel::pollfd, revents)).filter(|events| *events != 0)?;
         Some(format!("{{fd={}, revents={}}}", one.i32(0)?, flag_names(events.into(), POLLS, "0")))
     });
-    format!("[{}]", each.collect::<Vec<_>>().join(", "))
+    list(each.collect(), count.cast_unsigned(), limit)
+}
+
+fn descriptors(seen: &Seen<'_>) -> Option<String> {
+    set(seen.bytes, seen.values[0])
+}
+
+/// `[3 5]`: the descriptors of a set that are less than a number, which is an int.
+pub fn set(bytes: &[u8], below: u64) -> Option<String> {
+    let below = usize::try_from(below as i32).ok()?;
+    let is_in = |descriptor: &usize| bytes[descriptor / 8] & 1 << (descriptor % 8) != 0;
+    let known = 0..below.min(8 * bytes.len());
+    // Words have their lowest bit first, and so have bytes if theirs do.
+    let place = |descriptor: usize| if cfg!(target_endian = "big") { descriptor ^ 0x38 } else { descriptor };
+    let mut each: Vec<_> = known.clone().filter(|at| is_in(&place(*at))).map(|at| at.to_string()).collect();
+    each.extend((known.end < below).then(|| "...".to_owned()));
+    Some(format!("[{}]", each.join(" ")))
+}
+
+/// ` (in [3], left {tv_sec=0, tv_usec=9})`: what select(2) has left of its sets and of its time-out.
+pub fn selected(sets: [Option<&[u8]>; 3], below: u64, left: Option<String>) -> String {
+    let of = |(bytes, name): (Option<&[u8]>, &str)| {
+        let set = set(bytes?, below).filter(|set| set != "[]")?;
+        Some(format!("{name} {set}"))
+    };
+    let each = sets.into_iter().zip(["in", "out", "except"]).filter_map(of);
+    let all: Vec<_> = each.chain(left.map(|left| format!("left {left}"))).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+}
+
+/// What is left of the time-out of a call with this name.
+pub fn left(call: &str, bytes: &[u8]) -> Option<String> {
+    if call == "select" { timeval_at(bytes, 0) } else { timespec_at(bytes, 0) }
+}
+
+/// `{sigmask=[INT], sigsetsize=8}` of a struct and the mask to which it points.
+pub fn mask(pair: &[u8], set: Option<&[u8]>) -> Option<String> {
+    let (address, size) = (pair.u64(0)?, pair.u64(8)?);
+    let mask = match set.and_then(|set| set.u64(0)) {
+        Some(set) => signals(set),
+        None if address == 0 => "NULL".into(),
+        None => format!("{address:#x}"),
+    };
+    Some(format!("{{sigmask={mask}, sigsetsize={size}}}"))
 }
 
 /// Of a message: how long its name is, how many buffers, how long what goes along, and flags.
@@ -458,8 +681,22 @@ pub fn message(bytes: &[u8]) -> Option<[u64; 4]> {
 }
 
 fn epoll_event(seen: &Seen<'_>) -> Option<String> {
-    let events = seen.bytes.u32(offset_of!(kernel::epoll_event, events))?;
-    let data = seen.bytes.u64(offset_of!(kernel::epoll_event, data))?;
+    // The kernel does not look at it.
+    if seen.values[1] == u64::from(kernel::EPOLL_CTL_DEL) {
+        return None;
+    }
+    epoll_event_at(seen.bytes)
+}
+
+/// Those that have happened.
+fn epoll_events(seen: &Seen<'_>) -> Option<String> {
+    let each = seen.bytes.chunks_exact(size_of::<kernel::epoll_event>()).map(epoll_event_at);
+    Some(list(each.collect::<Option<_>>()?, seen.result?.cast_unsigned(), seen.limit))
+}
+
+fn epoll_event_at(bytes: &[u8]) -> Option<String> {
+    let events = bytes.u32(offset_of!(kernel::epoll_event, events))?;
+    let data = bytes.u64(offset_of!(kernel::epoll_event, data))?;
     let (low, all) = (data as u32, data);
     let events = flag_names(events.into(), EPOLLS, "0");
     Some(format!("{{events={events}, data={{u32={low}, u64={all}}}}}"))
@@ -629,16 +866,35 @@ fn clone_args(seen: &Seen<'_>) -> Option<String> {
     Some(text)
 }
 
-fn hexadecimal(number: u64) -> String {
+pub fn hexadecimal(number: u64) -> String {
     if number == 0 { "0".into() } else { format!("{number:#x}") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, address, mode, rlimit, signals, status};
+    use super::{Seen, address, list, mask, mode, rlimit, selected, set, signals, status};
 
     fn seen(bytes: &[u8], text: fn(&Seen<'_>) -> Option<String>) -> Option<String> {
-        text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None })
+        text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None, limit: 32 })
+    }
+
+    /// Whatever a call says of their number, no set and no list has more than what was copied.
+    #[test]
+    fn sets_and_lists_say_that_they_are_cut() {
+        let bytes = [0b1001, 0, 0, 0, 0, 0, 0, 0x80];
+        let sets = [4u64, 3, 64, 65, 0, u64::MAX, 4 | 7 << 32].map(|below| set(&bytes, below));
+        let texts =
+            [Some("[0 3]"), Some("[0]"), Some("[0 3 63]"), Some("[0 3 63 ...]"), Some("[]"), None, Some("[0 3]")];
+        assert_eq!(sets.each_ref().map(Option::as_deref), texts);
+        let elements = || vec!["1".to_owned(), "2".to_owned()];
+        assert_eq!(
+            [(2, 2), (2, 1), (3, 2), (0, 0)].map(|(all, limit)| list(elements(), all, limit)),
+            ["[1, 2]", "[1, ...]", "[1, 2, ...]", "[...]"]
+        );
+        assert_eq!(selected([Some(&bytes), None, Some(&[0; 8])], 4, Some("{}".into())), " (in [0 3], left {})");
+        assert_eq!(selected([None; 3], 4, None), "");
+        let pair = [8u64.to_ne_bytes(), 8u64.to_ne_bytes()].concat();
+        assert_eq!(mask(&pair, None).unwrap(), "{sigmask=0x8, sigsetsize=8}");
     }
 
     #[test]

@@ -384,7 +384,7 @@ impl Default for Quotes {
 }
 
 impl Quotes {
-    /// As strace(1) has it: in quotes, with the escapes of C, and dots if more follows. UTF-8 is printed as it is.
+    /// As strace(1) has it: in quotes, with the escapes of C, and dots if more follows. Text in UTF-8 is printed as it is.
     pub fn quoted(self, (bytes, more): Bytes<'_>) -> String {
         let mut text = String::from("\"");
         let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t'..=b'\r');
@@ -410,6 +410,8 @@ impl Quotes {
 }
 
 fn escape(text: &mut String, bytes: &[u8]) {
+    // A letter at the end may be cut. What is no text all in all has no letters but those of ASCII.
+    let is_text = str::from_utf8(bytes).map_or_else(|error| error.error_len().is_none(), |_| true);
     let mut at = 0;
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
@@ -421,7 +423,7 @@ fn escape(text: &mut String, bytes: &[u8]) {
                 '\r' => text.push_str("\\r"),
                 '\u{b}' => text.push_str("\\v"),
                 '\u{c}' => text.push_str("\\f"),
-                letter if letter.is_control() => {
+                letter if letter.is_control() || !is_text && !letter.is_ascii() => {
                     let next = bytes.get(at).copied();
                     let all = letter.encode_utf8(&mut [0; 4]).len();
                     let of = &bytes[at - all..at];
@@ -456,6 +458,7 @@ mod tests {
         assert_eq!(text(b"a \"b\" \\c\n\t\r\x0b\x0c"), r#""a \"b\" \\c\n\t\r\v\f""#);
         assert_eq!(text("Größe\u{1}\u{7f}\u{85}".as_bytes()), "\"Größe\\1\\177\\302\\205\"");
         assert_eq!(text(b"\xff1\0\x012\0"), r#""\3771\0\0012\0""#);
+        assert_eq!(text(b"i\xc8\x91\xff"), r#""i\310\221\377""#);
         assert_eq!(Quotes::default().quoted((b"cut", true)), r#""cut"..."#);
         let limited = |limit, hexadecimal| Quotes { limit, hexadecimal }.limited((b"a\xffb", false));
         assert_eq!(

@@ -10,16 +10,21 @@ use super::pairs::{Entry, Pairs, Step, sources_of};
 use super::program::opened::Places;
 use super::shown::Shown;
 use super::signals::{Delivered, Signals};
+use super::stacks::Stacks;
 use super::strings::{Copied, Quotes, Strings};
 use super::summary::Summary;
 use super::{Args, events, lines, shown};
+use crate::convert::names::Spot;
+use crate::convert::not_unwound;
+use crate::convert::view::View;
 use crate::exact::Exact;
 use crate::failure::{Failure, Outcome, without_log};
 use crate::family::Family;
+use crate::out::say;
 use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use crate::times::short;
-use perfweave::{Event, Item, Rings};
+use perfweave::{Event, Item, Record, RingOptions, Rings};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -44,6 +49,8 @@ struct Trace {
     signals: Option<Signals>,
     executed: Option<Executed>,
     ends: Ends,
+    /// What is printed below calls, if it is asked for.
+    stacks: Option<Stacks>,
     family: Family,
     /// Where only some calls have lines, the threads that have one: the ends and signals of others are not printed.
     with_lines: Option<HashSet<u32>>,
@@ -69,21 +76,18 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
         strings = begin(None).map(Some);
     }
     let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
-    let options = Rings::options().bytes(args.common.buffer);
-    let options = sources_of(options, &asked.calls, child.is_some(), &["exit", "exit_group"]);
-    let options = Executed::source(Signals::source(options));
-    let rings = args.whom.limit(options, child.as_ref()).open()?;
+    let rings = args.whom.limit(options(args, asked, child.is_some()), child.as_ref()).open()?;
     // After they were opened: what starts from now on has its records.
     let family = args.whom.family(child.as_ref(), false)?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
     let mut trace = Trace::new(args, asked, pairs, family, lines(args, &rings)?);
     (trace.signals, trace.executed) = (Some(Signals::new(&rings)?), Some(Executed::new(&rings)?));
-    (trace.calls, trace.strings) = (calls, strings);
+    (trace.calls, trace.strings, trace.stacks) = (calls, strings, args.stacking.live(&rings));
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(trace.lines.stamp);
     session.until_the_end_of(args.whom.watched());
     session.each(|tell| match tell {
-        Tell::Event(event) => trace.event(event),
+        Tell::Event(event) => trace.event(event, None),
         Tell::Pause => trace.pause(),
     })?;
     trace.end()?;
@@ -107,7 +111,18 @@ pub fn run(args: &Args, asked: &Asked) -> Outcome {
     if trace.bare > 0 {
         eprintln!("strings of {} calls are lost: those calls have addresses instead", trace.bare);
     }
+    trace.stacks.iter_mut().flat_map(Stacks::notes).for_each(|note| say(format_args!("perfweave: {note}")));
     Ok(session.status())
+}
+
+/// The events.
+fn options(args: &Args, asked: &Asked, has_command: bool) -> RingOptions {
+    let stacking = args.stacking;
+    let options = Rings::options().bytes(stacking.bytes(args.common.buffer));
+    let besides = ["exit", "exit_group"];
+    let options = sources_of(options, &asked.calls, has_command, &besides, |options| stacking.of_call(options));
+    let options = stacking.of_other(Signals::source(options));
+    stacking.of_all(stacking.of_other(Executed::source(options)))
 }
 
 /// Of a recording. Nothing in it says what arguments point to.
@@ -121,8 +136,19 @@ pub fn recorded(
     let mut trace = Trace::new(args, asked, Pairs::recorded(recorded)?, family, lines);
     let rings = recorded.rings();
     (trace.signals, trace.executed) = (Signals::new(rings).ok(), Executed::new(rings).ok());
-    recorded.each(|event, _| trace.event(event))?;
+    trace.stacks = args.stacking.recorded();
+    recorded.each(|event, view| {
+        if args.stacking.stacks {
+            view.learn(event);
+        }
+        trace.event(event, Some(view))
+    })?;
     trace.end()?;
+    if let Some(stacks) = &mut trace.stacks {
+        let without = "the calls have no call chains\nhint: perfweave record --call-graph dwarf -e 'raw_syscalls:*'";
+        recorded.lacks(not_unwound(recorded.rings()).or(stacks.are_none().then_some(without)));
+        stacks.notes().into_iter().for_each(|note| say(format_args!("perfweave: {note}")));
+    }
     if let Some(summary) = &mut trace.summary {
         summary.print(&recorded.ledger()?, &mut trace.lines.out, args.common.json)?;
     }
@@ -145,6 +171,7 @@ impl Trace {
             enter: args.enter,
             decodes: args.decode_fds(asked) > 0,
             ends: Ends::default(),
+            stacks: None,
             bare: 0,
             calls: Calls::default(),
             strings: None,
@@ -185,10 +212,11 @@ impl Trace {
         }
     }
 
-    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+    fn event(&mut self, event: &Event<'_>, view: Option<&View>) -> io::Result<()> {
         self.summary.iter_mut().for_each(|summary| summary.saw(event));
         let Item::Record(record) = event.item() else {
             self.pairs.forget();
+            self.stacks.iter_mut().for_each(Stacks::forget);
             self.ends.forget();
             self.executed.iter_mut().for_each(Executed::forget);
             self.strings.iter_mut().for_each(Strings::forget_all);
@@ -196,6 +224,7 @@ impl Trace {
         };
         self.lines.names.take(&record);
         self.ends.take(&record);
+        self.stacks.iter_mut().for_each(|stacks| stacks.learn(event));
         if !events::is_of(&mut self.family, event) {
             return Ok(());
         }
@@ -204,7 +233,9 @@ impl Trace {
             return self.delivered(At::new(event, pid, tid), &signal);
         }
         self.executed.iter_mut().for_each(|executed| executed.take(&record));
-        match self.pairs.take(&record) {
+        let step = self.pairs.take(&record);
+        self.take_stack(&step, &record, event.key(), view);
+        match step {
             Step::Enters(entry) => {
                 self.ends.enters(&entry);
                 self.entered(At::new(event, entry.pid, entry.tid), &entry)
@@ -220,6 +251,24 @@ impl Trace {
             }
             _ => Ok(()),
         }
+    }
+
+    /// That of a call: as it was entered, or as it returns if nothing is known of its entry.
+    fn take_stack(&mut self, step: &Step, record: &Record<'_>, time: Option<u64>, view: Option<&View>) {
+        let Some(stacks) = &mut self.stacks else { return };
+        let (number, tid) = match step {
+            Step::Enters(entry) => (entry.number, entry.tid),
+            Step::Returns { number, tid, entry, .. } => (*number, entry.as_ref().map_or(*tid, |entry| entry.tid)),
+            _ => return,
+        };
+        let is_missing = matches!(step, Step::Enters(_)) || stacks.lacks(tid);
+        if is_missing && self.asked.calls.has(&number) {
+            stacks.take(tid, record, time, view);
+        }
+    }
+
+    fn stack(&mut self, tid: u32) -> Option<Vec<Spot>> {
+        self.stacks.as_mut()?.of(tid)
     }
 
     /// Whether lines about a thread itself are printed.
@@ -272,6 +321,7 @@ impl Trace {
 
     fn returned(&mut self, at: At, number: i64, result: i64, entry: Option<Entry>) -> io::Result<()> {
         let until = at.time.unwrap_or(u64::MAX);
+        let stack = self.stack(entry.as_ref().map_or(at.tid, |entry| entry.tid));
         let told = entry.as_ref().map(|entry| self.told(entry, until, Some(result))).unwrap_or_default();
         if let Some(entry) = &entry {
             let points =
@@ -309,14 +359,15 @@ impl Trace {
             let mut exact = Exact::default();
             let args = values.map(|values| call.json(values, &mut exact));
             let value = json!({ "call": call.name, "args": args, "result": result, "error": error.map(|(name, _)| name), "ns": time });
-            (told.with_files(value), exact)
+            (with_stack(told.with_files(value), stack.as_deref()), exact)
         };
-        self.lines.line(at, text, value)
+        self.lines.line(at, text, value)?;
+        self.lines.stack(stack.as_deref())
     }
 
     /// A call that has not returned when its thread or the trace ends.
     fn unreturned(&mut self, at: At, entry: &Entry) -> io::Result<()> {
-        let told = self.told(entry, entry.time, None);
+        let (told, stack) = (self.told(entry, entry.time, None), self.stack(entry.tid));
         if !self.has(entry.number, (End::Unfinished, None), Some(entry), &told) {
             return Ok(());
         }
@@ -332,9 +383,11 @@ impl Trace {
         let value = || {
             let mut exact = Exact::default();
             let args = call.json(values, &mut exact);
-            (told.with_files(json!({ "call": call.name, "args": args, "entered": entry.time })), exact)
+            let value = json!({ "call": call.name, "args": args, "entered": entry.time });
+            (with_stack(told.with_files(value), stack.as_deref()), exact)
         };
-        self.lines.line(at, text, value)
+        self.lines.line(at, text, value)?;
+        self.lines.stack(stack.as_deref())
     }
 
     /// Whether a call is one of those that have lines, or count.
@@ -379,4 +432,12 @@ impl Told {
         }
         object
     }
+}
+
+/// An object, to which the call's `stack` is added, the innermost frame first.
+fn with_stack(mut object: Value, stack: Option<&[Spot]>) -> Value {
+    if let Some(stack) = stack {
+        object["stack"] = stack.iter().map(Spot::json).collect();
+    }
+    object
 }
