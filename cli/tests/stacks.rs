@@ -227,6 +227,7 @@ fn what_has_no_stacks_says_so() {
         (&["trace", "-k", "-c", "true"], "cannot be used with"),
         (&["trace", "--call-graph", "fp", "true"], "--stack-traces"),
         (&["trace", "-k", "--call-graph", "lbr", "true"], "perf record --call-graph lbr"),
+        (&["trace", "-k", "--call-graph", "fp,defer", "true"], "none comes later"),
     ] {
         let ran = run(perfweave().args(words), "");
         assert!(ran.code != Some(0) && ran.err.contains(says) && ran.out.is_empty(), "{words:?} {ran:?}");

@@ -17,7 +17,7 @@ pub struct Stacking {
     pub stacks: bool,
     /// How stacks are found: fp, by frame pointers; dwarf[,BYTES], also in programs without them, from so many bytes of
     /// the stack at each call, for which rings have 16M at least [dwarf,8192 where this build has it]
-    #[arg(long, value_name = "HOW", requires = "stacks", value_parser = call_graph)]
+    #[arg(long, value_name = "HOW", requires = "stacks", value_parser = of_call)]
     call_graph: Option<CallGraph>,
 }
 
@@ -26,6 +26,14 @@ const RING: u64 = 16 << 20;
 
 /// What is said where frame pointers are all that leads from one function to the next.
 const BY_FRAME_POINTERS: &str = "stacks are by frame pointers: a function without one hides those that called it";
+
+/// `HOW` of a call's stack.
+fn of_call(text: &str) -> Result<CallGraph, String> {
+    match call_graph(text)? {
+        CallGraph::Deferred => Err("each call has the stack of its entry, so none comes later: fp or dwarf".into()),
+        how => Ok(how),
+    }
+}
 
 impl Stacking {
     fn chains(self) -> Chains {
