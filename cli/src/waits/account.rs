@@ -508,17 +508,22 @@ impl Account {
         for thread in self.threads.values_mut() {
             thread.void(after, cause, &mut self.added);
         }
-        // The other CPUs have told all that was there: who runs is known.
-        for (number, cpu) in self.cpus.iter().filter(|(cpu, _)| !is_of(**cpu)) {
+        self.others_run(of, cause);
+        self.threads.retain(|_, thread| !thread.is_over());
+        let threads = &self.threads;
+        self.living.retain(|_, who| threads.contains_key(who));
+        after
+    }
+
+    /// All CPUs but this one have told all that was there: who runs is known.
+    fn others_run(&mut self, but: Option<u32>, cause: Cause) {
+        let Some(but) = but else { return };
+        for (number, cpu) in self.cpus.iter().filter(|(cpu, _)| **cpu != but) {
             let Some((who, since)) = cpu.runs() else { continue };
             if let Some(thread) = self.threads.get_mut(&who).filter(|thread| thread.is_unknown()) {
                 thread.has_run(since, *number, cause, &mut self.added);
             }
         }
-        self.threads.retain(|_, thread| !thread.is_over());
-        let threads = &self.threads;
-        self.living.retain(|_, who| threads.contains_key(who));
-        after
     }
 
     fn cpu(&mut self, time: u64, cpu: u32) -> &mut Cpu {
@@ -580,17 +585,26 @@ impl Account {
     /// Switches of a CPU have no record, since a time. Who could run meanwhile may have run there, and have fallen
     /// asleep. Wake-ups have their records: who sleeps, sleeps.
     pub fn unseen(&mut self, time: u64, cpu: u32, since: u64) {
-        if !self.fact(time, cpu) {
-            return;
-        }
+        // Of one that comes late it is so, too.
+        self.fact(time, cpu);
+        self.hole(cpu, since, time);
+    }
+
+    /// The same of switches behind the last fact.
+    pub fn unseen_from(&mut self, cpu: u32, since: u64) {
+        self.hole(cpu, since, self.newest.max(since).saturating_add(1));
+    }
+
+    fn hole(&mut self, cpu: u32, since: u64, until: u64) {
         if let Some(of) = self.cpus.get_mut(&cpu) {
             of.void(since, Cause::Unseen, &mut self.added);
         }
         for thread in self.threads.values_mut() {
-            if let Some(from) = thread.may_have_run(since, time, cpu) {
+            if let Some(from) = thread.may_have_run(since, until, cpu) {
                 thread.void(from, Cause::Unseen, &mut self.added);
             }
         }
+        self.others_run(Some(cpu), Cause::Unseen);
     }
 
     /// Nobody knows when the thread left that the CPU had.

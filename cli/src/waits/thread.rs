@@ -310,6 +310,7 @@ impl Thread {
                 // Only a signal continues one that is stopped. For others the result of the call says whether it was
                 // the signal.
                 signal: woken.filter(|_| why == Why::Stopped).and_then(|wake| wake.signal),
+                nevertheless: self.doubt,
                 stacks: [stack, woken.map_or(0, |wake| wake.stack)],
             },
             Does::Ended => What::Unknown(Cause::Gone),
@@ -354,9 +355,18 @@ impl Thread {
         let could = |what: &What| match what {
             What::Ready { .. } => true,
             What::Runs { cpu: on } => *on == cpu,
-            What::Blocked { .. } | What::Unknown(_) => false,
+            What::Blocked { nevertheless, .. } => *nevertheless,
+            What::Unknown(_) => false,
         };
-        self.did(since, until).find(|stretch| could(&stretch.what)).map(|stretch| stretch.from)
+        let did = self.did(since, until).find(|stretch| could(&stretch.what)).map(|stretch| stretch.from);
+        // Whether it sleeps, or the wake-up made it ready, is not known yet.
+        let pending = match (self.does, &self.wake) {
+            (Does::Left(left), None) if self.doubt => Some(left.time),
+            (Does::Left(left), Some(wake)) if wake.time < left.time => Some(left.time),
+            (Does::Unknown(_), Some(wake)) => Some(wake.time),
+            _ => None,
+        };
+        did.or(pending.filter(|from| *from < until).map(|from| from.max(since)))
     }
 
     /// Nothing is known of it from this time on. Until then it did what it does.

@@ -405,7 +405,7 @@ impl Found {
     fn blocked(&self, step: &Step, calls: &mut Calls, stamp: &Stamp) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
-        let Does::Blocked { why, call, end, signal: sent, stacks } = &step.what else { return fields };
+        let Does::Blocked { why, call, end, signal: sent, stacks, .. } = &step.what else { return fields };
         set("what", "blocked".into());
         let state = match why {
             Why::Disk => "disk",
