@@ -600,9 +600,7 @@ impl Account {
             of.void(since, Cause::Unseen, &mut self.added);
         }
         for thread in self.threads.values_mut() {
-            if let Some(from) = thread.may_have_run(since, until, cpu) {
-                thread.void(from, Cause::Unseen, &mut self.added);
-            }
+            thread.may_have_run(since, until, cpu, &mut self.added);
         }
         self.others_run(Some(cpu), Cause::Unseen);
     }

@@ -350,23 +350,32 @@ impl Thread {
         }
     }
 
-    /// From when on it may have run unseen on a CPU: it could, or did, on that one.
-    pub fn may_have_run(&self, since: u64, until: u64, cpu: u32) -> Option<u64> {
-        let could = |what: &What| match what {
-            What::Ready { .. } => true,
-            What::Runs { cpu: on } => *on == cpu,
-            What::Blocked { nevertheless, .. } => *nevertheless,
-            What::Unknown(_) => false,
+    /// Switches of a CPU have no record in this time. Where it could run meanwhile, it may have run there, and slept. It
+    /// did what other CPUs have told.
+    pub fn may_have_run(&mut self, since: u64, until: u64, cpu: u32, added: &mut Added) {
+        self.history.change_between(since, until, |what| {
+            let could = match what {
+                What::Ready { .. } => true,
+                What::Runs { cpu: on } => *on == cpu,
+                What::Blocked { nevertheless, .. } => *nevertheless,
+                What::Unknown(_) => false,
+            };
+            if could {
+                *what = What::Unknown(Cause::Unseen);
+            }
+            could
+        });
+        let from = match (self.does, &self.wake) {
+            (Does::Runs(on), _) if on == cpu => self.since,
+            // It slept until then, if it did.
+            (Does::Left(left), Some(wake)) if !self.doubt && wake.time >= left.time => wake.time,
+            (Does::Left(left), wake) if left.why == Why::Ready || self.doubt || wake.is_some() => self.since,
+            (Does::Unknown(_), Some(_)) => self.since,
+            _ => return,
         };
-        let did = self.did(since, until).find(|stretch| could(&stretch.what)).map(|stretch| stretch.from);
-        // Whether it sleeps, or the wake-up made it ready, is not known yet.
-        let pending = match (self.does, &self.wake) {
-            (Does::Left(left), None) if self.doubt => Some(left.time),
-            (Does::Left(left), Some(wake)) if wake.time < left.time => Some(left.time),
-            (Does::Unknown(_), Some(wake)) => Some(wake.time),
-            _ => None,
-        };
-        did.or(pending.filter(|from| *from < until).map(|from| from.max(since)))
+        if from < until {
+            self.void(from.max(since), Cause::Unseen, added);
+        }
     }
 
     /// Nothing is known of it from this time on. Until then it did what it does.
