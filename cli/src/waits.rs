@@ -9,6 +9,7 @@ mod account;
 mod added;
 mod cpu;
 mod history;
+mod near;
 mod packets;
 mod thread;
 

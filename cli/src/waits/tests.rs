@@ -1023,6 +1023,31 @@ fn memory_is_bounded() {
     assert!(account.kept() <= 1_008 && account.threads() <= 1_008, "{} {}", account.kept(), account.threads());
 }
 
+/// A switch without a record is of few threads, however many there are that sleep.
+#[test]
+fn few_are_looked_at_where_a_switch_has_no_record() {
+    const SLEEPERS: u32 = 10_000;
+    let mut account = Account::new(1_000);
+    let mut time = 0;
+    let mut next = || {
+        time += 1;
+        time
+    };
+    for thread in 10..10 + SLEEPERS {
+        account.switches(next(), 0, 0, Some((Why::Ready, 0)), thread);
+        account.switches(next(), 0, thread, Some((Why::Asleep, thread)), 0);
+    }
+    for round in 1..=1_000 {
+        let [first, second] = [next(), next()];
+        account.switches(first, 1, 0, Some((Why::Ready, 0)), 7);
+        account.wakes(second, 1, 8, 7, None, (7, Some(7)));
+        account.unseen(second, 0, first);
+        account.switches(next(), 1, 7, Some((Why::Asleep, 7)), 0);
+        assert!(account.looked_at() <= 4 * round, "{} in {round} rounds", account.looked_at());
+    }
+    assert!(account.looked_at() >= 1_000);
+}
+
 /// A thread, on which CPU it runs then, since when it could, when it runs, and who ran there meanwhile for how long.
 type Wait = (u64, u64, u64, u64, BTreeMap<String, u64>);
 

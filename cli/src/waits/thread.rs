@@ -350,6 +350,15 @@ impl Thread {
         }
     }
 
+    /// Whether it could run and does not, or may be found to have been able to.
+    pub fn could_run(&self) -> bool {
+        match self.does {
+            Does::Left(left) => left.why == Why::Ready || self.doubt || self.wake.is_some(),
+            Does::Unknown(_) => self.wake.is_some(),
+            Does::Runs(_) | Does::Ended => false,
+        }
+    }
+
     /// Switches of a CPU have no record in this time. Where it could run meanwhile, it may have run there, and slept. It
     /// did what other CPUs have told.
     pub fn may_have_run(&mut self, since: u64, until: u64, cpu: u32, added: &mut Added) {
@@ -369,8 +378,7 @@ impl Thread {
             (Does::Runs(on), _) if on == cpu => self.since,
             // It slept until then, if it did.
             (Does::Left(left), Some(wake)) if !self.doubt && wake.time >= left.time => wake.time,
-            (Does::Left(left), wake) if left.why == Why::Ready || self.doubt || wake.is_some() => self.since,
-            (Does::Unknown(_), Some(_)) => self.since,
+            _ if self.could_run() => self.since,
             _ => return,
         };
         if from < until {
