@@ -53,6 +53,22 @@ pub struct Scheduler {
     /// When the first CPU told for the last time where it stands. What comes behind is not asked for, but that the
     /// other CPUs have told all of before has to be seen.
     ended: Option<u64>,
+    /// When switches have no record, of which the last records have told.
+    holes: Vec<Hole>,
+}
+
+/// A time in which switches of a CPU have no record: who could run then may have run there.
+#[derive(Debug, Clone, Copy)]
+pub struct Hole {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Hole {
+    /// Whether it has a part of another time.
+    pub fn is_in(self, from: u64, to: u64) -> bool {
+        self.from < to && from < self.to
+    }
 }
 
 /// Where a record comes from: when and on which CPU, and the numbers of the thread that wrote it.
@@ -130,22 +146,9 @@ impl Scheduler {
     /// One that is told by hand.
     #[cfg(test)]
     pub fn without_sources() -> Self {
-        let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
-        let mut numbers = Numbers::recorded();
-        numbers.learn(1, 1);
-        let counted = Counted::default();
-        Self {
-            sources,
-            numbers,
-            account,
-            is_limited: false,
-            begins,
-            own: None,
-            extent: None,
-            tells_calls: false,
-            counted,
-            ended: None,
-        }
+        let mut scheduler = Self::of_nobody();
+        scheduler.numbers.learn(1, 1);
+        scheduler
     }
 
     /// One that programs tell.
@@ -191,6 +194,23 @@ impl Scheduler {
         Err(Failure::hinting("the recording has no sched:sched_switch", hint))
     }
 
+    /// One that nothing tells.
+    fn of_nobody() -> Self {
+        Self {
+            sources: Vec::new(),
+            numbers: Numbers::recorded(),
+            account: Account::new(usize::MAX),
+            is_limited: false,
+            begins: HashMap::new(),
+            own: None,
+            extent: None,
+            tells_calls: false,
+            counted: Counted::default(),
+            ended: None,
+            holes: Vec::new(),
+        }
+    }
+
     /// `needs_all`: a tracepoint that lacks a field is an error.
     fn with(rings: &Rings, numbers: Numbers, is_limited: bool, most: usize, needs_all: bool) -> Result<Self, Failure> {
         let sources = rings.sources().iter().enumerate().map(|(index, source)| match Format::of(rings, index) {
@@ -211,8 +231,8 @@ impl Scheduler {
                 .for_each(|source| *source = Source::Other);
         }
         let tells_calls = by_programs(&mut sources, rings);
-        let (own, counted) = (told::recorder(rings), Counted::default());
-        Ok(Self { sources, numbers, account, is_limited, begins, own, extent: None, tells_calls, counted, ended: None })
+        let own = told::recorder(rings);
+        Ok(Self { sources, numbers, account, is_limited, begins, own, tells_calls, ..Self::of_nobody() })
     }
 
     /// Live, programs may tell switches alone.
@@ -270,6 +290,7 @@ impl Scheduler {
             let until = self.counted.until(cpu);
             if self.ended.is_none_or(|ended| until < ended) {
                 self.account.unseen_from(cpu, until);
+                self.holes.push(Hole { from: until, to: u64::MAX });
             }
         }
     }
@@ -422,7 +443,13 @@ impl Scheduler {
     fn counted(&mut self, cpu: u32, time: u64, told: &Told) {
         if let Some(since) = self.counted.told(cpu, time, told) {
             self.account.unseen(self.ended.unwrap_or(time), cpu, since);
+            self.holes.push(Hole { from: since, to: time });
         }
+    }
+
+    /// When switches have no record, as far as nobody has asked yet. What was concluded of who could run then is not so.
+    pub fn take_holes(&mut self) -> Vec<Hole> {
+        std::mem::take(&mut self.holes)
     }
 
     /// What the programs tell.
