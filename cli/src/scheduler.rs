@@ -447,7 +447,7 @@ impl Scheduler {
         }
     }
 
-    /// When switches have no record, as far as nobody has asked yet. What was concluded of who could run then is not so.
+    /// When switches have no record, if nobody has asked yet. What was concluded of who could run then is void.
     pub fn take_holes(&mut self) -> Vec<Hole> {
         std::mem::take(&mut self.holes)
     }

@@ -65,8 +65,8 @@ pub enum What {
         end: Option<Waker>,
         /// The number of the signal that it was sent, if the wake-up was for one.
         signal: Option<NonZeroU8>,
-        /// It was woken on its way to sleep, or may have been, and slept nevertheless. Otherwise nobody could have woken
-        /// it again, unless it has run meanwhile, where a switch has no record.
+        /// It was woken on its way to sleep, or may have been, and slept nevertheless. Otherwise nobody could have
+        /// woken it again, unless it has run meanwhile, where a switch has no record.
         nevertheless: bool,
         /// Where it fell asleep, and where the thread stood that woke it: what [`Account::stands`] was told, or 0.
         stacks: [u32; 2],

@@ -119,8 +119,8 @@ fn a_deadlock_of_threads_is_named_first() {
     assert!(ran.out.contains("s at least in futex(") && ran.out.contains(", as its memory looks"), "{ran:?}");
 }
 
-/// Two threads of Python, each of which has a lock that the other wants. Who owns one is in Python's own memory: nobody is
-/// guessed, and what to type is said.
+/// Two threads of Python, each of which has a lock that the other wants. Who owns one is in Python's own memory: nobody
+/// is guessed, and what to type is said.
 #[test]
 fn locks_of_a_runtime_have_no_owner_and_a_tool_that_knows_it() {
     let Some(python) = program::python() else { return };

@@ -244,8 +244,8 @@ fn switches_without_a_record_are_counted_in_a_recording() {
     }
 }
 
-/// A switch is missing before the first record of one, or behind the last: what the CPU has told of where it stands shows
-/// it.
+/// A switch is missing before the first record of one, or behind the last: what the CPU has told of where it stands
+/// shows it.
 #[test]
 fn switches_without_a_record_are_counted_at_both_ends() {
     let place = Place::new();

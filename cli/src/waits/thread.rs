@@ -359,8 +359,8 @@ impl Thread {
         }
     }
 
-    /// Switches of a CPU have no record in this time. Where it could run meanwhile, it may have run there, and slept. It
-    /// did what other CPUs have told.
+    /// Switches of a CPU have no record in this time. Where it could run meanwhile, it may have run there, and slept.
+    /// It did what other CPUs have told.
     pub fn may_have_run(&mut self, since: u64, until: u64, cpu: u32, added: &mut Added) {
         self.history.change_between(since, until, |what| {
             let could = match what {
