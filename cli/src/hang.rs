@@ -10,6 +10,7 @@ mod causes;
 mod ends;
 mod graph;
 mod print;
+mod runtimes;
 mod threads;
 
 use causes::{Asked, Wait};

@@ -112,6 +112,7 @@ fn live(args: &Args) -> Outcome {
     let options = if is_limited { tracing.sources(options) } else { tracing.sources_and_interrupts(options) };
     let options = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer);
     let rings = if is_limited { args.target.limit(options, None) } else { options }.open()?;
+    tracing.look().now(false);
     // After the rings were opened: what starts from now on has its records.
     let family = match (args.target.process(child.as_ref()), args.target.tid) {
         (Some(pid), _) => Family::of(pid)?,

@@ -11,6 +11,8 @@ mod sys;
 mod tool;
 
 pub use guard::guard_process;
+#[cfg(feature = "btf")]
+pub use sys::Program;
 
 use crate::child::Child;
 use crate::failure::{Failure, Outcome};

@@ -54,6 +54,13 @@ impl<K: Clone + Eq + Hash, T, S: Sum<T>> Recent<K, T, S> {
         self.newest.truncate(is_so);
     }
 
+    /// Of what was concluded after this time, some is not so: by its time, and what it is.
+    pub fn void_some(&mut self, since: u64, is_void: impl Fn(u64, &T) -> bool) {
+        let first = self.newest.partition_point(|(time, ..)| *time <= since);
+        let later = self.newest.split_off(first);
+        self.newest.extend(later.into_iter().filter(|(time, _, one)| !is_void(*time, one)));
+    }
+
     /// All that is so as far as it is known.
     pub fn sums(&self) -> HashMap<K, S> {
         let mut sums = self.settled.clone();

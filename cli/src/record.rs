@@ -197,7 +197,9 @@ fn whole(args: &Args) -> Outcome {
         false => Writer::create(&args.output, &rings)?,
     };
     let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
-    let mut within = Within::now(rings.clock(), args.common.seconds);
+    // What CPUs tell at the end goes with all that they have told before, also of other events.
+    let mut within = Within::now(rings.clock(), args.common.seconds.filter(|_| needs.is_none()));
+    needs.iter().for_each(|needs| needs.tracing.look().now(false));
     let mut counted = Counted::of(&rings);
     let mut session = Session::begin(rings, Needs::order(needs.as_ref(), args), &args.common, child)?;
     needs.iter().for_each(|needs| session.traced(&needs.tracing));

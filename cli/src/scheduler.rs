@@ -31,7 +31,7 @@ pub use told::Told;
 #[cfg(not(test))]
 use told::Told;
 pub use told::{is_output, words};
-pub use tracing::{Tracing, Way};
+pub use tracing::{Look, Tracing, Way};
 
 /// Takes records of [`sources`] and, if they are there, of system calls and interrupts.
 #[derive(Debug)]
@@ -50,6 +50,25 @@ pub struct Scheduler {
     tells_calls: bool,
     /// Which switches of programs have no record.
     counted: Counted,
+    /// When the first CPU told for the last time where it stands. What comes behind is not asked for, but that the
+    /// other CPUs have told all of before has to be seen.
+    ended: Option<u64>,
+    /// When switches have no record, of which the last records have told.
+    holes: Vec<Hole>,
+}
+
+/// A time in which switches of a CPU have no record: who could run then may have run there.
+#[derive(Debug, Clone, Copy)]
+pub struct Hole {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Hole {
+    /// Whether it has a part of another time.
+    pub fn is_in(self, from: u64, to: u64) -> bool {
+        self.from < to && from < self.to
+    }
 }
 
 /// Where a record comes from: when and on which CPU, and the numbers of the thread that wrote it.
@@ -127,33 +146,22 @@ impl Scheduler {
     /// One that is told by hand.
     #[cfg(test)]
     pub fn without_sources() -> Self {
-        let (sources, account, begins) = (Vec::new(), Account::new(usize::MAX), HashMap::new());
-        let mut numbers = Numbers::recorded();
-        numbers.learn(1, 1);
-        let counted = Counted::default();
-        Self {
-            sources,
-            numbers,
-            account,
-            is_limited: false,
-            begins,
-            own: None,
-            extent: None,
-            tells_calls: false,
-            counted,
-        }
+        let mut scheduler = Self::of_nobody();
+        scheduler.numbers.learn(1, 1);
+        scheduler
     }
 
     /// One that programs tell.
     #[cfg(test)]
     pub fn by_programs(most: usize) -> Self {
-        Self { account: Account::new(most), tells_calls: true, ..Self::without_sources() }
+        let sources = vec![Source::Programs];
+        Self { sources, account: Account::new(most), tells_calls: true, ..Self::without_sources() }
     }
 
     /// A switch that programs tell by hand.
     #[cfg(test)]
     pub fn hears(&mut self, time: u64, cpu: u32, told: Told) {
-        let Told::Switch { prev, .. } = told else { return };
+        let (Told::Switch { prev, .. } | Told::Stands { runs: prev, .. }) = told else { return };
         let at = At { time, cpu, process: prev, tid: prev };
         drop(self.told(told, at, &mut Names::recorded()));
     }
@@ -165,7 +173,7 @@ impl Scheduler {
             None => drop(self.account.lost(Some(cpu), Some(after))),
             Some(lasts) => drop(self.account.untraced(cpu, Some(after), lasts)),
         }
-        self.counted.forget(Some(cpu));
+        self.counted.forget(Some(cpu), after);
     }
 
     /// Of any recording, for what it tells. All stretches are kept. A tracepoint that lacks a field tells nothing.
@@ -184,6 +192,23 @@ impl Scheduler {
         }
         let hint = "record the whole machine: perfweave record -a -e why";
         Err(Failure::hinting("the recording has no sched:sched_switch", hint))
+    }
+
+    /// One that nothing tells.
+    fn of_nobody() -> Self {
+        Self {
+            sources: Vec::new(),
+            numbers: Numbers::recorded(),
+            account: Account::new(usize::MAX),
+            is_limited: false,
+            begins: HashMap::new(),
+            own: None,
+            extent: None,
+            tells_calls: false,
+            counted: Counted::default(),
+            ended: None,
+            holes: Vec::new(),
+        }
     }
 
     /// `needs_all`: a tracepoint that lacks a field is an error.
@@ -206,8 +231,8 @@ impl Scheduler {
                 .for_each(|source| *source = Source::Other);
         }
         let tells_calls = by_programs(&mut sources, rings);
-        let (own, counted) = (told::recorder(rings), Counted::default());
-        Ok(Self { sources, numbers, account, is_limited, begins, own, extent: None, tells_calls, counted })
+        let own = told::recorder(rings);
+        Ok(Self { sources, numbers, account, is_limited, begins, own, tells_calls, ..Self::of_nobody() })
     }
 
     /// Live, programs may tell switches alone.
@@ -244,14 +269,30 @@ impl Scheduler {
             _ => self.account.lost(None, None),
         };
         self.begins.clear();
-        self.counted.forget(counted::of(&event.item()));
+        self.counted.forget(counted::of(&event.item()), since);
         Some(since)
     }
 
     /// Losses that no event has told, because no record has followed them: gives the time from which nothing is known.
     pub fn unreported(&mut self, ledger: &Status) -> Option<u64> {
         let unreported = ledger.accounts.iter().chain([&ledger.machine]).filter(|account| account.unreported > 0);
-        unreported.map(|account| self.account.lost(account.cpu, None)).min()
+        let since = unreported.map(|account| self.account.lost(account.cpu, None)).min();
+        self.ends();
+        since
+    }
+
+    /// Nothing follows. Who runs on a CPU behind its last number is not known: another switch would not show.
+    pub fn ends(&mut self) {
+        if !self.sources.iter().any(|source| matches!(source, Source::Programs)) {
+            return;
+        }
+        for cpu in self.account.cpus() {
+            let until = self.counted.until(cpu);
+            if self.ended.is_none_or(|ended| until < ended) {
+                self.account.unseen_from(cpu, until);
+                self.holes.push(Hole { from: until, to: u64::MAX });
+            }
+        }
     }
 
     /// Whether it is told what interrupts take of a thread's time.
@@ -298,6 +339,12 @@ impl Scheduler {
             names.take(record);
             return None;
         }
+        if self.ended.is_some() {
+            if let Some(Source::Programs) = record.source().and_then(|source| self.sources.get(source)) {
+                self.counted(record.cpu(), time, &Told::of(record, time)?);
+            }
+            return None;
+        }
         if let (Some(extent), Some((_, tid))) = (&mut self.extent, record.pid_tid())
             && let Some(thread) = self.numbers.kernels(tid)
             && !leaves(record)
@@ -320,7 +367,6 @@ impl Scheduler {
                 self.account.tells_its_end(time, record.cpu(), thread);
             }
             bindings::PERF_RECORD_COMM => {
-                self.counted.names(record);
                 self.is_named(record, time)?;
             }
             _ => {}
@@ -357,7 +403,7 @@ impl Scheduler {
             }
             Source::Programs => match Told::of(record, 0)? {
                 Told::Switch { prev, next, .. } => Some([(prev, None), (next, None)]),
-                Told::Signal { .. } => None,
+                Told::Stands { .. } | Told::Signal { .. } => None,
             },
             _ => None,
         }
@@ -393,23 +439,35 @@ impl Scheduler {
         }
     }
 
-    /// Who ran between two switches of which some have no record is not known.
-    fn counted(&mut self, cpu: u32, time: u64, count: u32, threads: [u32; 2]) {
-        if let Some(since) = self.counted.take(cpu, time, count, threads) {
-            self.account.unseen(time, cpu, since);
+    /// Who ran where switches have no record, or may have none, is not known.
+    fn counted(&mut self, cpu: u32, time: u64, told: &Told) {
+        if let Some(since) = self.counted.told(cpu, time, told) {
+            self.account.unseen(self.ended.unwrap_or(time), cpu, since);
+            self.holes.push(Hole { from: since, to: time });
         }
+    }
+
+    /// When switches have no record, if nobody has asked yet. What was concluded of who could run then is void.
+    pub fn take_holes(&mut self) -> Vec<Hole> {
+        std::mem::take(&mut self.holes)
     }
 
     /// What the programs tell.
     fn told(&mut self, told: Told, at: At, names: &mut Names) -> Option<(u32, Ran)> {
-        let At { time, cpu, .. } = at;
+        let At { time, cpu, process, tid } = at;
+        self.counted(cpu, time, &told);
         match told {
-            Told::Switch { prev, next, why, count, call } => {
-                self.counted(cpu, time, count, [prev, next]);
+            Told::Switch { prev, next, why, call, .. } => {
                 if self.tells_calls && why.is_some_and(|why| why != Why::Ready) {
                     self.account.calls(time, cpu, prev, call);
                 }
                 return self.switch(at, why, [(prev, None), (next, None)], names);
+            }
+            Told::Stands { runs, is_last, .. } => {
+                self.account.writes(time, cpu, runs);
+                let tid = self.numbers.learn(runs, tid);
+                known(&mut self.account, runs, tid, process);
+                self.ended = is_last.then_some(time);
             }
             Told::Signal { thread, interrupted } => self.account.returns_from(time, cpu, thread, interrupted),
         }
@@ -585,7 +643,7 @@ pub fn why(state: i64) -> Option<Why> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scheduler, Why, why};
+    use super::{In, Scheduler, Told, Why, why};
     use crate::recent::a_loss_that_lasts;
     use crate::waits::What;
 
@@ -612,17 +670,16 @@ mod tests {
     /// A number is missing, or another thread goes than has come: what was meanwhile is not known.
     #[test]
     fn nothing_is_concluded_across_switches_without_a_record() {
-        for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1)] {
-            let mut scheduler = Scheduler::without_sources();
-            let left = Some((Why::Asleep, 7));
-            assert_eq!(scheduler.counted.take(0, 10, 1, [7, 8]), None);
-            scheduler.account.switches(10, 0, 7, left, 8);
-            scheduler.counted(0, 20, count, [prev, next]);
-            scheduler.account.switches(20, 0, prev, left, next);
+        for (count, prev, missing) in [(2, 8, 0), (3, 8, 1), (2, 9, 0)] {
+            let mut scheduler = Scheduler::by_programs(100);
+            let told =
+                |count, prev, next| Told::Switch { prev, next, why: Some(Why::Asleep), count, call: In::Unknown };
+            scheduler.hears(10, 0, told(1, 7, 8));
+            scheduler.hears(20, 0, told(count, prev, 7));
             assert_eq!(scheduler.unrecorded(), missing, "{count} {prev}");
             let mut did = scheduler.account.did(scheduler.account.who(8).unwrap(), 10, 20);
             let runs = did.any(|part| matches!(part.what, What::Runs { .. }));
-            assert_eq!(runs, missing == 0, "{count} {prev}");
+            assert_eq!(runs, missing == 0 && prev == 8, "{count} {prev}");
         }
     }
 

@@ -6,7 +6,7 @@ use crate::cure::{Advice, Cure};
 use crate::failure::Failure;
 use crate::missing;
 use crate::out::{Out, say};
-use crate::scheduler::Tracing;
+use crate::scheduler::{Look, Tracing};
 use crate::stamp::Stamp;
 use crate::times::short;
 use perfweave::{
@@ -66,11 +66,18 @@ pub struct Session {
 struct Stop {
     /// The next flush is the last.
     is_last: AtomicBool,
+    /// What CPUs tell before it.
+    look: Mutex<Look>,
     status: Mutex<Option<ExitStatus>>,
 }
 
 impl Stop {
     fn now(&self, handle: &Handle) {
+        {
+            // Once. Who comes second waits until all have told.
+            let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *look).now(true);
+        }
         // The flush after it publishes this.
         self.is_last.store(true, Ordering::Release);
         // It fails only in a forked child.
@@ -151,9 +158,24 @@ impl Session {
         self.uncounted = why;
     }
 
-    /// Says in the summary how the scheduler is traced.
+    /// Says in the summary how the scheduler is traced. At the end each CPU tells where it stands, if a program can.
     pub fn traced(&mut self, tracing: &Tracing) {
         self.traced = tracing.words();
+        if !tracing.is_by_programs() {
+            return;
+        }
+        *self.stop.look.lock().unwrap_or_else(PoisonError::into_inner) = tracing.look();
+        let Some(deadline) = self.deadline else { return };
+        // The reader's own deadline would leave out what CPUs tell at it.
+        let (stop, handle) = (Arc::clone(&self.stop), self.reader.handle());
+        let waits = thread::Builder::new().name("deadline".into()).spawn(move || {
+            thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            stop.now(&handle);
+        });
+        if waits.is_ok() {
+            // It fails only in a forked child.
+            let _ = self.reader.handle().set_deadline(None);
+        }
     }
 
     /// Says in the summary how many switches are known to have no record.

@@ -9,6 +9,7 @@ mod account;
 mod added;
 mod cpu;
 mod history;
+mod near;
 mod packets;
 mod thread;
 
@@ -64,6 +65,9 @@ pub enum What {
         end: Option<Waker>,
         /// The number of the signal that it was sent, if the wake-up was for one.
         signal: Option<NonZeroU8>,
+        /// It was woken on its way to sleep, or may have been, and slept nevertheless. Otherwise nobody could have
+        /// woken it again, unless it has run meanwhile, where a switch has no record.
+        nevertheless: bool,
         /// Where it fell asleep, and where the thread stood that woke it: what [`Account::stands`] was told, or 0.
         stacks: [u32; 2],
     },
@@ -206,14 +210,14 @@ impl Packed for What {
         match self {
             Self::Runs { cpu } => (0u8, *cpu).pack(out),
             Self::Ready { cpu, taken_off, held } => ((1u8, *cpu), (*taken_off, *held)).pack(out),
-            Self::Blocked { why, call, end, signal, stacks: [slept, woken] } => {
+            Self::Blocked { why, call, end, signal, nevertheless, stacks: [slept, woken] } => {
                 let call = match call {
                     In::Unknown => None,
                     In::Nothing => Some(None),
                     In::Call(call) => Some(Some(Call::clone(call))),
                 };
                 ((2u8, *why), (call, end.clone())).pack(out);
-                (signal.map(NonZeroU8::get), (*slept, *woken)).pack(out);
+                ((signal.map(NonZeroU8::get), *nevertheless), (*slept, *woken)).pack(out);
             }
             Self::Unknown(cause) => (3u8, *cause).pack(out),
         }
@@ -228,13 +232,14 @@ impl Packed for What {
             }
             2 => {
                 let (why, (call, end)) = Packed::unpack(bytes);
-                let (signal, (slept, woken)): (Option<u8>, _) = Packed::unpack(bytes);
+                let ((signal, nevertheless), (slept, woken)): ((Option<u8>, _), _) = Packed::unpack(bytes);
                 let call = match call {
                     None => In::Unknown,
                     Some(None) => In::Nothing,
                     Some(Some(call)) => In::Call(Arc::new(call)),
                 };
-                Self::Blocked { why, call, end, signal: signal.and_then(NonZeroU8::new), stacks: [slept, woken] }
+                let signal = signal.and_then(NonZeroU8::new);
+                Self::Blocked { why, call, end, signal, nevertheless, stacks: [slept, woken] }
             }
             _ => Self::Unknown(Cause::unpack(bytes)),
         }

@@ -118,6 +118,7 @@ fn live(args: &Args) -> Outcome {
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
     let options = tracing.sources(Rings::options());
     let rings = options.records(NAMING).sample(bindings::PERF_SAMPLE_TID).bytes(args.common.buffer).open()?;
+    tracing.look().now(false);
     // After the rings were opened: what starts from now on has its records.
     let family = match args.pid.or(child.as_ref().map(Child::pid)) {
         Some(pid) => Family::of(pid)?,

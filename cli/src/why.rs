@@ -166,6 +166,7 @@ fn live(args: &Args) -> Outcome {
         options = options.records([bindings::PERF_RECORD_MMAP2]).sample(bindings::PERF_SAMPLE_CALLCHAIN);
     }
     let rings = options.open()?;
+    tracing.look().now(false);
     let page = page.map(|out| Page { out, wall: rings.wall_clock(), clock: rings.clock() });
     // After the rings were opened: what starts from now on has its records.
     let family = match (args.pid.or(child.as_ref().map(Child::pid)), args.tid) {

@@ -27,10 +27,15 @@ impl Hung {
     fn start(reason: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("a path"));
         command.args(["--exact", "hung", "--nocapture", "--test-threads=1"]).env(REASON, reason);
+        Self::start_another(command)
+    }
+
+    /// The same of another program.
+    fn start_another(mut command: Command) -> Self {
         let mut child = command.process_group(0).stdout(Stdio::piped()).spawn().expect("it starts");
         let out = BufReader::new(child.stdout.take().expect("a pipe"));
         let is_ready = |line: std::io::Result<String>| line.expect("text").ends_with("hangs now");
-        assert!(out.lines().any(is_ready), "{reason}: it ends");
+        assert!(out.lines().any(is_ready), "{command:?}: it ends");
         Self(child)
     }
 
@@ -112,6 +117,37 @@ fn a_deadlock_of_threads_is_named_first() {
     let first = ran.out.lines().next().unwrap_or_default();
     assert!(first.starts_with("deadlock: ") && ["one/", "two/"].iter().all(|name| first.contains(name)), "{ran:?}");
     assert!(ran.out.contains("s at least in futex(") && ran.out.contains(", as its memory looks"), "{ran:?}");
+}
+
+/// Two threads of Python, each of which has a lock that the other wants. Who owns one is in Python's own memory: nobody
+/// is guessed, and what to type is said.
+#[test]
+fn locks_of_a_runtime_have_no_owner_and_a_tool_that_knows_it() {
+    let Some(python) = program::python() else { return };
+    const SCRIPT: &str = "import sys, threading
+locks = [getattr(threading, sys.argv[1])() for _ in range(2)]
+both = threading.Barrier(2)
+def holds(one, other):
+    with one:
+        both.wait()
+        other.acquire()
+threads = [threading.Thread(target=holds, args=pair) for pair in (locks, locks[::-1])]
+for thread in threads: thread.start()
+print('hangs now', flush=True)
+for thread in threads: thread.join()";
+    for kind in ["Lock", "RLock"] {
+        let mut command = Command::new(&python);
+        command.args(["-c", SCRIPT, kind]);
+        let hung = Hung::start_another(command);
+        let Some(waits) = waits(&hung, "word") else { return };
+        let ask = format!("py-spy dump -p {}", hung.pid());
+        for wait in &waits {
+            assert!(whom(wait).is_empty() && wait["deadlock"] == false && wait["ask"] == *ask, "{kind}: {waits:#?}");
+            let text = wait["text"].as_str().unwrap();
+            assert!(text.starts_with("nobody's number is in the memory at ") && text.ends_with(&ask), "{text}");
+        }
+        assert!(!waits.is_empty());
+    }
 }
 
 /// The page has who waits for whom as `--json` has it.

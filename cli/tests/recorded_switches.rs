@@ -157,6 +157,12 @@ fn the_recorder_is_not_what_is_asked_for() {
 /// A recording of what a program outputs, which looks like switches with these numbers, between 7 and 8.
 #[track_caller]
 fn output(file: &str, numbers: &[u32], source: impl Fn(RingOptions) -> RingOptions) -> Option<()> {
+    outputs(file, &numbers.iter().map(|number| (1, *number)).collect::<Vec<_>>(), source)
+}
+
+/// The same with kinds before the numbers: 1 is a switch, and 4 is where the CPU stands.
+#[track_caller]
+fn outputs(file: &str, numbers: &[(u32, u32)], source: impl Fn(RingOptions) -> RingOptions) -> Option<()> {
     let [events, element] = [bpf::Map::perf_event_array(load::slots()), bpf::Map::array(20, 1)]
         .map(|map| perfweave_support::kernel("make BPF maps", map));
     let (events, element) = (events?, element?);
@@ -169,11 +175,14 @@ fn output(file: &str, numbers: &[u32], source: impl Fn(RingOptions) -> RingOptio
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let mut writer = Writer::create(file, reader.rings()).unwrap();
     let mut between = [7, 8];
-    for number in numbers {
-        let words = [1, between[0], between[1], 1, *number];
+    for (kind, number) in numbers {
+        let words =
+            if *kind == 1 { [1, between[0], between[1], 1, *number] } else { [4, between[0], between[0], 0, *number] };
         element.update(0, &words.map(u32::to_ne_bytes).concat()).unwrap();
         assert_eq!(program.run_on(cpu).unwrap(), 0);
-        between.reverse();
+        if *kind == 1 {
+            between.reverse();
+        }
     }
     reader.handle().flush().unwrap();
     let mut came = 0;
@@ -233,6 +242,36 @@ fn switches_without_a_record_are_counted_in_a_recording() {
         assert_eq!((verified.code, is_all), (Some(0), missing.is_null()), "{verified:?}");
         assert_eq!(verified.out.contains(&format!("the kernel left {missing} switches out")), !is_all, "{verified:?}");
     }
+}
+
+/// A switch is missing before the first record of one, or behind the last: what the CPU has told of where it stands
+/// shows it.
+#[test]
+fn switches_without_a_record_are_counted_at_both_ends() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    for (begin, end, missing) in [(4, 6, Value::Null), (3, 6, 1.into()), (4, 8, 2.into())] {
+        let told = [(4, begin), (1, 5), (1, 6), (4, end)];
+        let Some(()) = outputs(&file, &told, |options| options.named(NAME)) else { return };
+        for command in ["offcpu", "wakeups", "why"] {
+            let ran = run(perfweave().args([command, "--json", "-i", &file]), "");
+            let summary = &objects(&ran).pop().unwrap_or_else(|| panic!("{ran:?}"))["summary"];
+            assert_eq!(summary["unrecorded_switches"], missing, "{command} {begin} {end}: {summary}");
+        }
+    }
+}
+
+/// Each CPU tells where it stands when a recording begins, and when it ends.
+#[test]
+fn each_cpu_tells_where_it_stands_at_both_ends() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(_) = recorded(&file, "why", &["echo", "7"]) else { return };
+    let text = run(perfweave().args(["convert", "--text", &file]), "");
+    let is_one = |line: &&str| line.contains(&format!("{NAME}: ")) && line.ends_with(" runs") && !line.contains(';');
+    let lines: Vec<_> = text.out.lines().filter(is_one).collect();
+    let cpus = load::slots() as usize;
+    assert!(lines.len() % 2 == 0 && (2..=2 * cpus).contains(&lines.len()), "{cpus}: {lines:#?}");
 }
 
 /// Nobody is told to have run across switches without a record.

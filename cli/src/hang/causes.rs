@@ -1,11 +1,13 @@
 //! What a thread waits for, and who could end that.
 
 use super::ends::{self, Ends};
+use super::runtimes::Runtime;
 use super::threads::{self, Place, Thread};
 use crate::trace::calls;
 use crate::why::is_of_64_bits;
 use nix::libc;
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
@@ -23,6 +25,8 @@ pub struct Wait {
     pub for_whom: Vec<Ender>,
     /// Whether a time ends it, too, as far as that can be seen.
     pub is_timed: bool,
+    /// Whose own memory may have the owner of what it waits for.
+    pub runtime: Option<Runtime>,
 }
 
 /// What it waits for.
@@ -97,6 +101,7 @@ pub struct Ender {
 pub struct Asked {
     ends: OnceCell<Ends>,
     locks: OnceCell<Vec<Lock>>,
+    runtimes: HashMap<u32, Option<Runtime>>,
 }
 
 /// A line of `/proc/locks`.
@@ -117,7 +122,12 @@ impl Wait {
             Some(Place::Call(number, args)) => calls::name_of(number) == Some("futex") && args[3] != 0,
             _ => false,
         };
-        Self { thread, since, at_least, what, for_whom, is_timed }
+        let pid = thread.pid;
+        let runtime = match what {
+            What::Word { .. } => *asked.runtimes.entry(pid).or_insert_with(|| Runtime::of(pid)),
+            _ => None,
+        };
+        Self { thread, since, at_least, what, for_whom, is_timed, runtime }
     }
 
     /// The processes, or threads, that could end it.

@@ -107,6 +107,9 @@ impl Hang {
         if !call.is_empty() {
             set("call", call.into());
         }
+        if let Some(runtime) = wait.runtime {
+            set("ask", runtime.ask(thread.pid).into());
+        }
         if let What::Lock { how, .. } = wait.what {
             set("known", if how == How::Seen { "seen" } else { "likely" }.into());
         }
@@ -155,7 +158,11 @@ fn kind(what: &What) -> &'static str {
 /// What would end it.
 fn words(wait: &Wait) -> String {
     let words = of_whom(wait);
-    if wait.is_timed { words + ", or a time ends it" } else { words }
+    let words = if wait.is_timed { words + ", or a time ends it" } else { words };
+    match wait.runtime {
+        Some(runtime) => format!("{words}; what {} knows of it: {}", runtime.name(), runtime.ask(wait.thread.pid)),
+        None => words,
+    }
 }
 
 fn of_whom(wait: &Wait) -> String {

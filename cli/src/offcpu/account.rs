@@ -166,6 +166,20 @@ impl<'a> Account<'a> {
     /// Takes what the ledger knows at the end and no event has told.
     pub fn end(&mut self, ledger: &Status) {
         self.rows.void(self.scheduler.unreported(ledger));
+        self.unseen();
+    }
+
+    /// A thread that could run where switches have no record may have run: its period was none.
+    fn unseen(&mut self) {
+        for hole in self.scheduler.take_holes() {
+            self.rows.void_some(hole.from, |time, part| match part {
+                Part::Period(Period { lasted, ready, .. }) => {
+                    let ready = ready.unwrap_or(*lasted).min(*lasted);
+                    ready > 0 && hole.is_in(time.saturating_sub(ready), time)
+                }
+                Part::Interrupted(_) => false,
+            });
+        }
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
@@ -173,6 +187,7 @@ impl<'a> Account<'a> {
         let Some(time) = event.key() else { return Ok(()) };
         self.rows.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
+        self.unseen();
         if self.names.take(record) {
             let thread = record.body().u32(4);
             if record.kind() == bindings::PERF_RECORD_COMM && thread == self.waits {
@@ -237,7 +252,8 @@ impl<'a> Account<'a> {
 mod tests {
     use super::*;
     use crate::recent::{a_late_record, a_loss_in_between};
-    use crate::waits::Who;
+    use crate::scheduler::Told;
+    use crate::waits::{Wake, Waker, Who};
     use crate::{Cli, Command};
     use clap::Parser;
     use perfweave::{Clock, sim};
@@ -273,6 +289,50 @@ mod tests {
     #[test]
     fn a_period_that_ended_while_records_were_lost_does_not_count() {
         assert_eq!(counted(|each| a_loss_in_between(each)), [2, 1], "what ended before the loss");
+    }
+
+    /// Switches of CPU 1 have no record while a thread could run, and while none could.
+    #[test]
+    fn a_period_in_which_a_thread_may_have_run_unseen_does_not_count() {
+        let Command::Offcpu(args) = Cli::parse_from(["perfweave", "offcpu"]).command else { unreachable!() };
+        for (missing, count) in [(0, 2), (2, 1)] {
+            let kernel = sim::Kernel::new(&[0]);
+            kernel.set_clock(Clock::Monotonic);
+            let mut account = Account {
+                scheduler: Scheduler::by_programs(100),
+                family: Family::All,
+                args: &args,
+                own: None,
+                stamp: args.time.stamp(&kernel.rings(), By::Monotonic, false).unwrap(),
+                names: Names::default(),
+                rows: Recent::default(),
+                waits: None,
+            };
+            let mut out = Out::new();
+            let stands = |count| Told::Stands { runs: 0, count, is_last: false };
+            account.scheduler.hears(1, 1, stands(4));
+            account.unseen();
+            // Woken at 12, and at 32.
+            for (from, woken) in [(10, 12), (30, 32)] {
+                let left = Left { time: from, why: Why::Asleep, process: 7, cpu: 0, stack: 0 };
+                let wake = Wake {
+                    time: woken,
+                    by: Waker::Interrupt(None),
+                    interrupt: None,
+                    numbers: (0, None),
+                    stack: 0,
+                    signal: None,
+                };
+                let ran = Ran { who: Who { thread: 7, life: 0 }, left: Some(left), wake: Some(wake) };
+                account.ends(7, 7, Period::of(left, &ran, woken + 3), [woken + 3, 0], &mut out).unwrap();
+                account.scheduler.hears(from - 5, 1, stands(4));
+                account.unseen();
+            }
+            // Since 25.
+            account.scheduler.hears(40, 1, stands(4 + missing));
+            account.unseen();
+            assert_eq!(account.rows().iter().map(|row| row.sums.all.count).sum::<u64>(), count, "{missing}");
+        }
     }
 
     /// The same of a record that comes late.

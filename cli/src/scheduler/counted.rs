@@ -1,34 +1,27 @@
-//! Which switches have no record, as their numbers show.
+//! Which switches have no record, as their numbers show, and up to when numbers vouch for there being none.
 
 use super::told::{self, Told};
-use perf_event_open_sys::bindings;
-use perfweave::{ANY_CPU, Event, Item, Record, Rings};
-use std::collections::HashMap;
+use perfweave::{ANY_CPU, Event, Item, Rings};
+use std::collections::BTreeMap;
 
 /// The last switch of each CPU, and how many are known to be missing.
+///
+/// The kernel numbers the switches of each CPU. So a number that follows the last one vouches for the time in between.
+/// Nothing vouches for the time before the first number, and behind the last.
 #[derive(Debug, Default)]
 pub struct Counted {
-    lasts: HashMap<u32, Last>,
+    lasts: BTreeMap<u32, Last>,
     missing: u64,
-    /// The last of each CPU that counts as missing by who went alone: who had come, and who went.
-    others: HashMap<u32, [u32; 2]>,
-    /// The last two on each CPU that have each other's number now: the first thread of a process, and the one that has
-    /// begun another program.
-    swapped: HashMap<u32, [u32; 2]>,
     /// The source of the records.
     source: Option<usize>,
 }
 
-/// The number of a switch, when it was, and who came.
-#[derive(Debug, Clone, Copy)]
+/// Up to when all switches of a CPU are known, and the number of the last one, unless records are lost since.
+#[derive(Debug, Clone, Copy, Default)]
 struct Last {
-    count: u32,
+    count: Option<u32>,
     time: u64,
-    came: u32,
 }
-
-/// `PERF_RECORD_MISC_COMM_EXEC`
-const EXEC: u16 = 1 << 13;
 
 impl Counted {
     /// Of a stream that nothing else takes apart.
@@ -45,64 +38,46 @@ impl Counted {
     pub fn event(&mut self, event: &Event<'_>) {
         match event.item() {
             Item::Record(record) if self.source.is_some() && record.source() == self.source => {
-                if let Some(Told::Switch { prev, next, count, .. }) = Told::of(&record, 0) {
-                    self.take(record.cpu(), 0, count, [prev, next]);
+                if let Some(told) = Told::of(&record, 0) {
+                    self.told(record.cpu(), 0, &told);
                 }
             }
-            Item::Record(record) => self.names(&record),
-            Item::Flushed { .. } => {}
-            item => self.forget(of(&item)),
+            Item::Record(_) | Item::Flushed { .. } => {}
+            item => self.forget(of(&item), 0),
         }
     }
 
-    /// A record that is no switch. With another program a thread that is not the first of its process takes the number
-    /// of that one, which ends (de_thread of fs/exec.c): both go with other numbers than they have come with.
-    pub fn names(&mut self, record: &Record<'_>) {
-        if let (bindings::PERF_RECORD_COMM, true, Some(thread)) =
-            (record.kind(), record.misc() & EXEC != 0, record.body().u32(4))
-        {
-            self.begins(record.cpu(), thread);
+    /// What a CPU tells. If switches are missing before it, or nothing says that none is, gives since when.
+    pub fn told(&mut self, cpu: u32, time: u64, told: &Told) -> Option<u64> {
+        match *told {
+            Told::Switch { count, .. } => self.take(cpu, time, count.wrapping_sub(1), count),
+            Told::Stands { count, .. } => self.take(cpu, time, count, count),
+            Told::Signal { .. } => None,
         }
     }
 
-    /// A thread begins another program.
-    fn begins(&mut self, cpu: u32, thread: u32) {
-        // From an idle CPU a switch may well be missing.
-        let Some(came) = self.lasts.get(&cpu).map(|last| last.came).filter(|came| ![0, thread].contains(came)) else {
-            return;
-        };
-        let swapped = [thread, came];
-        self.swapped.insert(cpu, swapped);
-        // The first thread has gone before.
-        let counted = self.others.len();
-        self.others.retain(|_, other| *other != swapped);
-        self.missing -= (counted - self.others.len()) as u64;
-    }
-
-    /// The number of a switch. Some have no record, or the kernel has told the program nothing of them; then another
-    /// thread goes than has come. If some are missing before this one, gives since when.
-    pub fn take(&mut self, cpu: u32, time: u64, count: u32, [prev, next]: [u32; 2]) -> Option<u64> {
-        let last = self.lasts.get(&cpu).copied();
-        let missing = last.map_or(0, |last| count.wrapping_sub(last.count).wrapping_sub(1));
+    /// A switch, or where the CPU stands: which number the last one before it has, and which is the last one now.
+    fn take(&mut self, cpu: u32, time: u64, before: u32, count: u32) -> Option<u64> {
+        let last = self.lasts.entry(cpu).or_default();
+        let missing = last.count.map_or(0, |last| before.wrapping_sub(last));
         if missing >= u32::MAX / 2 {
             // It comes late, and has been counted.
             return None;
         }
-        self.lasts.insert(cpu, Last { count, time, came: next });
-        let last = last.filter(|last| missing > 0 || last.came != prev)?;
-        let other = [last.came, prev];
-        if missing > 0 {
-            self.missing += u64::from(missing);
-        } else if !self.swapped.values().any(|swapped| other == *swapped || [prev, last.came] == *swapped) {
-            self.missing += 1;
-            self.others.insert(cpu, other);
-        }
-        Some(last.time)
+        let before = std::mem::replace(last, Last { count: Some(count), time });
+        self.missing += u64::from(missing);
+        (missing > 0 || before.count.is_none()).then_some(before.time)
     }
 
-    /// After a loss, of one CPU or of any, numbers are missing because of it.
-    pub fn forget(&mut self, cpu: Option<u32>) {
-        self.lasts.retain(|of, _| cpu.is_some_and(|cpu| cpu != *of));
+    /// After a loss at a time, of one CPU or of any, numbers are missing because of it.
+    pub fn forget(&mut self, cpu: Option<u32>, since: u64) {
+        let of = self.lasts.iter_mut().filter(|(of, _)| cpu.is_none_or(|cpu| cpu == **of));
+        of.for_each(|(_, last)| *last = Last { count: None, time: last.time.min(since) });
+    }
+
+    /// Up to when all switches of a CPU are known.
+    pub fn until(&self, cpu: u32) -> u64 {
+        self.lasts.get(&cpu).map_or(0, |last| last.time)
     }
 
     /// How many are missing.
@@ -127,48 +102,46 @@ pub fn of(item: &Item<'_>) -> Option<u32> {
 mod tests {
     use super::Counted;
 
-    #[test]
-    fn a_missing_number_or_a_thread_that_has_not_come_is_counted() {
-        for (count, [prev, next], missing) in [(2, [8, 7], 0), (3, [8, 7], 1), (2, [9, 7], 1), (4, [9, 7], 2)] {
-            let mut counted = Counted::default();
-            assert_eq!((counted.take(0, 10, 1, [7, 8]), counted.take(1, 11, 9, [5, 6])), (None, None));
-            let since = if missing > 0 { Some(10) } else { None };
-            assert_eq!(counted.take(0, 20, count, [prev, next]), since, "{count} {prev}");
-            assert_eq!(counted.missing(), missing, "{count} {prev}");
-        }
-        let mut counted = Counted::default();
-        assert_eq!([(u32::MAX, [7, 8]), (0, [8, 7])].map(|(count, of)| counted.take(0, 10, count, of)), [None; 2]);
-        counted.forget(Some(1));
-        assert_eq!(counted.take(0, 20, 9, [5, 6]), Some(10));
-        counted.forget(Some(0));
-        assert_eq!(counted.take(0, 30, 19, [5, 6]), None);
-        // One that comes late.
-        assert_eq!([(18, [8, 5]), (20, [6, 5])].map(|(count, of)| counted.take(0, 40, count, of)), [None; 2]);
+    /// A switch with this number.
+    fn switch(counted: &mut Counted, cpu: u32, time: u64, count: u32) -> Option<u64> {
+        counted.take(cpu, time, count.wrapping_sub(1), count)
     }
-    /// 8 is a thread of the process 7, and takes its number, while 7 ends on CPU 1 with the number 8.
+
     #[test]
-    fn a_thread_that_takes_the_number_of_its_process_is_no_switch() {
-        for is_first in [true, false] {
+    fn a_missing_number_is_counted() {
+        for (count, missing) in [(2, 0), (3, 1), (5, 3)] {
             let mut counted = Counted::default();
-            assert_eq!((counted.take(0, 10, 1, [5, 8]), counted.take(1, 10, 1, [6, 7])), (None, None));
-            if is_first {
-                counted.begins(0, 7);
-            }
-            // Who runs where is not known.
-            assert_eq!(counted.take(1, 20, 2, [8, 6]), Some(10));
-            if !is_first {
-                counted.begins(0, 7);
-            }
-            assert_eq!(counted.take(0, 30, 2, [7, 5]), Some(10));
-            assert_eq!(counted.missing(), 0, "{is_first}");
+            assert_eq!((switch(&mut counted, 0, 10, 1), switch(&mut counted, 1, 11, 9)), (Some(0), Some(0)));
+            assert_eq!(switch(&mut counted, 0, 20, count), (missing > 0).then_some(10), "{count}");
+            assert_eq!((counted.missing(), counted.until(0)), (missing, 20), "{count}");
         }
-        // One that begins another program with its own number, and one that nobody has seen come.
-        for (came, missing) in [(7, 0), (0, 1)] {
+    }
+
+    /// Where a CPU stands has the number of its last switch: nothing is missing before the first one and behind the
+    /// last.
+    #[test]
+    fn where_a_cpu_stands_vouches_for_both_ends() {
+        for (end, missing) in [(8, 0), (9, 1)] {
             let mut counted = Counted::default();
-            assert_eq!(counted.take(0, 10, 1, [5, came]), None);
-            counted.begins(0, 7);
-            assert_eq!(counted.take(0, 20, 2, [7, 5]).is_some(), missing > 0);
-            assert_eq!(counted.missing(), missing, "{came}");
+            assert_eq!(counted.take(0, 10, 6, 6), Some(0));
+            assert_eq!([7, 8].map(|count| switch(&mut counted, 0, 20, count)), [None; 2]);
+            assert_eq!(counted.take(0, 30, end, end), (missing > 0).then_some(20));
+            assert_eq!((counted.missing(), counted.until(0)), (missing, 30));
         }
+    }
+
+    #[test]
+    fn numbers_go_round_and_are_forgotten_after_a_loss() {
+        let mut counted = Counted::default();
+        assert_eq!([u32::MAX, 0].map(|count| switch(&mut counted, 0, 10, count)), [Some(0), None]);
+        counted.forget(Some(1), 5);
+        assert_eq!(switch(&mut counted, 0, 20, 9), Some(10));
+        counted.forget(Some(0), 15);
+        assert_eq!(switch(&mut counted, 0, 30, 19), Some(15));
+        counted.forget(None, 35);
+        assert_eq!(switch(&mut counted, 0, 40, 29), Some(30));
+        // One that comes late.
+        assert_eq!([28, 30].map(|count| switch(&mut counted, 0, 50, count)), [None; 2]);
+        assert_eq!(counted.missing(), 8);
     }
 }

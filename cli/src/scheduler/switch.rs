@@ -4,21 +4,24 @@
 //! A thread that falls asleep in a system call has the call's number and arguments where the entry has saved its
 //! registers. So nothing needs to be traced at entries and returns, most of which are of calls that do not sleep.
 
-use super::told::{ARGS, CALL, COMPAT, COUNT, DEVICE, FLAGS, INODE, NAME, NUMBER, PREEMPTED, SIGNAL, SWITCH};
+use super::told::{
+    ARGS, CALL, COMPAT, COUNT, DEVICE, FLAGS, INODE, LAST, NAME, NUMBER, PREEMPTED, SIGNAL, STANDS, SWITCH,
+};
 use super::types::{Calls, Types};
 use crate::instructions::{self, Code, EQUAL, FRAME, UNEQUAL};
+use crate::order::Program;
 use aya::maps::Map;
 use aya::programs::BtfTracePoint;
+use aya::util::online_cpus;
 use aya::{Btf, Ebpf, EbpfLoader};
 use perfweave::RingOptions;
 use perfweave_events::EventOptions;
 use std::error::Error;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
-/// The maps, by their names in the object. Records are in the rings of the first; the second counts the switches of
-/// each CPU.
+/// The map, by its name in the object: records are in its rings.
 const OUTPUT: &str = "switches";
-const COUNTS: &str = "counts";
 
 /// `TASK_DEAD`
 const DEAD: i32 = 0x80;
@@ -33,7 +36,6 @@ const TASK_REGISTERS: i32 = 175;
 
 // enum bpf_map_type
 const PERF_EVENT_ARRAY: u32 = 4;
-const PERCPU_ARRAY: u32 = 6;
 
 // What registers hold throughout.
 const CONTEXT: u8 = 6;
@@ -52,16 +54,34 @@ const POINTER: i16 = RECORD - 8;
 /// Programs that run, and what they write.
 #[derive(Debug)]
 pub struct Switches {
+    /// Tells where a CPU stands. Before the map that it writes to.
+    stands: Stands,
     /// Unloaded on drop.
     programs: Ebpf,
+}
+
+/// Has each CPU tell which of its switches was the last, and who runs there. So what was before its first record of a
+/// switch and behind its last one is known, too.
+#[derive(Debug, Clone)]
+pub struct Stands(Arc<Program>);
+
+impl Stands {
+    /// `is_last`: nothing is asked for that comes later.
+    pub fn tell(&self, is_last: bool) {
+        // One that goes offline meanwhile tells nothing, and what it did since its last record is not known.
+        for cpu in online_cpus().into_iter().flatten() {
+            let _ = self.0.run(cpu, [u64::from(is_last), 0]);
+        }
+    }
 }
 
 impl Switches {
     /// Loads and attaches them. `calls`: whether they tell in which calls threads fall asleep.
     pub fn begin(calls: bool) -> Result<Self, Box<dyn Error>> {
-        let (codes, btf) = (codes(&Types::read(calls)?), Btf::from_sys_fs()?);
+        let (types, btf) = (Types::read(calls)?, Btf::from_sys_fs()?);
+        let codes = codes(&types);
         // Without a number of elements, aya gives the output one for each CPU.
-        let maps = [(OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]), (COUNTS, [PERCPU_ARRAY, 4, 8, 1, 0])];
+        let maps = [(OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0])];
         let object = instructions::object(&maps, &codes)?;
         let mut programs = EbpfLoader::new().btf(Some(&btf)).load(&object)?;
         for (name, ..) in &codes {
@@ -69,7 +89,13 @@ impl Switches {
             program.load(name, &btf)?;
             program.attach()?;
         }
-        Ok(Self { programs })
+        let Some(Map::PerfEventArray(map)) = programs.map(OUTPUT) else { return Err("no map".into()) };
+        let stands = Stands(Arc::new(Program::load(&stands(&types, map.fd().as_fd()))?));
+        Ok(Self { stands, programs })
+    }
+
+    pub fn stands(&self) -> &Stands {
+        &self.stands
     }
 
     /// Their output is one more source of records.
@@ -104,10 +130,9 @@ fn switch(types: &Types) -> Code {
     let ([prev, next], state) = types.switch;
     code.place(CONTEXT, 1, 0).load(TASK, CONTEXT, 8 * prev).load_u32(1, TASK, types.pid);
     field(&mut code, 4, 1).load(1, CONTEXT, 8 * next).load_u32(1, 1, types.pid);
-    field(&mut code, 8, 1).set(1, 0).store(FRAME, POINTER, 1);
-    // What is not written is missing from the numbers. No other program runs on this CPU meanwhile.
-    code.element(COUNTS, POINTER).load(1, 0, 0).place(1, 1, 1).store(0, 0, 1);
-    field(&mut code, COUNT, 1);
+    field(&mut code, 8, 1);
+    // Also what the kernel does not tell this program has a number.
+    number(&mut code, types);
     match state {
         Some(place) => code.load_u32(STATE, CONTEXT, 8 * place),
         None => code.load_u32(STATE, TASK, types.state),
@@ -130,6 +155,27 @@ fn switch(types: &Types) -> Code {
         });
     }
     output(&mut code, SWITCH, SHORT);
+    code
+}
+
+/// How many switches the CPU of [`TASK`] has made.
+fn number(code: &mut Code, types: &Types) {
+    let [fair, queue, made] = types.numbers;
+    code.load(1, TASK, fair).load(1, 1, queue).load(1, 1, made);
+    field(code, COUNT, 1);
+}
+
+/// Where a CPU stands, if it is told to say so. The first argument is said, too.
+fn stands(types: &Types, out: BorrowedFd<'_>) -> Code {
+    let mut code = Code::default();
+    code.place(CONTEXT, 1, 0).load(1, CONTEXT, 0);
+    field(&mut code, LAST, 1).call(CURRENT_TASK).place(TASK, 0, 0).load_u32(1, TASK, types.pid);
+    field(&mut code, 4, 1);
+    field(&mut code, 8, 1).set(1, STANDS.cast_signed());
+    field(&mut code, 0, 1);
+    number(&mut code, types);
+    code.place(1, CONTEXT, 0).map_fd(2, out);
+    written(&mut code, SHORT);
     code
 }
 
@@ -195,7 +241,13 @@ fn signal(types: &Types, calls: &Calls) -> Code {
 /// Writes the record, and ends.
 fn output(code: &mut Code, kind: u32, len: usize) {
     code.set(1, kind.cast_signed());
+    field(code, 0, 1).place(1, CONTEXT, 0).map(OUTPUT, 2);
+    written(code, len);
+}
+
+/// Into the ring of this CPU.
+fn written(code: &mut Code, len: usize) {
     // BPF_F_CURRENT_CPU
-    field(code, 0, 1).place(1, CONTEXT, 0).map(OUTPUT, 2).push(0xb4, 3, 0, 0, -1);
+    code.push(0xb4, 3, 0, 0, -1);
     code.place(4, FRAME, RECORD.into()).set(5, len as i32).call(PERF_EVENT_OUTPUT).set(0, 0).exit();
 }

@@ -29,10 +29,17 @@ pub fn recorder(rings: &Rings) -> Option<u32> {
 pub const SWITCH: u32 = 1;
 /// The same, and what the thread fell asleep in.
 pub const CALL: u32 = 2;
+/// Where a CPU stands: `u32` who runs there, twice, and [`LAST`], and its last switch.
+pub const STANDS: u32 = 4;
 /// A signal is delivered: `u32` to whom and which, `i32` the call, `i64` its result.
 pub const SIGNAL: u32 = 3;
 
+/// Which of the switches that the kernel has made on this CPU, the low half of it (`rq.nr_switches`).
 pub const COUNT: usize = 16;
+
+/// Of a [`STANDS`]: `u32` whether what comes behind it is not asked for.
+#[cfg(feature = "btf")]
+pub const LAST: usize = 12;
 
 /// Of a switch: the thread was preempted. Its state may be any.
 pub const PREEMPTED: u32 = 1 << 31;
@@ -54,6 +61,9 @@ pub enum Told {
     /// `why`: `None` if the first thread has ended. `count`: which switch of its CPU it is. `call`: in what it falls
     /// asleep.
     Switch { prev: u32, next: u32, why: Option<Why>, count: u32, call: In },
+    /// A CPU's last switch so far had this number, and this thread runs there. `is_last`: what comes behind it is not
+    /// asked for.
+    Stands { runs: u32, count: u32, is_last: bool },
     /// A signal comes to a thread on its way out of a call, or of an interrupt.
     Signal { thread: u32, interrupted: bool },
 }
@@ -91,6 +101,7 @@ impl Told {
                 };
                 Self::Switch { prev, next, why: why(state), count: word(COUNT)?, call }
             }
+            STANDS => Self::Stands { runs: word(4)?, count: word(COUNT)?, is_last: word(12)? != 0 },
             SIGNAL => {
                 let is_in_call = word(12)?.cast_signed() >= 0;
                 let interrupted = is_in_call && is_interrupted(payload.u64(16)?.cast_signed());
@@ -119,6 +130,7 @@ pub fn words(record: &Record<'_>) -> Option<String> {
             };
             format!("{prev} {why}{call}; {next} runs")
         }
+        Told::Stands { runs, .. } => format!("{runs} runs"),
         Told::Signal { thread, interrupted: true } => format!("a signal interrupts the call of {thread}"),
         Told::Signal { thread, .. } => format!("a signal comes to {thread}"),
     })
@@ -210,6 +222,14 @@ mod tests {
         // A thread without a program.
         assert_eq!(call(told(&words(&[SWITCH, 7, 8, 1, 4]))), In::Nothing);
         assert_eq!([told(&words(&[SWITCH, 7, 8])), told(&words(&[9, 7, 8, 1, 4]))], [None, None]);
+    }
+
+    #[test]
+    fn where_a_cpu_stands_is_the_number_of_its_last_switch() {
+        for is_last in [false, true] {
+            let stands = told(&words(&[STANDS, 7, 7, is_last.into(), 4]));
+            assert_eq!(stands, Some(Told::Stands { runs: 7, count: 4, is_last }));
+        }
     }
 
     #[test]

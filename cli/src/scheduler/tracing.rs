@@ -26,6 +26,23 @@ pub struct Tracing {
     calls: bool,
 }
 
+/// Has each CPU tell where it stands, if a program can.
+#[derive(Debug, Clone, Default)]
+pub struct Look {
+    #[cfg(feature = "btf")]
+    stands: Option<super::switch::Stands>,
+}
+
+impl Look {
+    /// `is_last`: nothing is asked for that comes later.
+    pub fn now(&self, is_last: bool) {
+        #[cfg(feature = "btf")]
+        self.stands.iter().for_each(|stands| stands.tell(is_last));
+        #[cfg(not(feature = "btf"))]
+        let _ = is_last;
+    }
+}
+
 impl Tracing {
     /// `calls`: whether it is asked in which calls threads wait. `without`: why programs will not do, if so.
     pub fn begin(way: Way, calls: bool, without: Option<&str>) -> Self {
@@ -82,6 +99,15 @@ impl Tracing {
     /// the other's as well. Of tracepoints, the kernel's own record has the other.
     pub fn order(&self, common: &Common) -> Order {
         if self.is_by_programs() { Order::new().hold(common.hold.clone()) } else { common.order() }
+    }
+
+    /// What has each CPU tell where it stands: once its rings are open, and before they are read for the last time.
+    /// Then no switch of the time in between is missing unseen.
+    pub fn look(&self) -> Look {
+        Look {
+            #[cfg(feature = "btf")]
+            stands: self.programs.as_ref().map(|programs| programs.stands().clone()),
+        }
     }
 
     /// Whether the call is told at the switch.

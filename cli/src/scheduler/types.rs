@@ -13,6 +13,9 @@ pub struct Types {
     /// `task_struct`
     pub pid: usize,
     pub state: usize,
+    /// From `task_struct` to the pointer to its queue of the fair class, from there to that to the CPU's, and there to
+    /// how many switches that CPU has made.
+    pub numbers: [usize; 3],
     /// Where it is asked in which calls threads wait.
     pub calls: Option<Calls>,
 }
@@ -40,8 +43,16 @@ impl Types {
         let kernel = Kernel::read()?;
         let task = |name: &str| kernel.offset("task_struct", name);
         let calls = calls.then(|| Calls::of(&kernel)).transpose()?;
-        Ok(Self { switch: switch(&kernel)?, pid: task("pid")?, state: task("__state")?, calls })
+        let numbers = numbers(&kernel).map_err(|why| format!("switches have no numbers: {why}"))?;
+        Ok(Self { switch: switch(&kernel)?, pid: task("pid")?, state: task("__state")?, numbers, calls })
     }
+}
+
+/// Where a CPU counts its switches. Each thread has the queues of its CPU, whatever its class, and the idle one as well
+/// (`set_task_rq`, kernel/sched/sched.h).
+fn numbers(kernel: &Kernel) -> Result<[usize; 3], String> {
+    let at = |kind: &str, name: &str| kernel.offset(kind, name);
+    Ok([at("task_struct", "se")? + at("sched_entity", "cfs_rq")?, at("cfs_rq", "rq")?, at("rq", "nr_switches")?])
 }
 
 impl Calls {

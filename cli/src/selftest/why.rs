@@ -121,6 +121,7 @@ fn play(wakeups: u64, losing: bool, way: Way) -> Result<Ran, Failure> {
     let tracing = Tracing::begin(way, true, None);
     let options = tracing.all_sources(Rings::options(), |_| false).records(NAMING);
     let rings = options.sample(bindings::PERF_SAMPLE_TID).bytes(bytes).open()?;
+    tracing.look().now(false);
     let stage = Stage::new()?;
     let mut scheduler = Scheduler::new(&rings, false, MOST)?.traced(&tracing);
     let mut reader = Reader::new(rings, Order::new())?;
@@ -140,6 +141,7 @@ fn play(wakeups: u64, losing: bool, way: Way) -> Result<Ran, Failure> {
                     thread::sleep(Duration::from_millis(20));
                 }
                 if !is_asked && stage.is_over()? {
+                    tracing.look().now(false);
                     reader.handle().flush()?;
                     is_asked = true;
                 }

@@ -8,6 +8,7 @@
 use super::added::{Added, Of};
 use super::cpu::{Cpu, Kinds, SOFT};
 use super::history::{Stretch, joined};
+use super::near::Near;
 use super::packets::Packets;
 use super::thread::{Known, Thread};
 use super::{Cause, Has, In, Left, Ran, Wake, Waker, What, Who, Why};
@@ -27,6 +28,10 @@ pub struct Account {
     /// CPUs whose records are missing until they tell something again.
     silent: BTreeSet<u32>,
     added: Added,
+    near: Near,
+    /// How many threads were looked at for switches without a record.
+    #[cfg(test)]
+    looked_at: usize,
     /// Of the newest fact.
     newest: u64,
     lives: u32,
@@ -56,6 +61,9 @@ impl Account {
             untraced: BTreeSet::new(),
             silent: BTreeSet::new(),
             added: Added::new(most),
+            near: Near::default(),
+            #[cfg(test)]
+            looked_at: 0,
             newest: 0,
             lives: 0,
             unknown: Cause::First,
@@ -78,6 +86,12 @@ impl Account {
     pub fn kept(&self) -> usize {
         let threads = self.threads.values().map(Thread::kept);
         threads.chain(self.cpus.values().map(Cpu::kept)).sum()
+    }
+
+    /// How many threads were looked at for switches without a record.
+    #[cfg(test)]
+    pub fn looked_at(&self) -> usize {
+        self.looked_at
     }
 
     /// Of how many threads anything is kept.
@@ -174,7 +188,9 @@ impl Account {
         let Some(thread) = self.threads.get_mut(&woken) else { return };
         let stack = if matches!(by, Waker::Thread(_)) { self.stack } else { 0 };
         let wake = Wake { time, by, interrupt, numbers, stack, signal: None };
-        if !thread.wakes(wake, is_unseen, &mut self.added) {
+        let counts = thread.wakes(wake, is_unseen, &mut self.added);
+        self.changes(woken);
+        if !counts {
             return;
         }
         woken_here.push(woken);
@@ -306,6 +322,7 @@ impl Account {
             && let Some(of) = self.threads.get_mut(&who)
         {
             of.tells_its_end(time, cpu, &mut self.added);
+            self.changes(who);
         }
     }
 
@@ -489,6 +506,7 @@ impl Account {
                 thread.forget();
                 if thread.is_over() {
                     self.threads.remove(&who);
+                    self.near.is_gone(who);
                     if self.who(who.thread) == Some(who) {
                         self.living.remove(&who.thread);
                     }
@@ -505,20 +523,27 @@ impl Account {
         for (_, cpu) in self.cpus.iter_mut().filter(|(cpu, _)| is_of(**cpu)) {
             cpu.void(after, cause, &mut self.added);
         }
-        for thread in self.threads.values_mut() {
+        for (who, thread) in &mut self.threads {
             thread.void(after, cause, &mut self.added);
+            self.near.changes(self.newest, *who, false);
         }
-        // The other CPUs have told all that was there: who runs is known.
-        for (number, cpu) in self.cpus.iter().filter(|(cpu, _)| !is_of(**cpu)) {
-            let Some((who, since)) = cpu.runs() else { continue };
-            if let Some(thread) = self.threads.get_mut(&who).filter(|thread| thread.is_unknown()) {
-                thread.has_run(since, *number, cause, &mut self.added);
-            }
-        }
+        self.others_run(of, cause);
         self.threads.retain(|_, thread| !thread.is_over());
         let threads = &self.threads;
         self.living.retain(|_, who| threads.contains_key(who));
         after
+    }
+
+    /// All CPUs but this one have told all that was there: who runs is known.
+    fn others_run(&mut self, but: Option<u32>, cause: Cause) {
+        let Some(but) = but else { return };
+        for (number, cpu) in self.cpus.iter().filter(|(cpu, _)| **cpu != but) {
+            let Some((who, since)) = cpu.runs() else { continue };
+            if let Some(thread) = self.threads.get_mut(&who).filter(|thread| thread.is_unknown()) {
+                thread.has_run(since, *number, cause, &mut self.added);
+                self.near.changes(self.newest, who, false);
+            }
+        }
     }
 
     fn cpu(&mut self, time: u64, cpu: u32) -> &mut Cpu {
@@ -558,6 +583,14 @@ impl Account {
         if let Some(since) = of.is_seen(time, cpu, &mut self.added) {
             self.unseen = Some((who, since));
         }
+        self.changes(who);
+    }
+
+    /// A thread may do something else now.
+    fn changes(&mut self, who: Who) {
+        if let Some(thread) = self.threads.get(&who) {
+            self.near.changes(self.newest, who, thread.could_run());
+        }
     }
 
     /// Ends what a CPU had, and gives it to another.
@@ -580,17 +613,32 @@ impl Account {
     /// Switches of a CPU have no record, since a time. Who could run meanwhile may have run there, and have fallen
     /// asleep. Wake-ups have their records: who sleeps, sleeps.
     pub fn unseen(&mut self, time: u64, cpu: u32, since: u64) {
-        if !self.fact(time, cpu) {
-            return;
-        }
+        // Of one that comes late it is so, too.
+        self.fact(time, cpu);
+        self.hole(cpu, since, time);
+    }
+
+    /// The same of switches behind the last fact.
+    pub fn unseen_from(&mut self, cpu: u32, since: u64) {
+        self.hole(cpu, since, self.newest.max(since).saturating_add(1));
+    }
+
+    fn hole(&mut self, cpu: u32, since: u64, until: u64) {
+        let mut near = self.near.since(since);
         if let Some(of) = self.cpus.get_mut(&cpu) {
+            near.extend(of.runs().map(|(who, _)| who));
             of.void(since, Cause::Unseen, &mut self.added);
         }
-        for thread in self.threads.values_mut() {
-            if let Some(from) = thread.may_have_run(since, time, cpu) {
-                thread.void(from, Cause::Unseen, &mut self.added);
+        for who in near {
+            let Some(thread) = self.threads.get_mut(&who) else { continue };
+            thread.may_have_run(since, until, cpu, &mut self.added);
+            self.changes(who);
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
             }
         }
+        self.others_run(Some(cpu), Cause::Unseen);
     }
 
     /// Nobody knows when the thread left that the CPU had.
@@ -604,6 +652,7 @@ impl Account {
     fn stops(&mut self, time: u64, cpu: u32, who: Who, unseen: bool) {
         if let Some(thread) = self.threads.get_mut(&who) {
             thread.stops(time, cpu, unseen, &mut self.added);
+            self.changes(who);
         }
     }
 
@@ -618,6 +667,7 @@ impl Account {
             }
             None => thread.ends(time, cpu, &mut self.added),
         };
+        self.changes(who);
         if let Some(since) = waited {
             self.unseen = Some((who, since));
         }
@@ -631,6 +681,7 @@ impl Account {
         let Some(who) = self.who(thread) else { return };
         let Some(of) = self.threads.get_mut(&who) else { return };
         of.ends_unseen(time, cause, &mut self.added);
+        self.changes(who);
         self.is_gone(who);
     }
 
@@ -639,6 +690,7 @@ impl Account {
         self.living.remove(&who.thread);
         if self.threads.get(&who).is_some_and(Thread::is_over) {
             self.threads.remove(&who);
+            self.near.is_gone(who);
         }
     }
 
@@ -650,6 +702,8 @@ impl Account {
         }
         let Has::Thread(who) = has else { return None };
         let idle = |left: Left, until| self.cpus.get(&left.cpu)?.idle(left, cpu, until);
-        self.threads.get_mut(&who)?.comes(time, cpu, idle, &mut self.added)
+        let ran = self.threads.get_mut(&who)?.comes(time, cpu, idle, &mut self.added);
+        self.changes(who);
+        ran
     }
 }

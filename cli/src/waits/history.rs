@@ -148,6 +148,25 @@ impl<T: Clone + PartialEq + Packed> History<T> {
         Some(changed)
     }
 
+    /// Changes what was in a time, as wholes. `change`: whether it did.
+    pub fn change_between(&mut self, from: u64, to: u64, mut change: impl FnMut(&mut T) -> bool) {
+        let first = self.old.partition_point(|chunk| chunk.to <= from);
+        for chunk in self.old.range_mut(first..).take_while(|chunk| chunk.from < to) {
+            let mut stretches: Vec<Stretch<T>> = chunk.stretches().collect();
+            let mut has_changed = false;
+            for stretch in stretches.iter_mut().filter(|stretch| stretch.to > from && stretch.from < to) {
+                has_changed |= change(&mut stretch.what);
+            }
+            if has_changed {
+                *chunk = Chunk::new(stretches.into_iter());
+            }
+        }
+        let newest = self.newest.partition_point(|stretch| stretch.to <= from);
+        for stretch in self.newest.range_mut(newest..).take_while(|stretch| stretch.from < to) {
+            change(&mut stretch.what);
+        }
+    }
+
     /// Drops the oldest.
     pub fn forget(&mut self) {
         if let Some(chunk) = self.old.front_mut() {
@@ -221,6 +240,15 @@ mod tests {
                         history.change_ended(at, |what| (*what, *what = 77).0),
                         one.map(|one| (one.what, one.what = 77).0)
                     );
+                }
+                4 => {
+                    let from = end.saturating_sub(random(3_000));
+                    let to = from + random(1_000);
+                    let change = |what: &mut u64| (*what == 0).then(|| *what = 99).is_some();
+                    history.change_between(from, to, change);
+                    for one in plain.iter_mut().filter(|one| one.to > from && one.from < to) {
+                        change(&mut one.what);
+                    }
                 }
                 3 => {
                     let from = end.saturating_sub(random(3_000));

@@ -310,6 +310,7 @@ impl Thread {
                 // Only a signal continues one that is stopped. For others the result of the call says whether it was
                 // the signal.
                 signal: woken.filter(|_| why == Why::Stopped).and_then(|wake| wake.signal),
+                nevertheless: self.doubt,
                 stacks: [stack, woken.map_or(0, |wake| wake.stack)],
             },
             Does::Ended => What::Unknown(Cause::Gone),
@@ -349,14 +350,40 @@ impl Thread {
         }
     }
 
-    /// From when on it may have run unseen on a CPU: it could, or did, on that one.
-    pub fn may_have_run(&self, since: u64, until: u64, cpu: u32) -> Option<u64> {
-        let could = |what: &What| match what {
-            What::Ready { .. } => true,
-            What::Runs { cpu: on } => *on == cpu,
-            What::Blocked { .. } | What::Unknown(_) => false,
+    /// Whether it could run and does not, or may be found to have been able to.
+    pub fn could_run(&self) -> bool {
+        match self.does {
+            Does::Left(left) => left.why == Why::Ready || self.doubt || self.wake.is_some(),
+            Does::Unknown(_) => self.wake.is_some(),
+            Does::Runs(_) | Does::Ended => false,
+        }
+    }
+
+    /// Switches of a CPU have no record in this time. Where it could run meanwhile, it may have run there, and slept.
+    /// It did what other CPUs have told.
+    pub fn may_have_run(&mut self, since: u64, until: u64, cpu: u32, added: &mut Added) {
+        self.history.change_between(since, until, |what| {
+            let could = match what {
+                What::Ready { .. } => true,
+                What::Runs { cpu: on } => *on == cpu,
+                What::Blocked { nevertheless, .. } => *nevertheless,
+                What::Unknown(_) => false,
+            };
+            if could {
+                *what = What::Unknown(Cause::Unseen);
+            }
+            could
+        });
+        let from = match (self.does, &self.wake) {
+            (Does::Runs(on), _) if on == cpu => self.since,
+            // It slept until then, if it did.
+            (Does::Left(left), Some(wake)) if !self.doubt && wake.time >= left.time => wake.time,
+            _ if self.could_run() => self.since,
+            _ => return,
         };
-        self.did(since, until).find(|stretch| could(&stretch.what)).map(|stretch| stretch.from)
+        if from < until {
+            self.void(from.max(since), Cause::Unseen, added);
+        }
     }
 
     /// Nothing is known of it from this time on. Until then it did what it does.

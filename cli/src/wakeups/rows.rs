@@ -112,6 +112,15 @@ impl<'a> Rows<'a> {
     /// Takes what the ledger knows at the end and no event has told.
     pub fn end(&mut self, ledger: &Status) {
         self.pairs.void(self.scheduler.unreported(ledger));
+        self.unseen();
+    }
+
+    /// A thread that waited where switches have no record may have run: its wait was none.
+    fn unseen(&mut self) {
+        for hole in self.scheduler.take_holes() {
+            let is_void = |time: u64, waited: &u64| *waited > 0 && hole.is_in(time.saturating_sub(*waited), time);
+            self.pairs.void_some(hole.from, is_void);
+        }
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
@@ -119,6 +128,7 @@ impl<'a> Rows<'a> {
         let Some(time) = event.key() else { return Ok(()) };
         self.pairs.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
+        self.unseen();
         if self.names.take(record) {
             return Ok(());
         }

@@ -89,6 +89,16 @@ impl Found {
         Self { who, from, to, what, goes_on, path, names, processes, files: HashMap::new(), stacks: HashMap::new() }
     }
 
+    /// The same of what is known now. The names of threads that are forgotten are those that they had.
+    pub fn again(&mut self, scheduler: &Scheduler) {
+        let now = Self::new(scheduler, self.what, self.who, [self.from, self.to]);
+        let is_known = |(who, name): &(Who, (String, Option<u32>))| name.0 != "?" || !self.names.contains_key(who);
+        let names: Vec<_> = now.names.into_iter().filter(is_known).collect();
+        self.names.extend(names);
+        self.processes.extend(now.processes);
+        self.path = now.path;
+    }
+
     /// The thread still waits, and nothing is known of what comes next.
     pub fn goes_on(mut self) -> Self {
         self.goes_on = true;
@@ -405,7 +415,7 @@ impl Found {
     fn blocked(&self, step: &Step, calls: &mut Calls, stamp: &Stamp) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
-        let Does::Blocked { why, call, end, signal: sent, stacks } = &step.what else { return fields };
+        let Does::Blocked { why, call, end, signal: sent, stacks, .. } = &step.what else { return fields };
         set("what", "blocked".into());
         let state = match why {
             Why::Disk => "disk",

@@ -111,6 +111,21 @@ impl Search {
         self.requests.iter_mut().for_each(|requests| requests.void(since));
     }
 
+    /// Paths through a time in which switches have no record are made again, of what is known now.
+    fn unseen(&mut self) {
+        let holes = self.scheduler.take_holes();
+        if holes.is_empty() {
+            return;
+        }
+        for found in &mut self.longest {
+            // What is older than a path's wait is not in it.
+            if holes.iter().any(|hole| hole.is_in(found.from, found.to)) {
+                found.again(&self.scheduler);
+                self.stacks.iter_mut().for_each(|stacks| found.name_stacks(stacks));
+            }
+        }
+    }
+
     /// All that was ready is told.
     pub fn pause(&mut self) {
         if self.files.is_none() || self.looked.elapsed() < TICK {
@@ -143,6 +158,7 @@ impl Search {
         }
         self.void(late(event));
         let ran = self.scheduler.record(record, time, &mut self.names);
+        self.unseen();
         self.files.iter_mut().for_each(|of| of.take(event, None));
         if let Some((who, woken, signal)) = self.scheduler.account.take_signalled() {
             self.longest.iter_mut().for_each(|found| found.signalled(who, woken, signal));
@@ -238,6 +254,7 @@ impl Search {
     pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         let since = self.scheduler.unreported(ledger);
         self.void(since);
+        self.unseen();
         self.files.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
         self.stacks.iter().for_each(Stacks::tell);
         let account = &self.scheduler.account;

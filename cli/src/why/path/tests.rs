@@ -157,7 +157,14 @@ fn a_path_stops_at_what_is_unknown() {
     let ready = Culprit::Idle;
     assert_eq!(
         path[0].what,
-        What::Blocked { why: Why::Asleep, call: In::Unknown, end: None, signal: None, stacks: [0; 2] }
+        What::Blocked {
+            why: Why::Asleep,
+            call: In::Unknown,
+            end: None,
+            signal: None,
+            nevertheless: false,
+            stacks: [0; 2]
+        }
     );
     assert_eq!(path[1].what, What::Unknown(Cause::Loss));
     assert!(sums.contains(&(Culprit::Unknown(Cause::Loss), 200)) && sums.contains(&(ready, 10)), "{sums:?}");
