@@ -7,7 +7,8 @@ use crate::convert::names::cookie;
 use crate::failure::Failure;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Order, Reader, Record, Rings};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 /// The addresses of a program's part, the innermost first.
@@ -36,14 +37,14 @@ struct Thread {
     cookie: u64,
     /// What has come for this number.
     chain: Option<Chain>,
-    /// The samples that wait for it.
-    waiting: Vec<u64>,
+    /// The samples that wait for it, the oldest first.
+    waiting: VecDeque<u64>,
     has_ended: bool,
 }
 
 impl Thread {
     fn new(cookie: u64, chain: Option<Chain>) -> Self {
-        Self { cookie, chain, waiting: Vec::new(), has_ended: false }
+        Self { cookie, chain, waiting: VecDeque::new(), has_ended: false }
     }
 }
 
@@ -67,14 +68,18 @@ impl<T> Waits<T> {
             told.push((sample, thread.chain.clone()));
             return told;
         }
-        thread.waiting.push(self.next);
+        thread.waiting.push_back(self.next);
         self.samples.insert(self.next, (tid, sample));
         self.next += 1;
         if self.samples.len() > self.most
-            && let Some((number, (tid, oldest))) = self.samples.pop_first()
+            && let Some((_, (tid, oldest))) = self.samples.pop_first()
         {
-            if self.threads.get(&tid).is_some_and(|thread| thread.waiting.last() == Some(&number)) {
-                self.threads.remove(&tid);
+            if let Entry::Occupied(mut thread) = self.threads.entry(tid) {
+                // It is the oldest of its thread, too.
+                thread.get_mut().waiting.pop_front();
+                if thread.get().waiting.is_empty() {
+                    thread.remove();
+                }
             }
             told.push((oldest, None));
         }
@@ -143,7 +148,7 @@ impl<T> Waits<T> {
 
     /// Nothing comes for what a thread has had until now.
     fn give_up(&mut self, tid: u32) -> Vec<Told<T>> {
-        let waited = self.threads.remove(&tid).map_or_else(Vec::new, |thread| thread.waiting);
+        let waited = self.threads.remove(&tid).map_or_else(VecDeque::new, |thread| thread.waiting);
         waited.iter().filter_map(|number| self.samples.remove(number)).map(|(_, sample)| (sample, None)).collect()
     }
 
@@ -435,6 +440,16 @@ pub mod tests {
         let expected: Vec<_> =
             times.into_iter().enumerate().map(|(at, time)| (time, part(at))).chain([(outside, None)]).collect();
         assert_eq!(machine.told(2), expected);
+    }
+
+    /// A thread that stays in the kernel takes no more room with each sample.
+    #[test]
+    fn few_numbers_are_kept_of_samples_that_wait() {
+        let mut waits = Waits::new(2);
+        let told: usize = (0..9).map(|at| waits.sample(7, 5, at).len()).sum();
+        assert_eq!((told, waits.samples.len(), waits.threads[&7].waiting.len()), (7, 2, 2));
+        let told: Vec<_> = (9..11).flat_map(|at| waits.sample(8, 5, at)).collect();
+        assert!(told == [(7, None), (8, None)] && !waits.threads.contains_key(&7), "{told:?}");
     }
 
     /// One that claims more addresses than it has is none, nor are those that its trailer would be.
