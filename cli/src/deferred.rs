@@ -176,8 +176,8 @@ pub fn addresses(record: &Record<'_>) -> Option<(u64, Vec<u64>)> {
 #[derive(Debug, Default)]
 pub struct Deferred {
     is_asked: bool,
-    /// By thread, time and number of a sample.
-    parts: HashMap<(u32, u64, u64), Chain>,
+    /// By thread, time and number of a sample. `None` if it lacks its part.
+    parts: HashMap<(u32, u64, u64), Option<Chain>>,
 }
 
 /// The program's part of a sample's call chain.
@@ -207,13 +207,19 @@ impl Deferred {
                 Some(of) => waits.sample(of.0, of.2, of),
                 None => waits.event(&event),
             };
-            for (of, chain) in told.into_iter().filter_map(|(of, chain)| Some((of, chain?))) {
-                let known = chains.get(&chain).cloned();
-                let chain = known.unwrap_or_else(|| {
-                    chains.insert(chain.clone());
-                    chain
+            for (of, chain) in told {
+                let chain = chain.map(|chain| match chains.get(&chain) {
+                    Some(known) => known.clone(),
+                    None => {
+                        chains.insert(chain.clone());
+                        chain
+                    }
                 });
-                parts.insert(of, chain);
+                let part = parts.entry(of).or_insert_with(|| chain.clone());
+                // Of one time, on both sides of an exec: nothing tells them apart.
+                if *part != chain {
+                    *part = None;
+                }
             }
         }
         Ok(Self { is_asked: true, parts })
@@ -224,7 +230,7 @@ impl Deferred {
         if !self.is_asked || cookie(record).is_none() {
             return Part::Own;
         }
-        let chain = of_sample(record).and_then(|of| self.parts.get(&of));
+        let chain = of_sample(record).and_then(|of| self.parts.get(&of)?.as_ref());
         chain.map_or(Part::Missing, |chain| Part::Came(chain))
     }
 }
