@@ -21,7 +21,8 @@ pub type Told<T> = (T, Option<Chain>);
 ///
 /// A thread has one number at a time. So a sample waits until its thread has another number, is another program, or has
 /// been made anew; until a loss, which may have been of the record or of any of these; or until the end. The record may
-/// come after that of the thread's end (`do_exit`).
+/// come after that of the thread's end (`do_exit`). The kernel tells a loss with the next record of the same ring:
+/// what records of other CPUs have joined until then stays joined.
 #[derive(Debug)]
 pub struct Waits<T> {
     threads: HashMap<u32, Thread>,
