@@ -55,9 +55,9 @@ use view::View;
 /// into /tmp, where the number may be another process's by then. A recording with a map is read twice. perf reads build
 /// ids when it ends, so files replaced meanwhile may have wrong names.
 ///
-/// A recording with call chains whose program's part comes later (--call-graph fp,defer) is read once more before. It takes
-/// some 100 bytes more for each of these samples, and each different chain once. Samples whose part did not come keep the
-/// kernel's part, and are counted.
+/// A recording with call chains whose program's part comes later (--call-graph fp,defer) is read once more, for these
+/// parts. That takes some 100 bytes more for each of these samples, and each different part once. Samples whose part did
+/// not come keep the kernel's part, and are counted.
 ///
 /// Groups that perf sampled by their leader ({cycles,instructions}:S) give a sample of each member, with its count as the
 /// period, as perf script does. `--folded` and `--firefox` count the call chain once.

@@ -7,7 +7,8 @@ use crate::convert::names::cookie;
 use crate::failure::Failure;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Order, Reader, Record, Rings};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 /// The addresses of a program's part, the innermost first.
@@ -20,7 +21,8 @@ pub type Told<T> = (T, Option<Chain>);
 ///
 /// A thread has one number at a time. So a sample waits until its thread has another number, is another program, or has
 /// been made anew; until a loss, which may have been of the record or of any of these; or until the end. The record may
-/// come after that of the thread's end (`do_exit`).
+/// come after that of the thread's end (`do_exit`). The kernel tells a loss with the next record of the same ring:
+/// what records of other CPUs have joined until then stays joined.
 #[derive(Debug)]
 pub struct Waits<T> {
     threads: HashMap<u32, Thread>,
@@ -36,14 +38,14 @@ struct Thread {
     cookie: u64,
     /// What has come for this number.
     chain: Option<Chain>,
-    /// The samples that wait for it.
-    waiting: Vec<u64>,
+    /// The samples that wait for it, the oldest first.
+    waiting: VecDeque<u64>,
     has_ended: bool,
 }
 
 impl Thread {
     fn new(cookie: u64, chain: Option<Chain>) -> Self {
-        Self { cookie, chain, waiting: Vec::new(), has_ended: false }
+        Self { cookie, chain, waiting: VecDeque::new(), has_ended: false }
     }
 }
 
@@ -67,14 +69,18 @@ impl<T> Waits<T> {
             told.push((sample, thread.chain.clone()));
             return told;
         }
-        thread.waiting.push(self.next);
+        thread.waiting.push_back(self.next);
         self.samples.insert(self.next, (tid, sample));
         self.next += 1;
         if self.samples.len() > self.most
-            && let Some((number, (tid, oldest))) = self.samples.pop_first()
+            && let Some((_, (tid, oldest))) = self.samples.pop_first()
         {
-            if self.threads.get(&tid).is_some_and(|thread| thread.waiting.last() == Some(&number)) {
-                self.threads.remove(&tid);
+            if let Entry::Occupied(mut thread) = self.threads.entry(tid) {
+                // It is the oldest of its thread, too.
+                thread.get_mut().waiting.pop_front();
+                if thread.get().waiting.is_empty() {
+                    thread.remove();
+                }
             }
             told.push((oldest, None));
         }
@@ -143,7 +149,7 @@ impl<T> Waits<T> {
 
     /// Nothing comes for what a thread has had until now.
     fn give_up(&mut self, tid: u32) -> Vec<Told<T>> {
-        let waited = self.threads.remove(&tid).map_or_else(Vec::new, |thread| thread.waiting);
+        let waited = self.threads.remove(&tid).map_or_else(VecDeque::new, |thread| thread.waiting);
         waited.iter().filter_map(|number| self.samples.remove(number)).map(|(_, sample)| (sample, None)).collect()
     }
 
@@ -171,8 +177,8 @@ pub fn addresses(record: &Record<'_>) -> Option<(u64, Vec<u64>)> {
 #[derive(Debug, Default)]
 pub struct Deferred {
     is_asked: bool,
-    /// By thread, time and number of a sample.
-    parts: HashMap<(u32, u64, u64), Chain>,
+    /// By thread, time and number of a sample. `None` if it lacks its part.
+    parts: HashMap<(u32, u64, u64), Option<Chain>>,
 }
 
 /// The program's part of a sample's call chain.
@@ -202,13 +208,19 @@ impl Deferred {
                 Some(of) => waits.sample(of.0, of.2, of),
                 None => waits.event(&event),
             };
-            for (of, chain) in told.into_iter().filter_map(|(of, chain)| Some((of, chain?))) {
-                let known = chains.get(&chain).cloned();
-                let chain = known.unwrap_or_else(|| {
-                    chains.insert(chain.clone());
-                    chain
+            for (of, chain) in told {
+                let chain = chain.map(|chain| match chains.get(&chain) {
+                    Some(known) => known.clone(),
+                    None => {
+                        chains.insert(chain.clone());
+                        chain
+                    }
                 });
-                parts.insert(of, chain);
+                let part = parts.entry(of).or_insert_with(|| chain.clone());
+                // Of one time, on both sides of an exec: nothing tells them apart.
+                if *part != chain {
+                    *part = None;
+                }
             }
         }
         Ok(Self { is_asked: true, parts })
@@ -219,7 +231,7 @@ impl Deferred {
         if !self.is_asked || cookie(record).is_none() {
             return Part::Own;
         }
-        let chain = of_sample(record).and_then(|of| self.parts.get(&of));
+        let chain = of_sample(record).and_then(|of| self.parts.get(&of)?.as_ref());
         chain.map_or(Part::Missing, |chain| Part::Came(chain))
     }
 }
@@ -435,6 +447,16 @@ pub mod tests {
         let expected: Vec<_> =
             times.into_iter().enumerate().map(|(at, time)| (time, part(at))).chain([(outside, None)]).collect();
         assert_eq!(machine.told(2), expected);
+    }
+
+    /// A thread that stays in the kernel takes no more room with each sample.
+    #[test]
+    fn few_numbers_are_kept_of_samples_that_wait() {
+        let mut waits = Waits::new(2);
+        let told: usize = (0..9).map(|at| waits.sample(7, 5, at).len()).sum();
+        assert_eq!((told, waits.samples.len(), waits.threads[&7].waiting.len()), (7, 2, 2));
+        let told: Vec<_> = (9..11).flat_map(|at| waits.sample(8, 5, at)).collect();
+        assert!(told == [(7, None), (8, None)] && !waits.threads.contains_key(&7), "{told:?}");
     }
 
     /// One that claims more addresses than it has is none, nor are those that its trailer would be.

@@ -17,9 +17,9 @@ use std::process::ExitCode;
 ///
 /// `perfweave record` writes its certificate in parts, after each MiB of events and at the end, with the hash of all
 /// bytes before it, the counts of records and losses of each CPU, and how far the order was proven. This reads the file
-/// once, counts and hashes its records, and compares. Standard input is kept in a temporary file meanwhile. It names the
-/// bytes and times that nothing vouches for. A recording of `perf record` has no certificate: order and losses are
-/// counted, and nothing vouches for its bytes.
+/// once (of `-e why` once more, for switches without a record), counts and hashes its records, and compares. Standard
+/// input is kept in a temporary file meanwhile. It names the bytes and times that nothing vouches for. A recording of
+/// `perf record` has no certificate: order and losses are counted, and nothing vouches for its bytes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -177,6 +177,23 @@ fn events_have_their_programs_part() {
     }
 }
 
+/// Of one time, on both sides of an exec: nothing tells which of them the program's part is of.
+#[test]
+fn samples_that_nothing_tells_apart_have_no_part() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let head = [&b"PERFILE2"[..], &words(&[16])].concat();
+    let exec = [in_kernel(CLOCK, 70, 10, 5), name(70, b"other\0\0\0", true, 10), in_kernel(CLOCK, 70, 10, 5)].concat();
+    // Two events may sample at one time.
+    let both = [in_kernel(CLOCK, 70, 20, 7), in_kernel(FAULTS, 70, 20, 7), part(70, 21, 7, &[OUTER])].concat();
+    let all = [head, event(0, CLOCK), event(2, FAULTS), exec, part(70, 11, 5, &[INNER]), both];
+    fs::write(&file, all.concat()).unwrap();
+    let objects = objects(&["convert", "--json", &file]);
+    let parts: Vec<_> = objects.iter().filter_map(|object| object.get("deferred").cloned()).collect();
+    let outer = json!(["0x500000"]);
+    assert_eq!(parts, [Value::Null, Value::Null, outer.clone(), outer]);
+}
+
 /// A shell of many short calls.
 const SCRIPT: &str = "dd if=/dev/zero of=/dev/null bs=1k count=2000000 2>/dev/null";
 
