@@ -126,7 +126,7 @@ pub fn run(args: Args) -> Outcome {
     // On the same terminal it would stand among the lines.
     let progress = Progress::when(args.output.is_some() || !io::stdout().is_terminal());
     progress.stage("reading");
-    let view_and_reader = open_with_compiled(&args.file)?;
+    let view_and_reader = open_for_stacks(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(&args)?;
     if args.format.has_stacks() {
@@ -211,25 +211,27 @@ pub const WITHOUT_TIMES: &str = "it was recorded without times (perf record --no
 
 /// A recording, and what its events mean.
 pub fn open(path: &Path) -> Result<(View, Reader), Failure> {
-    opened(path, Compiled::default())
+    opened(path, None)
 }
 
-/// [`open`], with the functions that runtimes compiled, if their maps are kept beside the recording.
-pub fn open_with_compiled(path: &Path) -> Result<(View, Reader), Failure> {
-    opened(path, Compiled::beside(path))
+/// [`open`] for stacks: with the parts of call chains that come later, and the functions that runtimes compiled, if their
+/// maps are kept beside the recording.
+pub fn open_for_stacks(path: &Path) -> Result<(View, Reader), Failure> {
+    opened(path, Some(Compiled::beside(path)))
 }
 
-/// What is known of all events is read before the first: parts of call chains that come later, and which functions of
+/// What stacks take of all events is read before the first: parts of call chains that come later, and which functions of
 /// runtimes there are samples of. Each time the recording is opened again: two copies of it take twice its memory.
-fn opened(path: &Path, mut compiled: Compiled) -> Result<(View, Reader), Failure> {
+fn opened(path: &Path, stacks: Option<Compiled>) -> Result<(View, Reader), Failure> {
     let again = Again::new(path)?;
     let mut rings = again.open()?;
     check(path, &rings)?;
     let mut deferred = Rc::default();
-    if Deferred::is_asked(&rings) {
+    if stacks.is_some() && Deferred::is_asked(&rings) {
         deferred = Rc::new(Deferred::read(rings)?);
         rings = again.open()?;
     }
+    let mut compiled = stacks.unwrap_or_default();
     if compiled.has_maps() {
         compile(rings, path, &deferred, &mut compiled)?;
         rings = again.open()?;

@@ -35,9 +35,9 @@ impl Recorded {
         Ok(Self { view, reader, lacks: None, unrecorded: 0 })
     }
 
-    /// The same for names of functions, also of those that runtimes have compiled.
-    pub fn open_for_functions(path: &Path) -> Result<Self, Failure> {
-        let (view, reader) = convert::open_with_compiled(path)?;
+    /// The same for stacks, and names of functions, also of those that runtimes have compiled.
+    pub fn open_for_stacks(path: &Path) -> Result<Self, Failure> {
+        let (view, reader) = convert::open_for_stacks(path)?;
         Ok(Self { view, reader, lacks: None, unrecorded: 0 })
     }
 

@@ -220,7 +220,8 @@ fn live(args: &Args) -> Outcome {
 fn of_recording(args: &Args, path: &Path) -> Outcome {
     let no_recording =
         |failure: Failure| failure.or_hint("FILE is a recording; a command comes after --, as in why -- make");
-    let mut recorded = Recorded::open(path).map_err(no_recording)?;
+    let open = if args.stacks { Recorded::open_for_stacks } else { Recorded::open };
+    let mut recorded = open(path).map_err(no_recording)?;
     let page = args.page(Some(path))?;
     let stamp = args.time.stamp_recorded(recorded.rings())?;
     let events = args.events()?;

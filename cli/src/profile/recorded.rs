@@ -23,7 +23,7 @@ const OF_TIME: [&str; 4] = ["cycles", "cpu-clock", "task-clock", "cpu-cycles"];
 
 pub fn run(args: &Args, path: &Path) -> Outcome {
     let mut family = args.whom.recorded()?;
-    let mut recorded = Recorded::open_for_functions(path)?;
+    let mut recorded = Recorded::open_for_stacks(path)?;
     let source = source(recorded.rings(), args.event.as_deref())?;
     let (mut names, mut samples, mut chains) = (Names::default(), HashMap::<Vec<String>, u64>::new(), 0u64);
     let mut short = Short::default();

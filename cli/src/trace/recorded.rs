@@ -21,7 +21,7 @@ pub fn run(args: &Args, asked: &Asked, path: &Path) -> Outcome {
         let hint = "leave -y out, or trace the command itself: perfweave trace -y COMMAND";
         return Err(Failure::hinting("a recording does not say what is behind descriptors", hint));
     }
-    let open = if args.stacking.stacks { Recorded::open_for_functions } else { Recorded::open };
+    let open = if args.stacking.stacks { Recorded::open_for_stacks } else { Recorded::open };
     let mut recorded = open(path)?;
     let (time, wall) = time(args);
     let mut lines = lines_with(args, time.stamp_recorded(recorded.rings())?.as_wall(wall))?;
