@@ -336,6 +336,10 @@ impl Call {
             let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
             Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
         };
+        // An option with another length is no number.
+        if self.name == "getsockopt" && length() != Some(size_of::<i32>()) {
+            return None;
+        }
         let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
         let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
         let (result, opened) = (values.result, values.opened);

@@ -335,6 +335,9 @@ names!(kernel: EPOLLS, EPOLLIN EPOLLPRI EPOLLOUT EPOLLRDNORM EPOLLRDBAND EPOLLWR
 /// `S_IFREG|0644`.
 pub fn mode(mode: u32) -> String {
     let kind = FILES.iter().find(|(kind, _)| *kind == u64::from(mode & kernel::S_IFMT)).map(|(_, name)| *name);
+    if kind.is_none() && mode & kernel::S_IFMT != 0 {
+        return format!("0{:o}", mode & 0xffff);
+    }
     let special = [(kernel::S_ISUID, "S_ISUID"), (kernel::S_ISGID, "S_ISGID"), (kernel::S_ISVTX, "S_ISVTX")];
     let special = special.into_iter().filter(|(bit, _)| mode & bit != 0).map(|(_, name)| name);
     let mut text: Vec<_> = kind.into_iter().chain(special).map(str::to_owned).collect();
