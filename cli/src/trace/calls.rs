@@ -486,7 +486,7 @@ impl Call {
             "select" | "pselect6" => shapes::selected([1, 2, 3].map(after), values[0], left(4)),
             name => {
                 let left = if name == "ppoll" { left(2) } else { None };
-                let list = after(0).map(|bytes| shapes::happened(bytes, result, copied.quotes.limit));
+                let list = after(0).map(|bytes| shapes::happened(bytes, values[1], result, copied.quotes.limit));
                 let left = left.map_or_else(String::new, |left| format!(", left {left}"));
                 list.map_or_else(String::new, |list| format!(" ({list}{left})"))
             }
