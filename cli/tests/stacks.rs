@@ -219,6 +219,39 @@ fn strace_has_the_same_stack() {
     assert_eq!(places(ours), places(theirs));
 }
 
+/// A program without any rule, whose first function calls the kernel itself, or by another function.
+#[cfg(target_arch = "x86_64")]
+const BARE: &str = r#"
+    __asm__(".globl _start\n_start: mov $1, %eax; mov $-1, %edi; syscall\n"
+        "call the_next\nmov $60, %eax; xor %edi, %edi; syscall\n"
+        "the_next: mov $32, %eax; mov $-1, %edi; syscall\nret");
+"#;
+
+/// The entry point of a file has no caller, also where no rule says so: that of a dynamic loader, and that of a program
+/// without rules. What such a program calls has one.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_stack_up_to_the_entry_point_is_whole() {
+    const NOT_WHOLE: &str = "end before their outermost function";
+    if !IS_UNWOUND {
+        return;
+    }
+    let Some(deep) = Deep::build("loaded", &WITHOUT) else { return };
+    let Some(ran) = traced(&["trace", "-k", "-e", "mmap,arch_prctl,write", deep.path()]) else { return };
+    let stack = stack_of(&ran.out, "mmap(");
+    assert!(stack.len() > 2 && stack.iter().all(|line| line.contains("/ld-")), "{stack:#?}");
+    assert!(!ran.err.contains(NOT_WHOLE), "{}", ran.err);
+    let place = format!("{}-bare", deep.path());
+    let words = ["-w", "-static", "-nostdlib", "-fno-asynchronous-unwind-tables", "-xc", "-", "-o", &place];
+    assert_eq!(run(Command::new("cc").args(words), BARE).code, Some(0));
+    let [whole, cut] = ["write", "dup"].map(|call| traced(&["trace", "-k", "-e", call, &place]).unwrap());
+    std::fs::remove_file(&place).unwrap();
+    assert_eq!(stack_of(&whole.out, "write(").len(), 1, "{}", whole.out);
+    assert!(!whole.err.contains(NOT_WHOLE), "{}", whole.err);
+    assert_eq!(stack_of(&cut.out, "dup(").len(), 1, "{}", cut.out);
+    assert!(cut.err.contains(&format!("{NOT_WHOLE}: 1 in functions that nothing says")), "{}", cut.err);
+}
+
 /// Of events that are no calls there are none, and where lines are not printed neither are stacks.
 #[test]
 fn what_has_no_stacks_says_so() {

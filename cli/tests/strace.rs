@@ -504,7 +504,7 @@ const KINDS: &str = r#"
         syscall(SYS_faccessat2, AT_FDCWD, "/etc", R_OK, AT_EACCESS | AT_SYMLINK_NOFOLLOW);
         syscall(SYS_renameat2, -1, "a", -1, "b", RENAME_NOREPLACE | RENAME_EXCHANGE);
         mknodat(-1, "c", S_IFCHR | 0666, makedev(1, 3)), mknodat(-1, "c", S_IFIFO | 0, 5);
-        mknodat(-1, "c", 044, 0), mknodat(-1, "c", S_IFBLK | 04640, makedev(300, 0));
+        mknodat(-1, "c", 0177744, 0), mknodat(-1, "c", 044, 0), mknodat(-1, "c", S_IFBLK | 04640, makedev(300, 0));
         getpriority(PRIO_PROCESS, 0), setpriority(PRIO_USER, -1, -3);
         prctl(PR_GET_DUMPABLE), prctl(PR_SET_DUMPABLE, 1);
         timer_t d;
@@ -515,6 +515,9 @@ const KINDS: &str = r#"
         struct linger l = {1, 2};
         v = 1, setsockopt(q, SOL_SOCKET, SO_REUSEADDR, &v, 4), setsockopt(q, SOL_SOCKET, SO_LINGER, &l, 8);
         setsockopt(q, SOL_TCP, 1, &v, 4), v = 4, getsockopt(q, SOL_SOCKET, SO_TYPE, &v, &v);
+        socklen_t b = 4;
+        getsockopt(q, SOL_SOCKET, SO_REUSEADDR, &v, &b), b = 8, getsockopt(q, SOL_SOCKET, SO_LINGER, &l, &b);
+        b = 1, getsockopt(q, 0, 1, &v, &b);
         struct rusage u;
         getrusage(RUSAGE_SELF, &u), getgroups(10, (void *)8);
         utimensat(-1, "a", z, AT_SYMLINK_NOFOLLOW), sched_getscheduler(0), sched_get_priority_max(SCHED_RR);
@@ -549,6 +552,7 @@ const OF_KINDS: &[&str] = &[
     r#"renameat2(-1, "a", -1, "b", RENAME_NOREPLACE|RENAME_EXCHANGE) = -1 "#,
     r#"mknodat(-1, "c", S_IFCHR|0666, makedev(0x1, 0x3)) = -1 EBADF"#,
     r#"mknodat(-1, "c", S_IFIFO|000) = -1 EBADF"#,
+    r#"mknodat(-1, "c", 0177744) = -1 "#,
     r#"mknodat(-1, "c", 044) = -1 EBADF"#,
     r#"mknodat(-1, "c", S_IFBLK|S_ISUID|0640, makedev(0x12c, 0)) = -1 EBADF"#,
     "getpriority(PRIO_PROCESS, 0) = ",
@@ -562,6 +566,10 @@ const OF_KINDS: &[&str] = &[
     ", SOL_SOCKET, SO_LINGER, {l_onoff=1, l_linger=2}, 8) = 0",
     ", SOL_TCP, TCP_NODELAY, [1], 4) = 0",
     ", SOL_SOCKET, SO_TYPE, ",
+    ", SOL_SOCKET, SO_REUSEADDR, [1], [4]) = 0",
+    // What is no number of four bytes is not printed as one.
+    ", SOL_SOCKET, SO_LINGER, 0x",
+    ", SOL_IP, IP_TOS, 0x",
     "getrusage(RUSAGE_SELF, {ru_utime={tv_sec=",
     r#"utimensat(-1, "a", [{tv_sec=0, tv_nsec=1} /* 1970-01-01T"#,
     ", {tv_sec=0, tv_nsec=0}], AT_SYMLINK_NOFOLLOW) = -1 EBADF",

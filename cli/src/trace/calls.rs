@@ -336,6 +336,10 @@ impl Call {
             let bytes = copied.at(at + 1, *values.values.get(at + 1)?, true)?;
             Some(u32::from_ne_bytes(*bytes.first_chunk()?) as usize)
         };
+        // An option with another length is no number.
+        if self.name == "getsockopt" && length() != Some(size_of::<i32>()) {
+            return None;
+        }
         let length = if takes_address.contains(&self.name.as_str()) { length() } else { None };
         let bytes = &bytes[..bytes.len().min(length.unwrap_or(usize::MAX))];
         let (result, opened) = (values.result, values.opened);
@@ -482,7 +486,7 @@ impl Call {
             "select" | "pselect6" => shapes::selected([1, 2, 3].map(after), values[0], left(4)),
             name => {
                 let left = if name == "ppoll" { left(2) } else { None };
-                let list = after(0).map(|bytes| shapes::happened(bytes, result, copied.quotes.limit));
+                let list = after(0).map(|bytes| shapes::happened(bytes, values[1], result, copied.quotes.limit));
                 let left = left.map_or_else(String::new, |left| format!(", left {left}"));
                 list.map_or_else(String::new, |list| format!(" ({list}{left})"))
             }

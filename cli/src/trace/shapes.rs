@@ -335,6 +335,9 @@ names!(kernel: EPOLLS, EPOLLIN EPOLLPRI EPOLLOUT EPOLLRDNORM EPOLLRDBAND EPOLLWR
 /// `S_IFREG|0644`.
 pub fn mode(mode: u32) -> String {
     let kind = FILES.iter().find(|(kind, _)| *kind == u64::from(mode & kernel::S_IFMT)).map(|(_, name)| *name);
+    if kind.is_none() && mode & kernel::S_IFMT != 0 {
+        return format!("0{:o}", mode & 0xffff);
+    }
     let special = [(kernel::S_ISUID, "S_ISUID"), (kernel::S_ISGID, "S_ISGID"), (kernel::S_ISVTX, "S_ISVTX")];
     let special = special.into_iter().filter(|(bit, _)| mode & bit != 0).map(|(_, name)| name);
     let mut text: Vec<_> = kind.into_iter().chain(special).map(str::to_owned).collect();
@@ -445,8 +448,8 @@ fn two_descriptors(seen: &Seen<'_>) -> Option<String> {
 
 fn groups(seen: &Seen<'_>) -> Option<String> {
     let count = if seen.values[0] == 0 { 0 } else { usize::try_from(seen.result?).ok()? };
-    let each = (0..count).map(|at| Some(seen.bytes.u32(4 * at)?.to_string()));
-    Some(format!("[{}]", each.collect::<Option<Vec<_>>>()?.join(", ")))
+    let each = seen.bytes.chunks_exact(4).take(count).map(|one| Some(one.u32(0)?.to_string()));
+    Some(list(each.collect::<Option<_>>()?, count as u64, seen.limit))
 }
 
 fn usage(seen: &Seen<'_>) -> Option<String> {
@@ -599,7 +602,7 @@ fn status(seen: &Seen<'_>) -> Option<String> {
 }
 
 fn poll(seen: &Seen<'_>) -> Option<String> {
-    let each = seen.bytes.chunks_exact(size_of::<kernel::pollfd>()).map(|one| {
+    let each = polled(seen.bytes, seen.values[1]).map(|one| {
         let (descriptor, events) = (one.i32(0)?, one.u16(offset_of!(kernel::pollfd, events))?);
         // The kernel leaves it out.
         if descriptor < 0 {
@@ -608,7 +611,12 @@ fn poll(seen: &Seen<'_>) -> Option<String> {
         let behind = seen.opened.map_or("", |opened| opened.entered(descriptor));
         Some(format!("{{fd={descriptor}{behind}, events={}}}", flag_names(events.into(), POLLS, "0")))
     });
-    Some(list(each.collect::<Option<_>>()?, seen.values[1], seen.limit))
+    Some(list(each.collect::<Option<_>>()?, (seen.values[1] as u32).into(), seen.limit))
+}
+
+/// The elements of a list of so many, which is an unsigned int: what is behind them is none.
+fn polled(bytes: &[u8], count: u64) -> impl Iterator<Item = &[u8]> {
+    bytes.chunks_exact(size_of::<kernel::pollfd>()).take(count as u32 as usize)
 }
 
 /// No more elements than bytes of a string, as strace(1) has it. `all`: how many there are, if more than were copied.
@@ -619,9 +627,9 @@ fn list(mut elements: Vec<String>, all: u64, limit: usize) -> String {
     format!("[{}]", elements.join(", "))
 }
 
-/// What has happened to descriptors of a list: those to which something has, of so many.
-pub fn happened(bytes: &[u8], count: i64, limit: usize) -> String {
-    let each = bytes.chunks_exact(size_of::<kernel::pollfd>()).filter_map(|one| {
+/// What has happened to descriptors of a list of `all`: those to which something has, of so many.
+pub fn happened(bytes: &[u8], all: u64, count: i64, limit: usize) -> String {
+    let each = polled(bytes, all).filter_map(|one| {
         let events = one.u16(offset_of!(kernel::pollfd, revents)).filter(|events| *events != 0)?;
         Some(format!("{{fd={}, revents={}}}", one.i32(0)?, flag_names(events.into(), POLLS, "0")))
     });
@@ -872,13 +880,28 @@ pub fn hexadecimal(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, address, list, mask, mode, rlimit, selected, set, signals, status};
+    use super::{Seen, address, groups, happened, list, mask, mode, poll, rlimit, selected, set, signals, status};
 
     fn seen(bytes: &[u8], text: fn(&Seen<'_>) -> Option<String>) -> Option<String> {
         text(&Seen { bytes, values: &[0; 6], result: Some(1), opened: None, limit: 32 })
     }
 
     /// Whatever a call says of their number, no set and no list has more than what was copied.
+    /// The kernel looks at so many elements, however many bytes there are: the upper half of a register says nothing.
+    #[test]
+    fn lists_have_no_more_than_the_call_takes() {
+        let one = |descriptor: u8| [descriptor, 0, 0, 0, 1, 0, 1, 0];
+        let (bytes, count) = ([one(3), one(4)].concat(), 1 | 7 << 32);
+        fn of<'a>(bytes: &'a [u8], values: &'a [u64; 6], result: i64) -> Seen<'a> {
+            Seen { bytes, values, result: Some(result), opened: None, limit: 2 }
+        }
+        assert_eq!(poll(&of(&bytes, &[8, count, 0, 0, 0, 0], 1)).unwrap(), "[{fd=3, events=POLLIN}]");
+        assert_eq!(happened(&bytes, count, 1, 2), "[{fd=3, revents=POLLIN}]");
+        // Of many groups some are copied.
+        let texts = [2, 128, 129].map(|count| groups(&of(&[0; 512], &[1000, 8, 0, 0, 0, 0], count)).unwrap());
+        assert_eq!(texts, ["[0, 0]", "[0, 0, ...]", "[0, 0, ...]"]);
+    }
+
     #[test]
     fn sets_and_lists_say_that_they_are_cut() {
         let bytes = [0b1001, 0, 0, 0, 0, 0, 0, 0x80];

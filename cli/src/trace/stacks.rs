@@ -1,5 +1,6 @@
 //! Stacks of calls (`-k`), as strace(1) prints them: the program's frames at the call, the innermost first.
 
+use super::pairs::{Entry, NOWHERE};
 use crate::convert::names::{Mode, Names as Mapped, Spot};
 use crate::convert::view::View;
 use crate::profile::names::Names;
@@ -83,8 +84,8 @@ impl Stacking {
 /// The stacks of calls that have been entered.
 pub struct Stacks {
     of: Of,
-    /// By thread.
-    entered: HashMap<u32, Vec<Spot>>,
+    /// By thread: when it entered its call, and from where.
+    entered: HashMap<u32, (u64, Vec<Spot>)>,
     /// How many calls have a stack by frame pointers, a stack that was unwound, and none.
     counts: [u64; 3],
 }
@@ -120,9 +121,23 @@ impl Stacks {
         }
     }
 
-    /// A thread enters a call, or returns from one whose entry has no stack. `view`: of a recording.
-    pub fn take(&mut self, tid: u32, record: &Record<'_>, time: Option<u64>, view: Option<&View>) {
-        let Some((pid, _)) = record.pid_tid() else { return };
+    /// A thread enters a call. `view`: of a recording.
+    pub fn enters(&mut self, entry: &Entry, record: &Record<'_>, time: Option<u64>, view: Option<&View>) {
+        let spots = self.spots(record, time, view);
+        self.keep(entry, spots);
+    }
+
+    fn keep(&mut self, entry: &Entry, spots: Vec<Spot>) {
+        // An entry that comes late is that of a call that is over. And many threads have the number of none.
+        let is_late = self.entered.get(&entry.tid).is_some_and(|(newer, _)| *newer > entry.time);
+        if entry.tid != NOWHERE && !is_late {
+            self.entered.insert(entry.tid, (entry.time, spots));
+        }
+    }
+
+    /// The stack of a thread when a record was made.
+    pub fn spots(&mut self, record: &Record<'_>, time: Option<u64>, view: Option<&View>) -> Vec<Spot> {
+        let Some((pid, _)) = record.pid_tid() else { return Vec::new() };
         let spots: Vec<_> = match (&mut self.of, view) {
             (Of::Live(names), _) => {
                 let frames = names.frames(pid, record, time).into_iter().filter(|frame| frame.mode == Mode::User);
@@ -151,17 +166,18 @@ impl Stacks {
         };
         let is_unwound = record.field(bindings::PERF_SAMPLE_STACK_USER).is_some();
         self.counts[if spots.is_empty() { 2 } else { usize::from(is_unwound) }] += 1;
-        self.entered.insert(tid, spots);
+        spots
     }
 
-    /// Whether a thread's call has none yet.
-    pub fn lacks(&self, tid: u32) -> bool {
-        !self.entered.contains_key(&tid)
+    /// The stack with which a call was entered.
+    pub fn of(&mut self, entry: &Entry) -> Option<Vec<Spot>> {
+        let is_this = |(time, _): &(u64, Vec<Spot>)| *time == entry.time;
+        self.entered.remove(&entry.tid).filter(is_this).map(|(_, spots)| spots)
     }
 
-    /// The stack of the call that a thread leaves.
-    pub fn of(&mut self, tid: u32) -> Option<Vec<Spot>> {
-        self.entered.remove(&tid)
+    /// A thread ends.
+    pub fn ends(&mut self, tid: u32) {
+        self.entered.remove(&tid);
     }
 
     /// Whether calls have come, and none has a stack.
@@ -182,5 +198,27 @@ impl Stacks {
         };
         notes.extend((self.counts[0] > 0).then(|| format!("{BY_FRAME_POINTERS}; {helps} finds them")));
         notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Entry, NOWHERE, Of, Spot, Stacks};
+
+    /// Not that of another call of the thread, nor that of another thread outside of this PID namespace.
+    #[test]
+    fn a_call_has_the_stack_of_its_own_entry() {
+        let mut stacks = Stacks::new(Of::Recorded(Box::default()));
+        let entry = |tid, time| Entry { pid: 7, tid, cpu: 0, time, number: 0, args: [0; 6] };
+        let spots = |offset| vec![Spot { path: "/x".into(), function: None, offset }];
+        stacks.keep(&entry(7, 20), spots(2));
+        stacks.keep(&entry(7, 10), spots(1));
+        assert_eq!(stacks.of(&entry(7, 20)), Some(spots(2)));
+        stacks.keep(&entry(7, 30), spots(3));
+        assert_eq!(stacks.of(&entry(7, 40)), None);
+        stacks.keep(&entry(7, 50), spots(4));
+        stacks.ends(7);
+        stacks.keep(&entry(NOWHERE, 60), spots(5));
+        assert!(stacks.of(&entry(7, 50)).is_none() && stacks.entered.is_empty());
     }
 }

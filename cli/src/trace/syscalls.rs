@@ -234,7 +234,7 @@ impl Trace {
         }
         self.executed.iter_mut().for_each(|executed| executed.take(&record));
         let step = self.pairs.take(&record);
-        self.take_stack(&step, &record, event.key(), view);
+        let stack = self.stack(&step, &record, event.key(), view);
         match step {
             Step::Enters(entry) => {
                 self.ends.enters(&entry);
@@ -244,7 +244,7 @@ impl Trace {
                 if result == 0 && is_exec(number) {
                     self.ends.executed(pid);
                 }
-                self.returned(At::new(event, pid, tid), number, result, entry)
+                self.returned(At::new(event, pid, tid), (number, result), entry, stack)
             }
             Step::Ends { pid, tid, entry } if self.family.has(tid) && !self.pairs.waits(tid) => {
                 self.thread_ends(At::new(event, pid, tid), entry)
@@ -253,22 +253,19 @@ impl Trace {
         }
     }
 
-    /// That of a call: as it was entered, or as it returns if nothing is known of its entry.
-    fn take_stack(&mut self, step: &Step, record: &Record<'_>, time: Option<u64>, view: Option<&View>) {
-        let Some(stacks) = &mut self.stacks else { return };
-        let (number, tid) = match step {
-            Step::Enters(entry) => (entry.number, entry.tid),
-            Step::Returns { number, tid, entry, .. } => (*number, entry.as_ref().map_or(*tid, |entry| entry.tid)),
-            _ => return,
-        };
-        let is_missing = matches!(step, Step::Enters(_)) || stacks.lacks(tid);
-        if is_missing && self.asked.calls.has(&number) {
-            stacks.take(tid, record, time, view);
+    /// The stack of a call that returns: as it was entered, or as it returns if nothing is known of its entry.
+    fn stack(&mut self, step: &Step, record: &Record<'_>, time: Option<u64>, view: Option<&View>) -> Option<Vec<Spot>> {
+        let stacks = self.stacks.as_mut()?;
+        match step {
+            Step::Enters(entry) if self.asked.calls.has(&entry.number) => stacks.enters(entry, record, time, view),
+            Step::Returns { number, entry, .. } if self.asked.calls.has(number) => {
+                let entered = entry.as_ref().and_then(|entry| stacks.of(entry));
+                return Some(entered.unwrap_or_else(|| stacks.spots(record, time, view)));
+            }
+            Step::Ends { tid, entry: None, .. } => stacks.ends(*tid),
+            _ => {}
         }
-    }
-
-    fn stack(&mut self, tid: u32) -> Option<Vec<Spot>> {
-        self.stacks.as_mut()?.of(tid)
+        None
     }
 
     /// Whether lines about a thread itself are printed.
@@ -319,9 +316,14 @@ impl Trace {
         self.lines.line(at, || Ended::text(how), || (Ended::json(how), Exact::default()))
     }
 
-    fn returned(&mut self, at: At, number: i64, result: i64, entry: Option<Entry>) -> io::Result<()> {
+    fn returned(
+        &mut self,
+        at: At,
+        (number, result): (i64, i64),
+        entry: Option<Entry>,
+        stack: Option<Vec<Spot>>,
+    ) -> io::Result<()> {
         let until = at.time.unwrap_or(u64::MAX);
-        let stack = self.stack(entry.as_ref().map_or(at.tid, |entry| entry.tid));
         let told = entry.as_ref().map(|entry| self.told(entry, until, Some(result))).unwrap_or_default();
         if let Some(entry) = &entry {
             let points =
@@ -367,7 +369,8 @@ impl Trace {
 
     /// A call that has not returned when its thread or the trace ends.
     fn unreturned(&mut self, at: At, entry: &Entry) -> io::Result<()> {
-        let (told, stack) = (self.told(entry, entry.time, None), self.stack(entry.tid));
+        let told = self.told(entry, entry.time, None);
+        let stack = self.stacks.as_mut().and_then(|stacks| stacks.of(entry));
         if !self.has(entry.number, (End::Unfinished, None), Some(entry), &told) {
             return Ok(());
         }

@@ -35,6 +35,8 @@ pub struct Rules {
     parts: Vec<[u64; 3]>,
     /// Where each function begins and ends, and the place of its rules in the section. Sorted.
     functions: Vec<(u64, u64, usize)>,
+    /// The address at which the kernel starts it. 0: it has none.
+    entry: u64,
     known: HashMap<u64, Option<Rc<Rule>>>,
 }
 
@@ -92,22 +94,27 @@ impl End {
 }
 
 impl Rules {
-    /// Those of an ELF file. `None` if it has none.
+    /// Those of an ELF file: none, if it has no section of them. `None` if they cannot be read.
     pub fn read(file: &File) -> Option<Self> {
         let cache = ReadCache::new(file);
         let elf = object::File::parse(&cache)
             .ok()
             .filter(|elf| elf.is_64() && elf.is_little_endian() == cfg!(target_endian = "little"))?;
         let address = |name| elf.section_by_name(name).map_or(0, |section| section.address());
-        let section = elf.section_by_name(".eh_frame").filter(|section| section.size() <= MOST)?;
-        let bases = BaseAddresses::default().set_eh_frame(section.address());
+        let section = elf.section_by_name(".eh_frame");
+        let bytes = match &section {
+            Some(section) if section.size() > MOST => return None,
+            Some(section) => section.data().ok()?.to_vec(),
+            None => Vec::new(),
+        };
+        let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame"));
         let bases = bases.set_text(address(".text")).set_got(address(".got"));
         let part = |part: object::Segment<'_, '_, _>| {
             let (offset, len) = part.file_range();
             [offset, len, part.address()]
         };
-        let (bytes, parts) = (section.data().ok()?.to_vec(), elf.segments().map(part).collect());
-        let mut rules = Self { bytes, bases, parts, functions: Vec::new(), known: HashMap::new() };
+        let (parts, entry) = (elf.segments().map(part).collect(), elf.entry());
+        let mut rules = Self { bytes, bases, parts, functions: Vec::new(), entry, known: HashMap::new() };
         rules.functions = rules.functions();
         Some(rules)
     }
@@ -207,6 +214,14 @@ impl Rules {
         })
     }
 
+    /// Whether no function with rules lies between the file's entry point and an offset: the entry point is that of a
+    /// function without rules, such as the first one of a dynamic loader.
+    fn is_entry(&self, offset: u64) -> bool {
+        let Some(address) = self.address(offset).filter(|address| *address >= self.entry) else { return false };
+        let before = self.functions.partition_point(|(begin, ..)| *begin <= address);
+        self.entry != 0 && self.functions[..before].last().is_none_or(|(_, end, _)| *end <= self.entry)
+    }
+
     /// Whether a rule says who called what runs at an offset of the file.
     pub fn lead_on(&mut self, offset: u64) -> bool {
         let is_outermost = |rule: &Rule| rule.registers.contains(&(rule.back, RegisterRule::Undefined));
@@ -215,7 +230,10 @@ impl Rules {
 
     /// Who called what runs at an offset of the file.
     pub fn caller(&mut self, offset: u64, registers: &Registers, stack: &Stack<'_>) -> Result<Caller, End> {
-        let rule = self.rule(offset).ok_or(End::NoRule)?;
+        let Some(rule) = self.rule(offset) else {
+            let is_first = self.is_entry(offset) && is_given(registers, stack).unwrap_or(false);
+            return Err(if is_first { End::Outermost } else { End::NoRule });
+        };
         let of = Of { rules: self, rule: &rule, registers, stack };
         let base = of.base()?;
         let mut caller = registers.clone();
@@ -235,6 +253,17 @@ impl Rules {
         caller.returns(base, back);
         Ok(Caller { registers: caller, has_called: !rule.is_of_signal })
     }
+}
+
+/// Whether a function has the stack that the kernel gives a program: the number of its arguments, where each lies
+/// farther out, and a zero (`create_elf_tables`, fs/binfmt_elf.c). `None` if it was not copied.
+fn is_given(registers: &Registers, stack: &Stack<'_>) -> Option<bool> {
+    let at = registers.stack()?;
+    let count = i32::try_from(stack.word(at)?).ok()?;
+    let end = at.checked_add(8 * (u64::try_from(count).ok()? + 1))?;
+    let is_list = count == 0 || stack.word(at.checked_add(8)?)? > end;
+    // Of many arguments the copy has not all.
+    Some(is_list && stack.word(end).is_none_or(|word| word == 0))
 }
 
 /// A rule, and what it is of.
