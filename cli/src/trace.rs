@@ -191,7 +191,7 @@ impl Args {
         }
         Err(Failure::hinting(
             "-k is for system calls, as in strace",
-            "perfweave profile -e EVENT counts stacks of others",
+            "perfweave profile -e EVENT counts the stacks of an event",
         ))
     }
 
