@@ -449,7 +449,8 @@ impl Scheduler {
         }
     }
 
-    /// When switches have no record, as the last record shows, or the end, if nobody has asked yet. What was concluded of who could run then is void.
+    /// When switches have no record, as the last record shows, or the end, if nobody has asked yet. What was concluded
+    /// of who could run then is void.
     pub fn take_holes(&mut self) -> Vec<Hole> {
         std::mem::take(&mut self.holes)
     }
