@@ -265,7 +265,10 @@ impl Scheduler {
             Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),
             Item::Gap(gap) => self.account.lost(gap.cpu, Some(gap.after.unwrap_or(0))),
             Item::Damage(damage) => self.account.lost(Some(damage.cpu), None),
-            Item::Untraced(one) => self.account.untraced(one.cpu, one.since, one.lasted.is_none()),
+            Item::Untraced(one) => {
+                self.counted.was_offline(one.cpu, one.since.unwrap_or(0));
+                self.account.untraced(one.cpu, one.since, one.lasted.is_none())
+            }
             _ => self.account.lost(None, None),
         };
         self.begins.clear();
