@@ -53,7 +53,7 @@ pub struct Scheduler {
     /// When the first CPU told for the last time where it stands. What comes behind is not asked for, but that the
     /// other CPUs have told all of before has to be seen.
     ended: Option<u64>,
-    /// When switches have no record, of which the last records have told.
+    /// When switches have no record, of which the last record has told, or the end.
     holes: Vec<Hole>,
 }
 
@@ -265,7 +265,10 @@ impl Scheduler {
             Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),
             Item::Gap(gap) => self.account.lost(gap.cpu, Some(gap.after.unwrap_or(0))),
             Item::Damage(damage) => self.account.lost(Some(damage.cpu), None),
-            Item::Untraced(one) => self.account.untraced(one.cpu, one.since, one.lasted.is_none()),
+            Item::Untraced(one) => {
+                self.counted.was_offline(one.cpu, one.since.unwrap_or(0));
+                self.account.untraced(one.cpu, one.since, one.lasted.is_none())
+            }
             _ => self.account.lost(None, None),
         };
         self.begins.clear();
@@ -441,13 +444,16 @@ impl Scheduler {
 
     /// Who ran where switches have no record, or may have none, is not known.
     fn counted(&mut self, cpu: u32, time: u64, told: &Told) {
+        // Nobody has asked for those of the record before.
+        self.holes.clear();
         if let Some(since) = self.counted.told(cpu, time, told) {
             self.account.unseen(self.ended.unwrap_or(time), cpu, since);
             self.holes.push(Hole { from: since, to: time });
         }
     }
 
-    /// When switches have no record, if nobody has asked yet. What was concluded of who could run then is void.
+    /// When switches have no record, as the last record shows, or the end, if nobody has asked yet. What was concluded
+    /// of who could run then is void.
     pub fn take_holes(&mut self) -> Vec<Hole> {
         std::mem::take(&mut self.holes)
     }
@@ -681,6 +687,16 @@ mod tests {
             let runs = did.any(|part| matches!(part.what, What::Runs { .. }));
             assert_eq!(runs, missing == 0 && prev == 8, "{count} {prev}");
         }
+    }
+
+    /// Who asks for no holes has no more of them than of one record.
+    #[test]
+    fn holes_take_no_memory_where_nobody_asks_for_them() {
+        let mut scheduler = Scheduler::by_programs(100);
+        for time in 1..100 {
+            scheduler.hears(time.into(), 0, Told::Stands { runs: 7, count: 2 * time, is_last: false });
+        }
+        assert_eq!((scheduler.unrecorded(), scheduler.take_holes().len()), (196, 1));
     }
 
     #[test]

@@ -77,11 +77,23 @@ impl Stop {
             // Once. Who comes second waits until all have told.
             let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *look).now(true);
+            // The flush after it publishes this.
+            self.is_last.store(true, Ordering::Release);
         }
-        // The flush after it publishes this.
-        self.is_last.store(true, Ordering::Release);
         // It fails only in a forked child.
         let _ = handle.flush();
+    }
+
+    /// What CPUs tell before the last flush. A command that is over by now has asked for that flush already.
+    fn looks(&self, look: Look, handle: &Handle) {
+        let is_last = {
+            let mut kept = self.look.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = look;
+            self.is_last.load(Ordering::Acquire)
+        };
+        if is_last {
+            self.now(handle);
+        }
     }
 }
 
@@ -164,7 +176,7 @@ impl Session {
         if !tracing.is_by_programs() {
             return;
         }
-        *self.stop.look.lock().unwrap_or_else(PoisonError::into_inner) = tracing.look();
+        self.stop.looks(tracing.look(), &self.reader.handle());
         let Some(deadline) = self.deadline else { return };
         // The reader's own deadline would leave out what CPUs tell at it.
         let (stop, handle) = (Arc::clone(&self.stop), self.reader.handle());
@@ -547,6 +559,32 @@ mod tests {
         }
         assert_eq!(incomplete(None), "a program has not committed what it reserved in a BPF ring buffer");
         assert_eq!(incomplete(Some(ANY_CPU)), incomplete(None));
+    }
+
+    /// A command that ends at once has asked for the last flush before it is known how the scheduler is traced. Each CPU
+    /// tells nevertheless where it stands.
+    #[test]
+    fn cpus_tell_where_they_stand_also_if_the_end_comes_first() {
+        use crate::scheduler::{Way, words};
+        let tracing = Tracing::begin(Way { no_bpf: false }, false, None);
+        let refused = tracing.without().map_or(Ok(()), Err);
+        let Some(()) = perfweave_support::kernel("load BPF programs at sched_switch", refused) else { return };
+        let rings = tracing.sources(Rings::options()).bytes(1 << 20).open().unwrap();
+        let mut session = Session::of(Reader::new(rings, Order::new()).unwrap(), Arc::default());
+        session.stop.now(&session.reader.handle());
+        session.traced(&tracing);
+        let mut stand = 0;
+        session
+            .each(|tell| {
+                if let Tell::Event(event) = tell
+                    && let Some(words) = event.record().and_then(|record| words(&record))
+                {
+                    stand += u32::from(words.ends_with(" runs") && !words.contains(';'));
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert!(stand > 0);
     }
 
     /// Switches without a record are missing, although no record is lost.

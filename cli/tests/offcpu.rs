@@ -207,12 +207,18 @@ fn in_a_pid_namespace_numbers_are_those_that_ps_shows() {
 
 #[test]
 fn children_and_threads_have_rows() {
-    let Some(ran) = traced(&["offcpu", "-H", "--by-thread", "--", "sh", "-c", "sleep 0.01; sleep 0.01; exit 2"]) else {
-        return;
-    };
-    assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert_eq!(ran.out.lines().filter(|line| line.starts_with("sleep/")).count(), 2, "{ran:?}");
-    assert!(ran.out.contains("distribution") && !ran.out.contains('\x1b'), "{ran:?}");
+    const ARGS: [&str; 7] = ["offcpu", "-H", "--by-thread", "--", "sh", "-c", "sleep 0.01; sleep 0.01; exit 2"];
+    // What is missing, or a switch without a record, may take a row away: then again.
+    for _ in 0..10 {
+        let Some(ran) = traced(&ARGS) else { return };
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.out.contains("distribution") && !ran.out.contains('\x1b'), "{ran:?}");
+        if ran.out.lines().filter(|line| line.starts_with("sleep/")).count() == 2 {
+            return;
+        }
+        assert!(!ran.err.contains("nothing is missing"), "{ran:?}");
+    }
+    perfweave_support::lacks("a trace in which nothing is missing, of ten");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use support::{Place, objects, perfweave, recorded};
+use support::{Place, objects, perfweave, printed, recorded};
 
 /// A recorder that runs until it is told to end.
 struct Running {
@@ -246,6 +246,27 @@ fn a_recorder_writes_at_each_signal_and_keeps_the_newest_files() {
         let script = Command::new("perf").args(["script", "-i", &files[2]]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&script.stdout).lines().count(), samples(&files[2]));
     }
+}
+
+/// Wherever a file of a recorder begins and ends, each CPU has told where it stands: also one that has nothing to do.
+#[test]
+fn cpus_tell_where_they_stand_in_each_file_of_a_recorder() {
+    let place = Place::new();
+    let output = place.file("flight");
+    let once = perfweave(&["record", "-a", "-e", "why", "-o", &place.file("once"), "--", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&once.stderr);
+    let refused = if said.contains("needs a BPF program") { Err(&said) } else { Ok(()) };
+    let Some(()) = perfweave_support::kernel("load BPF programs at sched_switch", refused) else { return };
+    let args = ["record", "-a", "-e", "why", "--last", "10s", "--on-signal", "USR1", "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    for _ in 0..2 {
+        running.signal(Signal::SIGUSR1);
+        let flight = running.object();
+        let text = printed(&["convert", "--text", flight["file"].as_str().unwrap()]);
+        let is_one = |line: &&str| line.ends_with(" runs") && !line.contains(';');
+        assert!(text.lines().filter(is_one).count() > 0, "{flight}");
+    }
+    assert_eq!(running.end(Signal::SIGINT).0, Some(0));
 }
 
 /// Files of other users stay, whatever they are called, and so does what was written last.

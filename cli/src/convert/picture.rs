@@ -290,6 +290,7 @@ impl Painter {
         for loss in self.untimed.clone() {
             self.place(self.picture.end, loss.cpu);
         }
+        self.scheduler.ends();
         let recorded = self.has_switches.then_some(&self.recorded);
         self.picture.take(&self.scheduler, &self.wakings, recorded)?;
         Ok(self.picture)
@@ -507,8 +508,8 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{By, Kept, Loss, Packed, Painter, Picture, Run, Waking};
-    use crate::scheduler::Scheduler;
-    use crate::waits::{Cause, Why};
+    use crate::scheduler::{Scheduler, Told};
+    use crate::waits::{Cause, In, Why};
 
     const LEFT: Option<(Why, u32)> = Some((Why::Asleep, 7));
 
@@ -526,6 +527,28 @@ mod tests {
 
     fn waits(picture: &Picture) -> Vec<(u32, u64, u64, Why)> {
         all(&picture.waits).map(|wait| (wait.tid, wait.from, wait.to, wait.why)).collect()
+    }
+
+    /// Behind the last number of a CPU another switch would not show.
+    #[test]
+    fn who_runs_behind_the_last_number_of_a_cpu_is_not_known() {
+        for by_programs in [false, true] {
+            let mut painter = painter(|scheduler| {
+                if by_programs {
+                    *scheduler = Scheduler::by_programs(100);
+                }
+                let told =
+                    |count, prev, next| Told::Switch { prev, next, why: Some(Why::Asleep), count, call: In::Unknown };
+                [(20, told(1, 9, 7)), (40, told(2, 7, 8))]
+                    .into_iter()
+                    .for_each(|(time, told)| scheduler.hears(time, 0, told));
+            });
+            painter.picture.end = 200;
+            let picture = painter.finish().unwrap();
+            let runs: Vec<_> = all(&picture.runs).map(|run| (run.tid, run.from, run.to)).collect();
+            let (seen, assumed) = ((7, 20, 40), (8, 40, 200));
+            assert_eq!(runs, if by_programs { vec![seen] } else { vec![seen, assumed] });
+        }
     }
 
     /// A thread sleeps, is woken, and waits for a CPU on which another runs meanwhile. The event of the wake-up says

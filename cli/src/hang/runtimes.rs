@@ -43,11 +43,12 @@ impl Runtime {
 
 /// By the name of a file that it has mapped.
 fn by_name(name: &[u8]) -> Option<Runtime> {
-    match name {
+    // It may have been replaced by a newer one meanwhile.
+    match name.strip_suffix(b" (deleted)").unwrap_or(name) {
         b"libjvm.so" => Some(Runtime::Java),
-        _ if name.starts_with(b"libpython") => Some(Runtime::Python),
+        name if name.starts_with(b"libpython") => Some(Runtime::Python),
         // A program that has the library in it: python3.11.
-        _ if name
+        name if name
             .strip_prefix(b"python")
             .is_some_and(|version| version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')) =>
         {
@@ -80,6 +81,7 @@ mod tests {
         let all = ["python3.11", "python", "libpython3.12.so.1.0", "libjvm.so", "python-config", "bash", ""].map(of);
         let [python, java] = [Runtime::Python, Runtime::Java].map(Some);
         assert_eq!(all, [python, python, python, java, None, None, None]);
+        assert_eq!(["python3.11 (deleted)", "libjvm.so (deleted)"].map(of), [python, java]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{Args, DONE, skipped};
 use crate::failure::{Failure, Outcome};
 use crate::out::{Out, line, say};
 use crate::sampled::Mode;
+use crate::scheduler::Look;
 use crate::verify::hex;
 use nix::sys::signal::Signal;
 use perfweave::{Clock, Event, Fence, Handle, Hold, Order, Pause, Reader, Recorder};
@@ -49,13 +50,14 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     let mut recorder = Recorder::open(args.options(needs.as_ref(), child.as_ref(), Mode::All)?, &fence)?;
     skipped(recorder.rings().skipped());
     let (told, hears) = mpsc::sync_channel(WAITING);
-    let ear = Ear { told, rings: recorder.handle(), covered: Arc::default() };
+    let look = needs.as_ref().map_or_else(Look::default, |needs| needs.tracing.look());
+    let ear = Ear { told, rings: recorder.handle(), look: look.clone(), covered: Arc::default() };
     let ends = Arc::new(AtomicBool::new(false));
     on_signals(&args.on_signal, ear.clone(), Arc::clone(&ends))?;
     let watches = args.on.iter().map(|on| on.watch(&args.common, ear.clone())).collect::<Result<Vec<Handle>, _>>()?;
     let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, ear.clone())).transpose()?;
     let (files, covered) = (earlier(&args.output), Arc::clone(&ear.covered));
-    let mut flights = Flights { args, last, written: 0, failed: 0, covered, newest: String::new(), files, ends };
+    let mut flights = Flights { args, last, look, written: 0, failed: 0, covered, newest: String::new(), files, ends };
     if let Some(mut child) = child.take() {
         child.go()?;
         let ended = Arc::clone(&flights.ends);
@@ -79,6 +81,7 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
 struct Flights<'a> {
     args: &'a Args,
     last: Duration,
+    look: Look,
     written: u64,
     failed: u64,
     /// Until when events are in a file, or were to be in one.
@@ -104,6 +107,8 @@ impl Flights<'_> {
             }
             if now >= tick {
                 recorder.follow_cpus()?;
+                // Wherever a file begins, each CPU tells soon where it stands.
+                self.look.now(false);
                 tick = now + TICK;
             }
             let next = end.map_or(tick, |end| end.min(tick));
@@ -362,6 +367,7 @@ fn on_signals(triggers: &[Signal], ear: Ear, ended: Arc<AtomicBool>) -> Result<(
 mod tests {
     use super::super::trigger::{Ear, Trigger};
     use super::Sides;
+    use crate::scheduler::{Tracing, Way, words};
     use perfweave::{Clock, Fence, Layout, Order, Reader, Recorder, Rings, sim};
     use perfweave_events::EventOptions;
     use std::fs;
@@ -397,7 +403,7 @@ mod tests {
         let opened = Recorder::open(options.bytes(1 << 16), &Fence::Auto);
         let Some(mut recorder) = perfweave_support::kernel("a recorder of this process", opened) else { return };
         let (told, _hears) = mpsc::sync_channel(1);
-        let ear = Ear { told, rings: recorder.handle(), covered: Default::default() };
+        let ear = Ear { told, rings: recorder.handle(), look: Default::default(), covered: Default::default() };
         // Commands inherit the event.
         let run = || assert!(std::process::Command::new("true").status().unwrap().success());
         run();
@@ -412,6 +418,25 @@ mod tests {
             .flatten()
             .for_each(|event| times.extend(event.key()));
         assert!(!times.is_empty() && times.iter().all(|time| *time <= stopped), "{stopped}: {times:?}");
+    }
+
+    /// Before they are stopped: nothing comes into them behind that.
+    #[test]
+    fn cpus_tell_where_they_stand_before_the_rings_are_stopped() {
+        let tracing = Tracing::begin(Way { no_bpf: false }, true, None);
+        let refused = tracing.without().map_or(Ok(()), Err);
+        let Some(()) = perfweave_support::kernel("load BPF programs at sched_switch", refused) else { return };
+        let options = tracing.sources(Rings::options()).bytes(1 << 20);
+        let mut recorder = Recorder::open(options, &Fence::Auto).unwrap();
+        let (told, _hears) = mpsc::sync_channel(1);
+        let ear = Ear { told, rings: recorder.handle(), look: tracing.look(), covered: Default::default() };
+        assert!(ear.tell(Trigger::now("a test".into())));
+        let mut stand = 0;
+        reader(&mut recorder).batch(Duration::ZERO).unwrap().into_iter().flatten().for_each(|event| {
+            let words = event.record().and_then(|record| words(&record)).unwrap_or_default();
+            stand += u32::from(words.ends_with(" runs") && !words.contains(';'));
+        });
+        assert!(stand > 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::args::Common;
 use crate::failure::Failure;
 use crate::kernel::Kernel;
 use crate::names::Names;
-use crate::scheduler::{self, Scheduler};
+use crate::scheduler::{self, Look, Scheduler};
 use crate::session;
 use nix::sys::signal::Signal;
 use perf_event_open_sys::bindings;
@@ -52,6 +52,8 @@ pub struct Ear {
     pub told: SyncSender<Told>,
     /// The recorder's.
     pub rings: Handle,
+    /// What CPUs tell before they are stopped.
+    pub look: Look,
     /// Until when events are in a file.
     pub covered: Arc<AtomicU64>,
 }
@@ -60,6 +62,7 @@ impl Ear {
     /// Stops the rings, which overwrite what was before. Who writes the file has other work first.
     pub fn stop(&self, trigger: &Trigger) {
         if trigger.time > self.covered.load(Ordering::Relaxed) {
+            self.look.now(false);
             // Who writes the file stops them again, and says if that fails.
             let _ = self.rings.pause(Pause::Output);
         }

@@ -103,7 +103,9 @@ impl Threads {
         self.waited.void(void);
         let unrecorded = self.unrecorded();
         let Self { switches, names, .. } = self;
-        if let Some((tid, ran)) = switches.as_mut().and_then(|scheduler| scheduler.record(&record, time, names))
+        let ran = switches.as_mut().and_then(|scheduler| scheduler.record(&record, time, names));
+        self.unseen();
+        if let Some((tid, ran)) = ran
             && let Some(ready) = ran.ready()
         {
             self.waited.add(time, tid, time.saturating_sub(ready));
@@ -116,6 +118,13 @@ impl Threads {
         if !self.names.take(&record) {
             self.counts(&record);
             self.switches(&record, time);
+        }
+    }
+
+    /// A thread that waited for a CPU where switches have no record may have run: its wait was none.
+    fn unseen(&mut self) {
+        for hole in self.switches.iter_mut().flat_map(Scheduler::take_holes) {
+            self.waited.void_some(hole.from, |time, waited| hole.is_in(time.saturating_sub(*waited), time));
         }
     }
 
@@ -166,6 +175,7 @@ impl Threads {
     pub fn end(&mut self, ledger: &Status) {
         let Some(switches) = &mut self.switches else { return };
         self.waited.void(switches.unreported(ledger));
+        self.unseen();
         for (cpu, (thread, since)) in self.runs.drain().filter(|(_, (thread, _))| *thread != 0) {
             let tid = self.numbers.here(thread).unwrap_or(OUTSIDE | thread);
             let last = self.lasts.get(&cpu).copied().unwrap_or(since);
@@ -233,5 +243,31 @@ impl Delayed {
     pub fn object(&self) -> Value {
         let Times { count, total, most, .. } = self.times;
         json!({ "thread": self.thread, "tid": self.tid, "times": count, "total_ns": total, "max_ns": most })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::Told;
+    use perfweave::{Hold, Merge, Order, sim};
+
+    /// Switches of CPU 1 have no record while a thread waits for CPU 0: it may have run there.
+    #[test]
+    fn a_wait_in_which_a_thread_may_have_run_unseen_does_not_count() {
+        for (missing, count) in [(0, 1), (2, 0)] {
+            let rings = || sim::Kernel::new(&[0, 1]).rings();
+            let mut threads = Threads::new(&rings());
+            let mut scheduler = Scheduler::by_programs(100);
+            let stands = |count| Told::Stands { runs: 9, count, is_last: false };
+            scheduler.hears(1, 1, stands(4));
+            scheduler.take_holes();
+            // From 12 on.
+            threads.waited.add(20, 7, 8);
+            scheduler.hears(30, 1, stands(4 + missing));
+            threads.switches = Some(scheduler);
+            threads.end(&Merge::new(rings(), Order::new().hold(Hold::None)).unwrap().status());
+            assert_eq!(threads.delayed().iter().map(|of| of.times.count).sum::<u64>(), count);
+        }
     }
 }

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Counted {
     lasts: BTreeMap<u32, Last>,
+    /// Whether CPUs tell where they stand: then all that are online have told it at the beginning.
+    stand: bool,
     missing: u64,
     /// The source of the records.
     source: Option<usize>,
@@ -51,7 +53,10 @@ impl Counted {
     pub fn told(&mut self, cpu: u32, time: u64, told: &Told) -> Option<u64> {
         match *told {
             Told::Switch { count, .. } => self.take(cpu, time, count.wrapping_sub(1), count),
-            Told::Stands { count, .. } => self.take(cpu, time, count, count),
+            Told::Stands { count, .. } => {
+                self.stand = true;
+                self.take(cpu, time, count, count)
+            }
             Told::Signal { .. } => None,
         }
     }
@@ -67,6 +72,13 @@ impl Counted {
         let before = std::mem::replace(last, Last { count: Some(count), time });
         self.missing += u64::from(missing);
         (missing > 0 || before.count.is_none()).then_some(before.time)
+    }
+
+    /// A CPU was not traced since a time. If it has not told where it stands, it was offline until then.
+    pub fn was_offline(&mut self, cpu: u32, until: u64) {
+        if self.stand {
+            self.lasts.entry(cpu).or_insert(Last { count: None, time: until });
+        }
     }
 
     /// After a loss at a time, of one CPU or of any, numbers are missing because of it.
@@ -100,7 +112,7 @@ pub fn of(item: &Item<'_>) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::Counted;
+    use super::{Counted, Told};
 
     /// A switch with this number.
     fn switch(counted: &mut Counted, cpu: u32, time: u64, count: u32) -> Option<u64> {
@@ -127,6 +139,21 @@ mod tests {
             assert_eq!([7, 8].map(|count| switch(&mut counted, 0, 20, count)), [None; 2]);
             assert_eq!(counted.take(0, 30, end, end), (missing > 0).then_some(20));
             assert_eq!((counted.missing(), counted.until(0)), (missing, 30));
+        }
+    }
+
+    /// It comes online at 50.
+    #[test]
+    fn a_cpu_that_was_offline_has_left_no_switch_out() {
+        for stand in [false, true] {
+            let mut counted = Counted::default();
+            if stand {
+                counted.told(0, 10, &Told::Stands { runs: 7, count: 6, is_last: false });
+            }
+            [0, 1].into_iter().for_each(|cpu| counted.was_offline(cpu, 50));
+            counted.forget(Some(1), 50);
+            assert_eq!(switch(&mut counted, 1, 60, 9), Some(if stand { 50 } else { 0 }));
+            assert_eq!(switch(&mut counted, 0, 70, 7), (!stand).then_some(0));
         }
     }
 

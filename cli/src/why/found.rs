@@ -29,7 +29,7 @@ const CULPRITS: usize = 10;
 /// A path that was asked for.
 #[derive(Debug)]
 pub struct Found {
-    who: Who,
+    pub who: Who,
     pub from: u64,
     pub to: u64,
     what: What,

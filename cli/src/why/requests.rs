@@ -1,10 +1,12 @@
 //! Requests, from an event to another: how long they take, and what the slow ones wait for that the fast ones do not.
 
-use super::found::Found;
+use super::found::{Found, What};
 use crate::key::{Value, value};
 use crate::out::{Out, line};
+use crate::scheduler::{Hole, Scheduler};
 use crate::times::{Times, short};
 use crate::trace::calls::Calls;
+use crate::waits::Who;
 use perfweave::Record;
 use perfweave_events::Field;
 use serde_json::json;
@@ -74,6 +76,8 @@ impl Begun {
 struct Request {
     /// When it was concluded, which does not fall: at its end, or later if that came late.
     to: u64,
+    who: Who,
+    from: u64,
     lasted: u64,
     /// By the number of the words.
     parts: Vec<(usize, u64)>,
@@ -107,6 +111,25 @@ impl Requests {
             self.left_out += 1;
             return;
         }
+        let parts = self.parts(found, calls);
+        let to = self.kept.last().map_or(found.to, |last| found.to.max(last.to));
+        self.kept.push(Request { to, who: found.who, from: found.from, lasted: found.lasted(), parts });
+    }
+
+    /// Those in whose time switches have no record have the parts that are known now.
+    pub fn unseen(&mut self, hole: Hole, scheduler: &Scheduler, calls: &mut Calls) {
+        for at in self.kept.partition_point(|request| request.to <= hole.from)..self.kept.len() {
+            let Request { who, from, lasted, .. } = self.kept[at];
+            let to = from.saturating_add(lasted);
+            if hole.is_in(from, to) {
+                let found = Found::new(scheduler, What::Request, who, [from, to]);
+                self.kept[at].parts = self.parts(&found, calls);
+            }
+        }
+    }
+
+    /// By the numbers of their words.
+    fn parts(&mut self, found: &Found, calls: &mut Calls) -> Vec<(usize, u64)> {
         let Self { words, numbers, .. } = self;
         let mut number = |text: String| {
             *numbers.entry(text).or_insert_with_key(|text| {
@@ -114,9 +137,7 @@ impl Requests {
                 words.len() - 1
             })
         };
-        let parts = found.parts(calls).into_iter().map(|(text, time)| (number(text), time)).collect();
-        let to = self.kept.last().map_or(found.to, |last| found.to.max(last.to));
-        self.kept.push(Request { to, lasted: found.lasted(), parts });
+        found.parts(calls).into_iter().map(|(text, time)| (number(text), time)).collect()
     }
 
     /// Nothing that was concluded after this time is so.
@@ -193,7 +214,41 @@ impl Requests {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, MOST_BEGUN, Value};
+    use super::{Begun, Calls, Found, MOST_BEGUN, Requests, Scheduler, Value, What};
+    use crate::scheduler::Told;
+    use crate::waits::{In, Why};
+    use std::collections::BTreeMap;
+
+    /// Switches of CPU 1 have no record while a thread waits for CPU 0, which is seen when its request is over.
+    #[test]
+    fn a_request_in_which_a_thread_may_have_run_unseen_has_what_is_known_then() {
+        for missing in [0, 2] {
+            let mut scheduler = Scheduler::by_programs(100);
+            let told =
+                |count, prev, next| Told::Switch { prev, next, why: Some(Why::Asleep), count, call: In::Unknown };
+            let stands = |runs, count| Told::Stands { runs, count, is_last: false };
+            scheduler.hears(1, 1, stands(9, 4));
+            scheduler.hears(2, 0, stands(7, 1));
+            scheduler.hears(10, 0, told(2, 7, 8));
+            scheduler.account.wakes(12, 0, 7, 8, None, (8, Some(8)));
+            scheduler.hears(20, 0, told(3, 8, 7));
+            let who = scheduler.account.who(7).unwrap();
+            let (mut requests, mut calls) = (Requests::new([0, 1], None), Calls::default());
+            let parts = |requests: &Requests| -> BTreeMap<String, u64> {
+                let parts = requests.kept[0].parts.iter();
+                parts.map(|(word, time)| (requests.words[*word].clone(), *time)).collect()
+            };
+            requests.add(&Found::new(&scheduler, What::Request, who, [5, 25]), &mut calls);
+            let before = parts(&requests);
+            scheduler.hears(30, 1, stands(9, 4 + missing));
+            for hole in scheduler.take_holes() {
+                requests.unseen(hole, &scheduler, &mut calls);
+            }
+            let now = Found::new(&scheduler, What::Request, who, [5, 25]).parts(&mut calls);
+            assert_eq!(parts(&requests), now.into_iter().collect());
+            assert_eq!(parts(&requests) == before, missing == 0, "{before:?}");
+        }
+    }
 
     /// Each has a new number and none ends: the newest are kept.
     #[test]

@@ -117,6 +117,9 @@ impl Search {
         if holes.is_empty() {
             return;
         }
+        for hole in &holes {
+            self.requests.iter_mut().for_each(|requests| requests.unseen(*hole, &self.scheduler, &mut self.calls));
+        }
         for found in &mut self.longest {
             // What is older than a path's wait is not in it.
             if holes.iter().any(|hole| hole.is_in(found.from, found.to)) {
