@@ -36,7 +36,7 @@ impl Runtime {
         match self {
             Self::Python => format!("py-spy dump -p {pid}"),
             Self::Java => format!("jstack {pid}"),
-            Self::Go => format!("dlv attach {pid}, goroutines -t"),
+            Self::Go => format!("dlv attach {pid}, then goroutines -t"),
         }
     }
 }

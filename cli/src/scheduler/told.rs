@@ -29,7 +29,7 @@ pub fn recorder(rings: &Rings) -> Option<u32> {
 pub const SWITCH: u32 = 1;
 /// The same, and what the thread fell asleep in.
 pub const CALL: u32 = 2;
-/// Where a CPU stands: `u32` who runs there, twice, and [`LAST`], and its last switch.
+/// Where a CPU stands: `u32` who runs there, twice; whether what comes behind it is not asked for; its last switch.
 pub const STANDS: u32 = 4;
 /// A signal is delivered: `u32` to whom and which, `i32` the call, `i64` its result.
 pub const SIGNAL: u32 = 3;
@@ -37,7 +37,7 @@ pub const SIGNAL: u32 = 3;
 /// Which of the switches that the kernel has made on this CPU, the low half of it (`rq.nr_switches`).
 pub const COUNT: usize = 16;
 
-/// Of a [`STANDS`]: `u32` whether what comes behind it is not asked for.
+/// Of a [`STANDS`]: whether it is the last.
 #[cfg(feature = "btf")]
 pub const LAST: usize = 12;
 
