@@ -185,11 +185,10 @@ fn live(args: &Args) -> Outcome {
     // Before the first events: who waits already writes none.
     let root = args.pid.or(command).map(hang::Root::Process).or(args.tid.map(hang::Root::Thread));
     let begin = root.map(hang::Begin::now);
+    let (mut quota, steal) = (Quota::new(args.pid.or(args.tid).or(command)), Steal::new());
     // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake
     // others.
-    let order = Order::new().hold(args.common.hold.clone());
-    let (mut quota, steal) = (Quota::new(args.pid.or(args.tid).or(command)), Steal::new());
-    let mut session = Session::begin(rings, order, &args.common, child)?;
+    let mut session = Session::begin(rings, Order::new().hold(args.common.hold.clone()), &args.common, child)?;
     session.stamped(stamp);
     session.traced(&tracing);
     session.until_the_end_of(args.pid.or(args.tid));
