@@ -13,6 +13,8 @@ mod print;
 mod runtimes;
 mod threads;
 
+pub use causes::{Ender, LastWaker};
+
 use causes::{Asked, Wait};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -54,8 +56,9 @@ impl Begin {
         Self { root, threads: root.threads().map(|thread| (thread.tid, thread)).collect(), at: Instant::now() }
     }
 
-    /// Reads them again. `known`: how long a thread has waited, of whose begin the trace has a record.
-    pub fn end(&self, known: impl Fn(u32) -> Option<Duration>) -> Hang {
+    /// Reads them again. `known`: how long a thread has waited, of whose begin the trace has a record. `woke`: who woke
+    /// a thread last that waited at a process's word of memory.
+    pub fn end(&self, known: impl Fn(u32) -> Option<Duration>, woke: impl Fn(u32, u64) -> Option<LastWaker>) -> Hang {
         let mut asked = Asked::default();
         let mut hang = Hang { waits: BTreeMap::new(), meant: Vec::new(), cycles: Vec::new() };
         let now: Vec<_> = self.root.threads().collect();
@@ -64,12 +67,12 @@ impl Begin {
             let is_same = self.threads.get(&thread.tid).is_some_and(|before| before.has_not_run_until(&thread));
             let since = if is_same { Some(lasted) } else { known(thread.tid) };
             hang.meant.push(thread.tid);
-            let wait = Wait::of(thread, since, is_same, &mut asked);
+            let wait = Wait::of(thread, since, is_same, &mut asked).with_waker(&woke);
             hang.waits.insert(wait.thread.tid, wait);
         }
         hang.waits.retain(|_, wait| wait.thread.stays());
         hang.meant.retain(|tid| hang.waits.contains_key(tid));
-        hang.follow(&mut asked);
+        hang.follow(&mut asked, woke);
         hang.cycles = graph::cycles(&hang.waits).into_iter().filter(|cycle| hang.is_still(cycle)).collect();
         let in_cycle: BTreeSet<u32> = hang.cycles.iter().flatten().copied().collect();
         let waits = &hang.waits;
@@ -123,7 +126,7 @@ impl Hang {
     }
 
     /// Reads the threads for which others wait, and so on.
-    fn follow(&mut self, asked: &mut Asked) {
+    fn follow(&mut self, asked: &mut Asked, woke: impl Fn(u32, u64) -> Option<LastWaker>) {
         let mut next: VecDeque<_> = self.waits.values().flat_map(Wait::ends).collect();
         let mut seen = BTreeSet::new();
         while let Some((pid, tid)) = next.pop_front() {
@@ -136,7 +139,7 @@ impl Hang {
             };
             for thread in threads.into_iter().filter(Thread::waits) {
                 if !self.waits.contains_key(&thread.tid) {
-                    let wait = Wait::of(thread, None, false, asked);
+                    let wait = Wait::of(thread, None, false, asked).with_waker(&woke);
                     next.extend(wait.ends());
                     self.waits.insert(wait.thread.tid, wait);
                 }

@@ -8,6 +8,7 @@ mod quota;
 mod requests;
 mod search;
 mod stacks;
+mod words;
 
 use crate::args::Common;
 use crate::child::Child;
@@ -202,7 +203,7 @@ fn live(args: &Args) -> Outcome {
         }
         Ok(())
     })?;
-    let hang = begin.map(|begin| begin.end(|tid| search.waits_for(tid)));
+    let hang = begin.map(|begin| begin.end(|tid| search.waits_for(tid), |pid, at| search.woke_last(pid, at)));
     session.unrecorded(search.unrecorded());
     let ledger = session.ledger()?;
     let mut out = Out::new();

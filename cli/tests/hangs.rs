@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
+use std::sync::{Barrier, Condvar};
 
 const REASON: &str = "PERFWEAVE_HANGS_FOR";
 
@@ -145,9 +145,38 @@ for thread in threads: thread.join()";
             assert!(whom(wait).is_empty() && wait["deadlock"] == false && wait["ask"] == *ask, "{kind}: {waits:#?}");
             let text = wait["text"].as_str().unwrap();
             assert!(text.starts_with("nobody's number is in the memory at ") && text.ends_with(&ask), "{text}");
+            // It was before the trace.
+            assert!(wait.get("last_waker").is_none(), "{wait}");
         }
         assert!(!waits.is_empty());
     }
+}
+
+/// A condition has no owner. Who woke a thread there last is told, if that was seen.
+#[test]
+fn who_woke_a_thread_last_at_a_condition_is_named() {
+    let hung = Hung::start("condition");
+    let pid = hung.pid().to_string();
+    let mut last = String::new();
+    for _ in 0..50 {
+        let Some(ran) = traced(&["why", "-p", &pid, "-d", "0.2", "-n", "100", "--json"]) else { return };
+        let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
+        let waits: Vec<Value> = objects.filter(|object| object.get("hangs").is_some()).collect();
+        let of = |name: &str| waits.iter().find(|wait| wait["hangs"] == name && wait["on"] == "word");
+        if let (Some(woken), Some(never)) = (of("woken"), of("never"))
+            && woken.get("last_waker").is_some()
+        {
+            let waker = &woken["last_waker"];
+            assert_eq!([&waker["by"]["thread"], &waker["ended"]], [&Value::from("wakes"), &false.into()], "{waits:#?}");
+            assert_eq!(waker["by"]["pid"], hung.pid(), "{waits:#?}");
+            assert!(woken["text"].as_str().unwrap().contains(", was the last seen to wake a thread there, "));
+            // It is no deadlock, and nobody's lock. Of another word nothing is said.
+            assert!(whom(woken).is_empty() && woken["deadlock"] == false && never.get("last_waker").is_none());
+            return;
+        }
+        last = ran.out;
+    }
+    panic!("nobody is known to have woken a thread: {last}");
 }
 
 /// The page has who waits for whom as `--json` has it.
@@ -333,6 +362,27 @@ fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::thread::JoinH
 fn hung() {
     let Some(reason) = std::env::var_os(REASON) else { return };
     match reason.to_str().unwrap() {
+        "condition" => {
+            static WORD: (std::sync::Mutex<()>, Condvar) = (std::sync::Mutex::new(()), Condvar::new());
+            static OTHER: (std::sync::Mutex<()>, Condvar) = (std::sync::Mutex::new(()), Condvar::new());
+            let waits = |(lock, condition): &'static (std::sync::Mutex<()>, Condvar)| {
+                move || {
+                    let mut held = lock.lock().unwrap();
+                    loop {
+                        held = condition.wait(held).unwrap();
+                    }
+                }
+            };
+            thread("woken", waits(&WORD));
+            thread("never", waits(&OTHER));
+            let wakes = || loop {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                WORD.1.notify_one();
+            };
+            let wakes = thread("wakes", wakes);
+            now();
+            wakes.join().unwrap();
+        }
         "mutexes" => {
             static BOTH: Barrier = Barrier::new(2);
             let take = |mine: &'static Mutex, other: &'static Mutex| {

@@ -25,6 +25,8 @@ pub struct Wait {
     pub for_whom: Vec<Ender>,
     /// Whether a time ends it, too, as far as that can be seen.
     pub is_timed: bool,
+    /// Who woke a thread last at the word of memory. It may be the one that could do it again.
+    pub last: Option<LastWaker>,
     /// Whose own memory may have the owner of what it waits for.
     pub runtime: Option<Runtime>,
 }
@@ -96,6 +98,13 @@ pub struct Ender {
     pub name: String,
 }
 
+/// Who was seen to wake a thread last that waited at a word of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastWaker {
+    pub by: Ender,
+    pub ago: Duration,
+}
+
 /// What was asked once for all threads.
 #[derive(Debug, Default)]
 pub struct Asked {
@@ -127,12 +136,25 @@ impl Wait {
             What::Word { .. } => *asked.runtimes.entry(pid).or_insert_with(|| Runtime::of(pid)),
             _ => None,
         };
-        Self { thread, since, at_least, what, for_whom, is_timed, runtime }
+        Self { thread, since, at_least, what, for_whom, is_timed, last: None, runtime }
     }
 
-    /// The processes, or threads, that could end it.
+    /// The same, with who woke a thread last at its word of memory.
+    pub fn with_waker(mut self, woke: impl Fn(u32, u64) -> Option<LastWaker>) -> Self {
+        if let What::Word { address } = self.what {
+            self.last = woke(self.thread.pid, address);
+        }
+        self
+    }
+
+    /// The processes, or threads, that could end it, or may be those.
     pub fn ends(&self) -> impl Iterator<Item = (u32, Option<u32>)> + use<> {
-        self.for_whom.iter().map(|ender| (ender.pid, ender.tid)).collect::<Vec<_>>().into_iter()
+        self.enders().map(|ender| (ender.pid, ender.tid)).collect::<Vec<_>>().into_iter()
+    }
+
+    /// The same, with their names.
+    pub fn enders(&self) -> impl Iterator<Item = &Ender> {
+        self.for_whom.iter().chain(self.last.as_ref().map(|last| &last.by))
     }
 
     /// Whether nothing else than who it waits for can end it. Nobody sees the time-out of a socket.
@@ -161,6 +183,10 @@ impl Ender {
     fn new(pid: u32, tid: Option<u32>) -> Option<Self> {
         let name = fs::read_to_string(format!("/proc/{pid}/task/{}/comm", tid.unwrap_or(pid))).ok()?;
         Some(Self { pid, tid, name: name.trim_end().to_owned() })
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.tid.is_some_and(|tid| threads::process_of(tid) != Some(self.pid))
     }
 
     pub fn label(&self) -> String {
@@ -425,6 +451,16 @@ fn lock(line: &str) -> Option<Lock> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_ended_is_told_from_who_has_not() {
+        let ender = |tid| Ender { pid: std::process::id(), tid, name: String::new() };
+        let own = nix::unistd::gettid().as_raw() as u32;
+        let ended = [None, Some(own), Some(LARGEST + 1)].map(|tid| ender(tid).has_ended());
+        assert_eq!(ended, [false, false, true]);
+        // The number is another process's by now.
+        assert!(Ender { pid: 1, ..ender(Some(own)) }.has_ended());
+    }
 
     #[test]
     fn locks_tell_who_waits() {

@@ -1,7 +1,7 @@
 //! What hangs, for people and as JSON.
 
 use super::Hang;
-use super::causes::{Ender, How, Wait, What};
+use super::causes::{Ender, How, LastWaker, Wait, What};
 use super::threads::Place;
 use crate::out::{Out, line};
 use crate::times::short;
@@ -70,7 +70,7 @@ impl Hang {
         let (label, place) = (wait.thread.label(), place(wait, calls));
         line(out, format_args!("{:width$}{label} waits{since}{place}: {}", "", words(wait), width = 2 * depth))?;
         if depth < DEPTH {
-            for ender in &wait.for_whom {
+            for ender in wait.enders() {
                 self.wait(ender.tid.unwrap_or(ender.pid), depth + 1, told, calls, out)?;
             }
         }
@@ -109,6 +109,10 @@ impl Hang {
         }
         if let Some(runtime) = wait.runtime {
             set("ask", runtime.ask(thread.pid).into());
+        }
+        if let Some(last) = &wait.last {
+            let nanoseconds = u64::try_from(last.ago.as_nanos()).unwrap_or(u64::MAX);
+            set("last_waker", json!({ "by": object(&last.by), "ns": nanoseconds, "ended": last.by.has_ended() }));
         }
         if let What::Lock { how, .. } = wait.what {
             set("known", if how == How::Seen { "seen" } else { "likely" }.into());
@@ -159,6 +163,14 @@ fn kind(what: &What) -> &'static str {
 fn words(wait: &Wait) -> String {
     let words = of_whom(wait);
     let words = if wait.is_timed { words + ", or a time ends it" } else { words };
+    let words = match &wait.last {
+        Some(LastWaker { by, ago }) => {
+            let ended = if by.has_ended() { ", which has ended" } else { "" };
+            let ago = short(ago.as_nanos().try_into().unwrap_or(u64::MAX));
+            format!("{words}; {}{ended}, was the last seen to wake a thread there, {ago} ago", by.label())
+        }
+        None => words,
+    };
     match wait.runtime {
         Some(runtime) => format!("{words}; what {} knows of it: {}", runtime.name(), runtime.ask(wait.thread.pid)),
         None => words,

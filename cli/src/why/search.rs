@@ -5,7 +5,9 @@ use super::files::Files;
 use super::found::{Found, What};
 use super::requests::Requests;
 use super::stacks::Stacks;
+use super::words::Words;
 use crate::family::Family;
+use crate::hang::{Ender, LastWaker};
 use crate::names::Names;
 use crate::recent::late;
 use crate::scheduler::Scheduler;
@@ -41,6 +43,8 @@ pub struct Search {
     stacks: Option<Stacks>,
     /// What is behind descriptors, while it can be asked.
     files: Option<Files>,
+    /// Who woke whom where, if it is asked what hangs.
+    words: Option<Words>,
     looked: Instant,
 }
 
@@ -57,6 +61,7 @@ impl Search {
         let (comm, most) = (args.comm.clone(), args.rows.unwrap_or(if requests.is_some() { 3 } else { 5 }));
         let names = if scheduler.is_recorded() { Names::recorded() } else { Names::default() };
         let (longest, executed, calls) = (Vec::new(), None, Calls::default());
+        let words = args.pid.or(args.tid).or(command).filter(|_| !scheduler.is_recorded()).map(|_| Words::default());
         let looked = Instant::now();
         Self {
             scheduler,
@@ -71,6 +76,7 @@ impl Search {
             calls,
             stacks,
             files,
+            words,
             looked,
         }
     }
@@ -104,11 +110,21 @@ impl Search {
         Some(Duration::from_nanos(account.newest().saturating_sub(since)))
     }
 
+    /// Who woke a thread last, of those that waited at a word of memory without an owner.
+    pub fn woke_last(&self, process: u32, address: u64) -> Option<LastWaker> {
+        let woke = self.words.as_ref()?.last(process, address)?;
+        let (account, tid) = (&self.scheduler.account, self.scheduler.tid(woke.by)?);
+        let known = account.known(woke.by)?;
+        let ago = Duration::from_nanos(account.newest().saturating_sub(woke.time));
+        Some(LastWaker { by: Ender { pid: known.process?, tid: Some(tid), name: known.name.clone() }, ago })
+    }
+
     /// Nothing that was concluded of this time on is so.
     fn void(&mut self, since: Option<u64>) {
         let Some(since) = since else { return };
         self.longest.retain(|found| found.to <= since);
         self.requests.iter_mut().for_each(|requests| requests.void(since));
+        self.words.iter_mut().for_each(|words| words.void(since));
     }
 
     /// Paths through a time in which switches have no record are made again, of what is known now.
@@ -117,6 +133,7 @@ impl Search {
         if holes.is_empty() {
             return;
         }
+        self.words.iter_mut().for_each(|words| words.but(|from, to| holes.iter().any(|hole| hole.is_in(from, to))));
         for hole in &holes {
             self.requests.iter_mut().for_each(|requests| requests.unseen(*hole, &self.scheduler, &mut self.calls));
         }
@@ -179,6 +196,9 @@ impl Search {
             && is_worth_a_look(time.saturating_sub(left.time))
         {
             self.look(who);
+        }
+        if let (Some(words), Some((_, ran))) = (&mut self.words, &ran) {
+            words.take(ran, self.scheduler.account.call(ran.who));
         }
         if let Some(requests) = &mut self.requests {
             let since = requests.take(record, time);
