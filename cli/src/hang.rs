@@ -125,11 +125,15 @@ impl Hang {
         cycle.iter().all(stays) && graph::cycles(&again) == [cycle]
     }
 
-    /// Reads the threads for which others wait, and so on.
+    /// Reads the threads for which others wait, and so on. Then those that woke somebody where others wait.
     fn follow(&mut self, asked: &mut Asked, woke: impl Fn(u32, u64) -> Option<LastWaker>) {
         let mut next: VecDeque<_> = self.waits.values().flat_map(Wait::ends).collect();
+        let mut later: VecDeque<_> = self.waits.values().filter_map(Wait::last_waker).collect();
         let mut seen = BTreeSet::new();
-        while let Some((pid, tid)) = next.pop_front() {
+        while let Some((pid, tid)) = next.pop_front().or_else(|| later.pop_front()) {
+            if tid.is_some_and(|tid| self.waits.contains_key(&tid)) {
+                continue;
+            }
             if seen.len() >= OTHERS || !seen.insert((pid, tid)) {
                 continue;
             }
@@ -141,6 +145,7 @@ impl Hang {
                 if !self.waits.contains_key(&thread.tid) {
                     let wait = Wait::of(thread, None, false, asked).with_waker(&woke);
                     next.extend(wait.ends());
+                    later.extend(wait.last_waker());
                     self.waits.insert(wait.thread.tid, wait);
                 }
             }

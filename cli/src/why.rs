@@ -30,7 +30,7 @@ pub use descriptors::is_of_64_bits;
 use files::Files;
 use found::Found;
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, ClockOffset, Order, Rings, Status};
+use perfweave::{Clock, ClockOffset, Order, Rings};
 use quota::{Quota, Steal};
 use requests::Requests;
 use search::Search;
@@ -203,11 +203,11 @@ fn live(args: &Args) -> Outcome {
         }
         Ok(())
     })?;
+    search.end(&session.ledger()?);
     let hang = begin.map(|begin| begin.end(|tid| search.waits_for(tid), |pid, at| search.woke_last(pid, at)));
     session.unrecorded(search.unrecorded());
-    let ledger = session.ledger()?;
     let mut out = Out::new();
-    print(args, search, &ledger, &stamp, page, hang.as_ref(), &mut out)?;
+    print(args, search, &stamp, page, hang.as_ref(), &mut out)?;
     if !args.folded {
         quota.print(args.common.json, &mut out)?;
         steal.print(args.common.json, &mut out)?;
@@ -241,11 +241,11 @@ fn of_recording(args: &Args, path: &Path) -> Outcome {
         search.event(event);
         Ok(())
     })?;
+    search.end(&recorded.ledger()?);
     recorded.lacks(search.lacks());
     recorded.unrecorded(search.unrecorded());
-    let ledger = recorded.ledger()?;
     let mut out = Out::new();
-    print(args, search, &ledger, &stamp, page, None, &mut out)?;
+    print(args, search, &stamp, page, None, &mut out)?;
     recorded.conclude(&mut out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -314,13 +314,12 @@ impl Page {
 fn print(
     args: &Args,
     search: Search,
-    ledger: &Status,
     stamp: &Stamp,
     page: Option<Page>,
     hang: Option<&Hang>,
     out: &mut Out,
 ) -> Result<(), Failure> {
-    let (found, requests, mut calls, scheduler) = search.finish(ledger);
+    let (found, requests, mut calls, scheduler) = search.finish();
     if let Some(page) = page {
         page.write(args, hang, &found, &scheduler, &mut calls)?;
     }

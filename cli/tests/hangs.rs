@@ -157,9 +157,21 @@ for thread in threads: thread.join()";
 fn who_woke_a_thread_last_at_a_condition_is_named() {
     let hung = Hung::start("condition");
     let pid = hung.pid().to_string();
+    for way in [None, Some("--no-bpf")] {
+        let arguments: Vec<&str> =
+            ["why", "-p", &pid, "-d", "0.2", "-n", "100", "--json"].into_iter().chain(way).collect();
+        if !is_named(&hung, &arguments) {
+            return;
+        }
+    }
+}
+
+/// Whether it could be traced.
+fn is_named(hung: &Hung, arguments: &[&str]) -> bool {
     let mut last = String::new();
     for _ in 0..50 {
-        let Some(ran) = traced(&["why", "-p", &pid, "-d", "0.2", "-n", "100", "--json"]) else { return };
+        let Some(ran) = traced(arguments) else { return false };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
         let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
         let waits: Vec<Value> = objects.filter(|object| object.get("hangs").is_some()).collect();
         let of = |name: &str| waits.iter().find(|wait| wait["hangs"] == name && wait["on"] == "word");
@@ -169,12 +181,18 @@ fn who_woke_a_thread_last_at_a_condition_is_named() {
             let waker = &woken["last_waker"];
             assert_eq!([&waker["by"]["thread"], &waker["ended"]], [&Value::from("wakes"), &false.into()], "{waits:#?}");
             assert_eq!(waker["by"]["pid"], hung.pid(), "{waits:#?}");
-            assert!(woken["text"].as_str().unwrap().contains(", was the last seen to wake a thread there, "));
+            assert_eq!(
+                (&waker["woken"]["tid"], waker["known"].as_str()),
+                (&woken["tid"], Some("recorded")),
+                "{waits:#?}"
+            );
+            let text = woken["text"].as_str().unwrap();
+            assert!(text.contains(" was the last seen to wake a thread of this process there: woken/"), "{text}");
             // It is no deadlock, and nobody's lock. Of another word nothing is said.
             assert!(whom(woken).is_empty() && woken["deadlock"] == false && never.get("last_waker").is_none());
-            return;
+            return true;
         }
-        last = ran.out;
+        last = format!("{ran:?}");
     }
     panic!("nobody is known to have woken a thread: {last}");
 }

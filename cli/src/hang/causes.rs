@@ -98,10 +98,13 @@ pub struct Ender {
     pub name: String,
 }
 
-/// Who was seen to wake a thread last that waited at a word of memory.
+/// Who was seen last to wake a thread of a process that waited at a word of its memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastWaker {
     pub by: Ender,
+    pub has_ended: bool,
+    /// Whom it woke. If the word is a lock's, that one may own it.
+    pub woken: Ender,
     pub ago: Duration,
 }
 
@@ -147,12 +150,17 @@ impl Wait {
         self
     }
 
-    /// The processes, or threads, that could end it, or may be those.
+    /// The processes, or threads, that could end it.
     pub fn ends(&self) -> impl Iterator<Item = (u32, Option<u32>)> + use<> {
-        self.enders().map(|ender| (ender.pid, ender.tid)).collect::<Vec<_>>().into_iter()
+        self.for_whom.iter().map(|ender| (ender.pid, ender.tid)).collect::<Vec<_>>().into_iter()
     }
 
-    /// The same, with their names.
+    /// Who woke a thread last at the word of memory, as far as that is seen.
+    pub fn last_waker(&self) -> Option<(u32, Option<u32>)> {
+        self.last.as_ref().map(|last| (last.by.pid, last.by.tid))
+    }
+
+    /// Those of both whose own waits say more.
     pub fn enders(&self) -> impl Iterator<Item = &Ender> {
         self.for_whom.iter().chain(self.last.as_ref().map(|last| &last.by))
     }
@@ -183,10 +191,6 @@ impl Ender {
     fn new(pid: u32, tid: Option<u32>) -> Option<Self> {
         let name = fs::read_to_string(format!("/proc/{pid}/task/{}/comm", tid.unwrap_or(pid))).ok()?;
         Some(Self { pid, tid, name: name.trim_end().to_owned() })
-    }
-
-    pub fn has_ended(&self) -> bool {
-        self.tid.is_some_and(|tid| threads::process_of(tid) != Some(self.pid))
     }
 
     pub fn label(&self) -> String {
@@ -451,16 +455,6 @@ fn lock(line: &str) -> Option<Lock> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_has_ended_is_told_from_who_has_not() {
-        let ender = |tid| Ender { pid: std::process::id(), tid, name: String::new() };
-        let own = nix::unistd::gettid().as_raw() as u32;
-        let ended = [None, Some(own), Some(LARGEST + 1)].map(|tid| ender(tid).has_ended());
-        assert_eq!(ended, [false, false, true]);
-        // The number is another process's by now.
-        assert!(Ender { pid: 1, ..ender(Some(own)) }.has_ended());
-    }
 
     #[test]
     fn locks_tell_who_waits() {

@@ -112,7 +112,10 @@ impl Hang {
         }
         if let Some(last) = &wait.last {
             let nanoseconds = u64::try_from(last.ago.as_nanos()).unwrap_or(u64::MAX);
-            set("last_waker", json!({ "by": object(&last.by), "ns": nanoseconds, "ended": last.by.has_ended() }));
+            set(
+                "last_waker",
+                json!({ "by": object(&last.by), "woken": object(&last.woken), "ns": nanoseconds, "ended": last.has_ended, "known": "recorded" }),
+            );
         }
         if let What::Lock { how, .. } = wait.what {
             set("known", if how == How::Seen { "seen" } else { "likely" }.into());
@@ -164,10 +167,11 @@ fn words(wait: &Wait) -> String {
     let words = of_whom(wait);
     let words = if wait.is_timed { words + ", or a time ends it" } else { words };
     let words = match &wait.last {
-        Some(LastWaker { by, ago }) => {
-            let ended = if by.has_ended() { ", which has ended" } else { "" };
+        Some(LastWaker { by, has_ended, woken, ago }) => {
+            let ended = if *has_ended { ", which has ended," } else { "" };
             let ago = short(ago.as_nanos().try_into().unwrap_or(u64::MAX));
-            format!("{words}; {}{ended}, was the last seen to wake a thread there, {ago} ago", by.label())
+            let (by, woken) = (by.label(), woken.label());
+            format!("{words}; {by}{ended} was the last seen to wake a thread of this process there: {woken}, {ago} ago")
         }
         None => words,
     };

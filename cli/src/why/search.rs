@@ -9,6 +9,7 @@ use super::words::Words;
 use crate::family::Family;
 use crate::hang::{Ender, LastWaker};
 use crate::names::Names;
+use crate::numbers::ENDED;
 use crate::recent::late;
 use crate::scheduler::Scheduler;
 use crate::trace::calls::Calls;
@@ -113,10 +114,14 @@ impl Search {
     /// Who woke a thread last, of those that waited at a word of memory without an owner.
     pub fn woke_last(&self, process: u32, address: u64) -> Option<LastWaker> {
         let woke = self.words.as_ref()?.last(process, address)?;
-        let (account, tid) = (&self.scheduler.account, self.scheduler.tid(woke.by)?);
-        let known = account.known(woke.by)?;
-        let ago = Duration::from_nanos(account.newest().saturating_sub(woke.time));
-        Some(LastWaker { by: Ender { pid: known.process?, tid: Some(tid), name: known.name.clone() }, ago })
+        let account = &self.scheduler.account;
+        let [by, woken] = [woke.by, woke.woken].map(|who| {
+            let (known, tid) = (account.known(who)?, self.scheduler.tid(who)?);
+            let pid = known.process.filter(|pid| *pid != ENDED)?;
+            Some(Ender { pid, tid: Some(tid), name: known.name.clone() })
+        });
+        let (has_ended, ago) = (account.ended(woke.by).is_some(), account.newest().saturating_sub(woke.time));
+        Some(LastWaker { by: by?, has_ended, woken: woken?, ago: Duration::from_nanos(ago) })
     }
 
     /// Nothing that was concluded of this time on is so.
@@ -197,8 +202,9 @@ impl Search {
         {
             self.look(who);
         }
-        if let (Some(words), Some((_, ran))) = (&mut self.words, &ran) {
-            words.take(ran, self.scheduler.account.call(ran.who));
+        let meant = ran.as_ref().filter(|(_, ran)| self.words.is_some() && self.is_meant(ran.who));
+        if let (Some(words), Some((_, ran))) = (&mut self.words, meant) {
+            words.take(ran, self.scheduler.account.call(ran.who), time);
         }
         if let Some(requests) = &mut self.requests {
             let since = requests.take(record, time);
@@ -272,13 +278,17 @@ impl Search {
             && [known.process, self.scheduler.tid(who)].into_iter().flatten().all(|number| Some(number) != self.scheduler.own())
     }
 
-    /// Ends it, and gives the paths that were asked for, the longest first; and the requests, and what the paths are
-    /// made of.
-    pub fn finish(mut self, ledger: &Status) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
+    /// Nothing follows: what was lost that no event has told is so from here on.
+    pub fn end(&mut self, ledger: &Status) {
         let since = self.scheduler.unreported(ledger);
         self.void(since);
         self.unseen();
         self.files.iter_mut().zip(since).for_each(|(of, since)| of.lost(since));
+    }
+
+    /// Gives the paths that were asked for, the longest first; and the requests, and what the paths are
+    /// made of.
+    pub fn finish(mut self) -> (Vec<Found>, Option<Requests>, Calls, Scheduler) {
         self.stacks.iter().for_each(Stacks::tell);
         let account = &self.scheduler.account;
         let (end, ended) = (account.newest(), self.executed.and_then(|(_, who)| account.ended(who)));
