@@ -115,8 +115,8 @@ fn a_recording_is_unwound_here_and_by_perf() {
     assert!(whole > 0, "{told}");
 }
 
-/// By the debugging information of this program, live and in a recording.
-#[cfg(feature = "inlined")]
+/// By the debugging information of this program, live and in a recording. A release build has none.
+#[cfg(all(feature = "inlined", debug_assertions))]
 #[test]
 fn inlined_functions_have_names() {
     let place = Place::new();
