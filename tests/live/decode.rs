@@ -286,7 +286,7 @@ const REGISTERS: [u64; 2] = if cfg!(target_arch = "aarch64") { [32, 31] } else {
 #[test]
 fn samples_of_time_say_where_they_were_taken() {
     let [ip, sp] = REGISTERS;
-    let mut clock = foreign::software(sys::PERF_COUNT_SW_CPU_CLOCK, 1_000_000);
+    let mut clock = foreign::software(sys::PERF_COUNT_SW_CPU_CLOCK, 10_000_000);
     let all = [
         sys::PERF_SAMPLE_IP,
         sys::PERF_SAMPLE_TID,
@@ -309,7 +309,7 @@ fn samples_of_time_say_where_they_were_taken() {
     clock.read_format = u64::from(sys::PERF_FORMAT_ID | sys::PERF_FORMAT_TOTAL_TIME_ENABLED);
     (clock.sample_regs_user, clock.sample_regs_intr) = (1 << ip | 1 << sp, 1 << ip);
     clock.sample_stack_user = 256;
-    let plain = foreign::software(sys::PERF_COUNT_SW_CPU_CLOCK, 3_000_000);
+    let plain = foreign::software(sys::PERF_COUNT_SW_CPU_CLOCK, 30_000_000);
     let cpu = load::online()[0];
     let mut open = |asked: &[u32]| {
         clock.sample_type = bits(asked);
