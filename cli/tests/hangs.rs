@@ -59,6 +59,12 @@ fn folder(pid: u32) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("perfweave-hangs-{pid}"))
 }
 
+/// The waits that go on, of lines of objects.
+fn hangs(lines: &str) -> Vec<Value> {
+    let objects = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
+    objects.filter(|object| object.get("hangs").is_some()).collect()
+}
+
 /// The waits of a program that go on, once one of them is on something. As long as it runs into its hang, it is asked
 /// again.
 fn waits(hung: &Hung, on: &str) -> Option<Vec<Value>> {
@@ -67,8 +73,7 @@ fn waits(hung: &Hung, on: &str) -> Option<Vec<Value>> {
     for _ in 0..50 {
         let ran = traced(&["why", "-p", &pid, "-d", "0.2", "--json"])?;
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
-        let waits: Vec<Value> = objects.filter(|object| object.get("hangs").is_some()).collect();
+        let waits = hangs(&ran.out);
         if waits.iter().any(|wait| wait["on"] == on && wait["at_least"] == true) {
             return Some(waits);
         }
@@ -172,8 +177,7 @@ fn is_named(hung: &Hung, arguments: &[&str]) -> bool {
     for _ in 0..50 {
         let Some(ran) = traced(arguments) else { return false };
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
-        let waits: Vec<Value> = objects.filter(|object| object.get("hangs").is_some()).collect();
+        let waits = hangs(&ran.out);
         let of = |name: &str| waits.iter().find(|wait| wait["hangs"] == name && wait["on"] == "word");
         if let (Some(woken), Some(never)) = (of("woken"), of("never"))
             && woken.get("last_waker").is_some()

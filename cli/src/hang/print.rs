@@ -111,11 +111,10 @@ impl Hang {
             set("ask", runtime.ask(thread.pid).into());
         }
         if let Some(last) = &wait.last {
-            let nanoseconds = u64::try_from(last.ago.as_nanos()).unwrap_or(u64::MAX);
-            set(
-                "last_waker",
-                json!({ "by": object(&last.by), "woken": object(&last.woken), "ns": nanoseconds, "ended": last.has_ended, "known": "recorded" }),
-            );
+            let (by, woken) = (object(&last.by), object(&last.woken));
+            let ns = u64::try_from(last.ago.as_nanos()).unwrap_or(u64::MAX);
+            let value = json!({ "by": by, "woken": woken, "ns": ns, "ended": last.has_ended, "known": "recorded" });
+            set("last_waker", value);
         }
         if let What::Lock { how, .. } = wait.what {
             set("known", if how == How::Seen { "seen" } else { "likely" }.into());

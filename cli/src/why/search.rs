@@ -326,19 +326,23 @@ fn is_worth_a_look(nanoseconds: u64) -> bool {
 mod tests {
     use super::*;
     use crate::recent::a_late_record;
-    use crate::waits::{Cause, What as Does, Why};
+    use crate::waits::{Call, Cause, What as Does, Why};
     use crate::why::path::path;
     use crate::{Cli, Command};
     use clap::Parser;
 
     const THREAD: u32 = 7;
 
-    /// It sleeps on CPU 0, another wakes it, and it runs again.
+    /// It sleeps on CPU 0, at a word of memory that has the time as its address, another wakes it, and it runs again.
     fn waits(search: &mut Search, [from, woken, to]: [u64; 3]) {
         let account = &mut search.scheduler.account;
+        let args = [from, nix::libc::FUTEX_WAIT as u64, 0, 0, 0, 0];
+        let call = Call { number: nix::libc::SYS_futex, args, entered: from, file: None };
+        account.calls(from, 0, THREAD, In::Call(call.into()));
         account.switches(from, 0, THREAD, Some((Why::Asleep, THREAD)), 8);
         account.wakes(woken, 0, THREAD, 8, None, (8, Some(8)));
         if let Some(ran) = account.switches(to, 0, 8, Some((Why::Asleep, 8)), THREAD) {
+            search.words.iter_mut().for_each(|words| words.take(&ran, search.scheduler.account.call(ran.who), to));
             search.waited(ran.who, ran.left.map_or(to, |left| left.time), to);
         }
     }
@@ -347,7 +351,7 @@ mod tests {
     /// it until the next fact.
     #[test]
     fn no_path_goes_through_a_time_of_which_a_record_comes_late() {
-        let Command::Why(args) = Cli::parse_from(["perfweave", "why"]).command else { unreachable!() };
+        let Command::Why(args) = Cli::parse_from(["perfweave", "why", "-p", "7"]).command else { unreachable!() };
         let mut search = Search::new(Scheduler::without_sources(), Family::All, &args, None, None, None, None);
         a_late_record(|event| {
             match event.key() {
@@ -365,5 +369,8 @@ mod tests {
         assert_eq!(times, [(30, 50, &Does::Unknown(Cause::Late))], "{steps:#?}");
         let times: Vec<_> = search.longest.iter().map(|found| (found.from, found.to)).collect();
         assert_eq!(times, [(50, 58), (2, 6), (6, 8)]);
+        // Nor is it said who woke whom where in that time.
+        let known = [2, 6, 12, 50].map(|address| search.words.as_ref().unwrap().last(THREAD, address).is_some());
+        assert_eq!(known, [true, true, false, true]);
     }
 }
