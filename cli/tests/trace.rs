@@ -2,6 +2,8 @@
 
 mod program;
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -36,7 +38,8 @@ fn a_command_is_traced_from_its_execve_to_its_end() {
     assert!(lines[lines.len() - 2].contains("exit_group(0) = ?"), "{lines:#?}");
     assert!(lines[lines.len() - 1].ends_with("+++ exited with 0 +++"), "{lines:#?}");
     assert!(lines.iter().all(|line| line.contains(" true/")), "{lines:#?}");
-    assert!(ran.out.contains("openat(AT_FDCWD, \"/etc/ld.so.cache\", O_RDONLY|O_CLOEXEC) = 3 <"), "{}", ran.out);
+    let opens = |line: &str| line.contains("openat(AT_FDCWD, \"/etc/ld.so.cache\", O_RDONLY|O_CLOEXEC) = ");
+    assert!(ran.out.lines().any(|line| opens(line) && !line.contains(" = -1 ")), "{}", ran.out);
     assert!(ran.err.contains("all in proven order; nothing is missing"), "{}", ran.err);
 }
 
@@ -462,10 +465,15 @@ fn what_cannot_be_copied_is_an_address() {
     // To search folders: those of tracefs, and that of the program.
     const CAP_DAC_READ_SEARCH: u32 = 2;
     let without = std::thread::spawn(|| {
+        // Where its fields are is in tracefs, which this user may not mount.
+        perfweave_support::kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(none, "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), none).unwrap();
         privilege::become_nobody_with(&[privilege::CAP_PERFMON, CAP_DAC_READ_SEARCH]).unwrap();
-        run(perfweave().args(["trace", "-e", "openat", "--", "cat", "/dev/null"]), "")
+        Some(run(perfweave().args(["trace", "-e", "openat", "--", "cat", "/dev/null"]), ""))
     });
-    let ran = without.join().unwrap();
+    let Some(ran) = without.join().unwrap() else { return };
     assert!(ran.out.contains("AT_FDCWD, 0x") && !ran.out.contains('"'), "{ran:?}");
     assert!(ran.err.contains("strings are printed as addresses") && ran.err.contains("CAP_BPF"), "{ran:?}");
 }

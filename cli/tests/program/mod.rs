@@ -6,6 +6,8 @@ use perfweave_events::EventOptions;
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// What a run of the program gave.
 #[derive(Debug)]
@@ -19,13 +21,22 @@ pub fn perfweave() -> Command {
     Command::new(env!("CARGO_BIN_EXE_perfweave"))
 }
 
+/// How long a command may take. What it waits for then does not come.
+const LIMIT: Duration = Duration::from_secs(600);
+
 /// Runs a command with an input to its end.
+///
+/// # Panics
+/// If it does not end.
+#[track_caller]
 pub fn run(command: &mut Command, input: &str) -> Ran {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     // A command that does not read its input closes it.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
-    let output = child.wait_with_output().expect("it ends");
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || ended.send(child.wait_with_output()));
+    let output = end.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("it runs on: {command:?}")).expect("a status");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
