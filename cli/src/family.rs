@@ -1,6 +1,7 @@
 //! The threads of a process and of its children: which of a machine's events are theirs.
 
 use crate::failure::Failure;
+use crate::numbers::ENDED;
 use perf_event_open_sys::bindings;
 use perfweave::Record;
 use std::collections::HashSet;
@@ -105,6 +106,7 @@ impl Family {
         };
         if of.is_some()
             && let Some((pid, tid)) = numbers(record)
+            && tid != ENDED
             && threads.contains(&pid)
         {
             threads.insert(tid);
@@ -160,16 +162,17 @@ fn is_kthreadd(record: &Record<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Family;
+    use super::{ENDED, Family};
     use perf_event_open_sys::bindings;
     use perfweave::{Hold, Merge, Order, sim};
 
-    /// A recording begins with the names of the threads that were there before.
+    /// A recording begins with the names of the threads that were there before. At its last switch a thread may have
+    /// no number: that of its process may be left.
     #[test]
     fn threads_of_a_recorded_process_are_told_by_their_names() {
         let kernel = sim::Kernel::new(&[0]);
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
-        for (time, pid, tid) in [(1, 7_u32, 7_u32), (2, 7, 9), (3, 8, 10)] {
+        for (time, pid, tid) in [(1, 7_u32, 7_u32), (2, 7, 9), (3, 8, 10), (4, 7, ENDED)] {
             kernel.begin(0, time);
             let name = [pid.to_ne_bytes(), tid.to_ne_bytes(), *b"name", [0; 4]].concat();
             kernel.write_other(0, bindings::PERF_RECORD_COMM, 0, &name);
@@ -178,8 +181,9 @@ mod tests {
         merge.refresh(0);
         let mut family = Family::recorded(7);
         merge.batch().for_each(|event| event.record().iter().for_each(|record| family.take(record)));
-        assert_eq!([7, 8, 9, 10].map(|tid| family.has(tid)), [true, false, true, false]);
+        assert_eq!([7, 8, 9, 10, ENDED].map(|tid| family.has(tid)), [true, false, true, false, false]);
     }
+
     /// Records of before, as they are in a recording: who the thread with number 2 is says its name.
     fn without_threads_of_the_kernel(second: &[u8; 16]) -> [bool; 3] {
         let kernel = sim::Kernel::new(&[0]);

@@ -23,6 +23,11 @@ pub const OUTSIDE: u32 = 1 << 30;
 /// What the kernel gives as the number of a thread that has ended (`perf_event_pid_type`, kernel/events/core.c).
 pub const ENDED: u32 = u32::MAX;
 
+/// A number that the kernel has given, if the thread had one.
+pub fn known(number: u32) -> Option<u32> {
+    (number != ENDED).then_some(number)
+}
+
 impl Numbers {
     /// As this process needs them.
     pub fn now() -> Self {

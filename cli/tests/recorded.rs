@@ -6,6 +6,7 @@ mod support;
 use perfweave_support::perf;
 use program::{Ran, perfweave, run, traced};
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use support::Place;
 
@@ -92,6 +93,25 @@ fn a_recording_of_perf_is_analysed() {
         let record = ["record", "-q", "-a", "-m", "16M", "-e", EVENTS, "-o", file, "--", "sh", "-c", SCRIPT];
         run(Command::new("perf").args(record), "")
     });
+}
+
+/// The kernel gives a thread no number at its last switch, if its parent has waited for it before.
+#[test]
+fn a_last_switch_is_that_of_its_thread() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let script = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done";
+    let record = ["record", "-a", "--buffer", "16M", "-e", "sched:sched_switch", "-o", &file, "--", "sh", "-c", script];
+    let Some(ran) = traced(&record) else { return };
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let (switches, _) = analysed(&file, &["trace"]);
+    // In a container a thread has another number in its fields.
+    let are_the_kernels = std::fs::metadata("/proc/self/ns/pid").is_ok_and(|space| space.ino() == 0xEFFF_FFFC);
+    // Dead, or waited for by nobody yet.
+    let is_last = |line: &&Value| line["fields"]["prev_state"].as_u64().is_some_and(|state| state & 0x30 != 0);
+    let is_its = |line: &Value| line["tid"] == line["fields"]["prev_pid"] || !are_the_kernels && line["tid"].is_null();
+    let last: Vec<_> = switches.iter().filter(is_last).collect();
+    assert!(!last.is_empty() && last.into_iter().all(is_its), "{switches:?}");
 }
 
 /// The same samples as `convert --folded` counts, whose first words are the names of threads without a number.

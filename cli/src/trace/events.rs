@@ -10,15 +10,17 @@ use crate::family::Family;
 use crate::kernel::Kernel;
 use crate::modifiers::Modifiers;
 use crate::names::NAMING;
+use crate::numbers::{ENDED, Numbers};
 use crate::out::say;
 use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Record, RingOptions, Rings};
-use perfweave_events::{EventOptions, Format};
+use perfweave_events::{EventOptions, Field, Format};
 use perfweave_perf_data as perf_data;
 use perfweave_symbols::{function, usdt};
 use serde_json::{Map, Value, json};
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 
@@ -40,7 +42,8 @@ pub fn run(args: &Args) -> Outcome {
         say(format_args!("perfweave: left out: {}", in_line(skipped)));
     }
     let kernel = Rc::new(Kernel::running());
-    let known = |source| Known::new(&rings, source, &kernel);
+    let numbers = Rc::new(RefCell::new(Numbers::now()));
+    let known = |source| Known::new(&rings, source, &kernel, &numbers);
     let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
     let (mut lines, mut summary) = (lines(args, &rings)?, args.summarizes().then(|| Summary::sorted(args.sort)));
     let mut waits = child.as_ref().map(|child| child.pid());
@@ -66,7 +69,8 @@ pub fn recorded(args: &Args, recorded: &mut Recorded, mut family: Family, mut li
     let wanted = args.events.iter().map(|name| recorded.place(name)).collect::<Result<Vec<_>, _>>()?;
     let rings = recorded.rings();
     let kernel = Rc::new(Kernel::recorded(&perf_data::kernel_strings(rings)));
-    let known = |source| Known::new(rings, source, &kernel);
+    let numbers = Rc::new(RefCell::new(Numbers::recorded()));
+    let known = |source| Known::new(rings, source, &kernel, &numbers);
     let kinds = (0..rings.sources().len()).map(known).collect::<Vec<_>>();
     let mut summary = args.summarizes().then(|| Summary::sorted(args.sort));
     let is_wanted = |event: &Event<'_>| {
@@ -137,14 +141,28 @@ pub fn event(options: RingOptions, name: &str, filter: Option<&str>) -> Result<R
 struct Known {
     name: String,
     format: Option<Format>,
+    /// The thread that writes it, by its number in the first PID namespace.
+    thread: Option<Field>,
     kernel: Rc<Kernel>,
+    numbers: Rc<RefCell<Numbers>>,
 }
 
 impl Known {
-    fn new(rings: &Rings, source: usize, kernel: &Rc<Kernel>) -> Self {
+    fn new(rings: &Rings, source: usize, kernel: &Rc<Kernel>, numbers: &Rc<RefCell<Numbers>>) -> Self {
         let of = &rings.sources()[source];
         let name = of.tracepoint().unwrap_or(of.name()).to_owned();
-        Self { name, format: Format::of(rings, source).ok(), kernel: kernel.clone() }
+        let format = Format::of(rings, source).ok();
+        let thread = format.as_ref().and_then(|format| format.field("common_pid").ok());
+        Self { name, format, thread, kernel: kernel.clone(), numbers: numbers.clone() }
+    }
+
+    /// The process and the thread that wrote a record. At its last switch a thread has no number any more, but in its
+    /// own field.
+    fn who(&self, record: &Record<'_>) -> Option<(u32, u32)> {
+        let (pid, tid) = record.pid_tid()?;
+        let Some(thread) = self.thread.as_ref().and_then(|field| field.uint(record)) else { return Some((pid, tid)) };
+        let known = self.numbers.borrow_mut().learn(thread as u32, tid);
+        Some((pid, if tid == ENDED { known.unwrap_or(tid) } else { tid }))
     }
 
     fn line(&self, record: &Record<'_>) -> Option<String> {
@@ -190,10 +208,8 @@ fn take(
         }
         return Ok(());
     }
-    let (Some((pid, tid)), Some(known)) = (record.pid_tid(), record.source().and_then(|source| kinds.get(source)))
-    else {
-        return Ok(());
-    };
+    let Some(known) = record.source().and_then(|source| kinds.get(source)) else { return Ok(()) };
+    let Some((pid, tid)) = known.who(&record) else { return Ok(()) };
     if *waits == Some(tid) {
         return Ok(());
     }

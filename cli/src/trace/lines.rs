@@ -3,6 +3,7 @@
 use crate::convert::names::Spot;
 use crate::exact::Exact;
 use crate::names::Names;
+use crate::numbers;
 use crate::out::{Out, line};
 use crate::session;
 use crate::stamp::Stamp;
@@ -99,10 +100,12 @@ impl Lines {
                 Certainty::Assumed if self.marks => " [its order is not proven]".into(),
                 _ => String::new(),
             };
+            let tid = numbers::known(tid).map_or("-".into(), |tid| tid.to_string());
             return line(&mut self.out, format_args!("{time} [{cpu}] {comm}/{tid} {}{place}", text()));
         }
         let time = time.map(|time| self.stamp.number(time));
-        let mut object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm });
+        let numbers = [pid, tid].map(numbers::known);
+        let mut object = json!({ "time": time, "cpu": cpu, "pid": numbers[0], "tid": numbers[1], "comm": comm });
         if let (Value::Object(all), (Value::Object(own), mut exact)) = (&mut object, value()) {
             all.extend(own);
             if let Some(bytes) = self.names.raw(tid) {
