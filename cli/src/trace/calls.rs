@@ -15,15 +15,20 @@ use crate::waits;
 use linux_raw_sys::general as kernel;
 use nix::errno::Errno;
 use nix::libc;
-use perfweave_events::{Field, Format};
+use perfweave_events::{Field, Format, Tracefs};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::fs;
 use syscalls::Sysno;
 
 /// The system calls seen so far. Names of arguments are read from tracefs when a call comes for the first time.
 #[derive(Debug, Default)]
-pub struct Calls(HashMap<i64, Call>);
+pub struct Calls {
+    known: HashMap<i64, Call>,
+    /// Where their arguments are told, once it was looked for.
+    tracefs: Option<Option<Tracefs>>,
+}
 
 /// A system call.
 #[derive(Debug)]
@@ -106,7 +111,10 @@ impl<'a> Values<'a> {
 
 impl Calls {
     pub fn of(&mut self, number: i64) -> &Call {
-        self.0.entry(number).or_insert_with(|| Call::new(number))
+        let Self { known, tracefs } = self;
+        known.entry(number).or_insert_with(|| {
+            Call::new(number, tracefs.get_or_insert_with(|| perfweave_events::tracefs().ok()).as_ref())
+        })
     }
 
     /// `flock(fd: 7</run/lock>, cmd: 2)`. `file`: what is behind its descriptor, if that is known.
@@ -123,14 +131,18 @@ pub fn number(name: &str) -> Option<i64> {
 }
 
 impl Call {
-    fn new(number: i64) -> Self {
+    fn new(number: i64, tracefs: Option<&Tracefs>) -> Self {
         let Some(name) = name_of(number) else {
             return Self { name: format!("syscall_{number}"), args: None };
         };
         // The tracepoint has the name of the kernel's function: newstat for stat, sendfile64 for sendfile, umount for
         // umount2.
         let of_kernel = [name.into(), format!("new{name}"), format!("{name}64"), name.trim_end_matches('2').into()];
-        let format = of_kernel.iter().find_map(|name| Format::read(&format!("syscalls:sys_enter_{name}")).ok());
+        // Not by `Format::read`, which looks for tracefs each time, and compares all names with one that there is not.
+        let format = tracefs.and_then(|tracefs| {
+            let file = |name| tracefs.join(format!("events/syscalls/sys_enter_{name}/format"));
+            of_kernel.iter().find_map(|name| fs::read_to_string(file(name)).ok()?.parse::<Format>().ok())
+        });
         // A call without arguments has no tracepoint of its own on some kernels; one with them has the pointers'
         // strings on others.
         let is_argument = |field: &&Field| !field.name().starts_with("__") && !field.name().starts_with("common_");
