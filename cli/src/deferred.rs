@@ -5,6 +5,7 @@
 
 use crate::convert::names::cookie;
 use crate::failure::Failure;
+use crate::numbers::ENDED;
 use perf_event_open_sys::bindings;
 use perfweave::{Event, Item, Order, Reader, Record, Rings};
 use std::collections::hash_map::Entry;
@@ -57,7 +58,7 @@ impl<T> Waits<T> {
     /// Takes a sample of a thread with a number, and gives those that wait no more.
     pub fn sample(&mut self, tid: u32, cookie: u64, sample: T) -> Vec<Told<T>> {
         // In a PID namespace, threads from outside have one number, and one that has ended has none.
-        if tid == 0 || tid == u32::MAX {
+        if tid == 0 || tid == ENDED {
             return vec![(sample, None)];
         }
         let mut told = Vec::new();

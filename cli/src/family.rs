@@ -134,6 +134,12 @@ impl Family {
         matches!(self, Self::Recorded(_, threads) if threads.contains(&pid))
     }
 
+    /// Whether a record's thread is of it. One that has ended may have no number any more, but that of its process.
+    pub fn has_of(&self, pid: u32, tid: u32) -> bool {
+        let is_by_thread = matches!(self, Self::Thread(_));
+        self.has(if tid == ENDED && !is_by_thread { pid } else { tid })
+    }
+
     pub fn has(&self, tid: u32) -> bool {
         match self {
             Self::All => true,
@@ -182,6 +188,8 @@ mod tests {
         let mut family = Family::recorded(7);
         merge.batch().for_each(|event| event.record().iter().for_each(|record| family.take(record)));
         assert_eq!([7, 8, 9, 10, ENDED].map(|tid| family.has(tid)), [true, false, true, false, false]);
+        assert_eq!([7, 8, ENDED].map(|pid| family.has_of(pid, ENDED)), [true, false, false]);
+        assert!(!Family::Thread(7).has_of(7, ENDED));
     }
 
     /// Records of before, as they are in a recording: who the thread with number 2 is says its name.

@@ -23,7 +23,7 @@ pub const OUTSIDE: u32 = 1 << 30;
 /// What the kernel gives as the number of a thread that has ended (`perf_event_pid_type`, kernel/events/core.c).
 pub const ENDED: u32 = u32::MAX;
 
-/// A number that the kernel has given, if the thread had one.
+/// A number that the kernel has given, if the thread or process had one.
 pub fn known(number: u32) -> Option<u32> {
     (number != ENDED).then_some(number)
 }

@@ -95,23 +95,59 @@ fn a_recording_of_perf_is_analysed() {
     });
 }
 
-/// The kernel gives a thread no number at its last switch, if its parent has waited for it before.
+const THREADS: &str = "PERFWEAVE_THREADS";
+
+/// Threads that end, in a process of their own: this test with a variable set.
+#[test]
+fn threads_end() {
+    if std::env::var_os(THREADS).is_some() {
+        (0..40).for_each(|_| std::thread::spawn(|| ()).join().unwrap());
+        println!("process {}", std::process::id());
+    }
+}
+
+/// A thread that is not its process's first has no number for the kernel any more when it is switched out for the last
+/// time.
 #[test]
 fn a_last_switch_is_that_of_its_thread() {
     let place = Place::new();
     let file = place.file("perf.data");
-    let script = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done";
-    let record = ["record", "-a", "--buffer", "16M", "-e", "sched:sched_switch", "-o", &file, "--", "sh", "-c", script];
-    let Some(ran) = traced(&record) else { return };
+    let own = std::env::current_exe().unwrap();
+    let record = ["record", "-a", "--buffer", "16M", "-e", "sched:sched_switch", "-o", &file, "--"];
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let ran =
+        run(perfweave().args(record).arg(own).args(["--exact", "threads_end", "--nocapture"]).env(THREADS, "1"), "");
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let (switches, _) = analysed(&file, &["trace"]);
-    // In a container a thread has another number in its fields.
-    let are_the_kernels = std::fs::metadata("/proc/self/ns/pid").is_ok_and(|space| space.ino() == 0xEFFF_FFFC);
+    let pid = ran.out.split_once("process ").unwrap().1.lines().next().unwrap();
+    let process: u64 = pid.parse().unwrap();
     // Dead, or waited for by nobody yet.
     let is_last = |line: &&Value| line["fields"]["prev_state"].as_u64().is_some_and(|state| state & 0x30 != 0);
-    let is_its = |line: &Value| line["tid"] == line["fields"]["prev_pid"] || !are_the_kernels && line["tid"].is_null();
-    let last: Vec<_> = switches.iter().filter(is_last).collect();
-    assert!(!last.is_empty() && last.into_iter().all(is_its), "{switches:?}");
+    // In a container a thread has another number in its fields, and perhaps no record before this one.
+    let are_the_kernels = std::fs::metadata("/proc/self/ns/pid").is_ok_and(|space| space.ino() == 0xEFFF_FFFC);
+    let is_its = |line: &Value| match line["tid"].as_u64() {
+        Some(tid) => {
+            if are_the_kernels {
+                line["fields"]["prev_pid"] == tid
+            } else {
+                tid < 1 << 22
+            }
+        }
+        None => !are_the_kernels,
+    };
+    let (all, _) = analysed(&file, &["trace"]);
+    assert!(all.iter().filter(is_last).all(is_its), "{all:?}");
+    let (of_process, _) = analysed(&file, &["trace", "-p", pid]);
+    let last: Vec<_> = of_process.iter().filter(is_last).collect();
+    let is_of_process = |line: &Value| line["pid"].is_null() || line["pid"] == process;
+    assert!(last.iter().all(|line| is_its(line) && is_of_process(line)), "{last:?}");
+    // The kernel leaves a switch out now and then.
+    assert!(last.len() >= 20, "{last:?}");
+    let text = run(perfweave().args(["convert", "--text", &file]), "").out;
+    let mut of_threads = text.lines().filter(|line| line.contains("prev_comm=threads_end"));
+    let has_number = |line: &str| line.split_whitespace().nth(1).is_some_and(|tid| tid.parse::<u32>().is_ok());
+    assert!(of_threads.clone().count() >= 20 && (!are_the_kernels || of_threads.all(has_number)), "{text}");
+    let ran = run(perfweave().args(["profile", "-e", "sched:sched_switch", "-i", &file]), "");
+    assert!(ran.code == Some(0) && !ran.out.contains("4294967295"), "{ran:?}");
 }
 
 /// The same samples as `convert --folded` counts, whose first words are the names of threads without a number.

@@ -601,8 +601,8 @@ fn numbers_of_all_kinds_have_the_names_of_strace() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Calls that wait for descriptors. No call looks at descriptors behind the end of the process's table, which has 64 or
-/// more: so 60 is one that is not open.
+/// Calls that wait for descriptors. 60 is one that is not open. It is in each process's table, which has 64 or more:
+/// select(2) does not look behind the end of the table.
 const WAITS: &str = r#"
     #define _GNU_SOURCE
     #include <poll.h>

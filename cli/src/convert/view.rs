@@ -5,7 +5,7 @@ use super::picture::is_switch_out;
 use crate::deferred::{Deferred, addresses};
 use crate::interrupt;
 use crate::kernel::Kernel;
-use crate::numbers::{Numbers, OUTSIDE};
+use crate::numbers::{ENDED, Numbers, OUTSIDE};
 use crate::profile::compiled::Compiled;
 use crate::scheduler;
 use crate::typed::typed;
@@ -209,7 +209,7 @@ impl View {
         let ending = if is_switch { self.ending.remove(&record.cpu()) } else { None };
         let sampled = match record.pid_tid() {
             // At its last switch it has no number any more.
-            Some((_, u32::MAX)) => ending.unwrap_or(u32::MAX),
+            Some((_, ENDED)) => ending.unwrap_or(ENDED),
             Some((_, tid)) => tid,
             // Nothing has numbers of another namespace.
             None if known.is_none() && !self.numbers.are_others() => thread,
@@ -322,7 +322,7 @@ impl View {
             // An idle CPU executes no program.
             (Some(0), None) if cookie(record).is_some() => None,
             (Some(0), None) if frames(record).iter().any(|frame| frame.mode == Mode::User) => None,
-            _ => sampled.or(common).filter(|tid| *tid != u32::MAX),
+            _ => sampled.filter(|tid| *tid != ENDED).or(common),
         }
     }
 

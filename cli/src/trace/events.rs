@@ -10,7 +10,7 @@ use crate::family::Family;
 use crate::kernel::Kernel;
 use crate::modifiers::Modifiers;
 use crate::names::NAMING;
-use crate::numbers::{ENDED, Numbers};
+use crate::numbers::{ENDED, Numbers, OUTSIDE};
 use crate::out::say;
 use crate::recorded::Recorded;
 use crate::session::{Session, Tell};
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Outcome {
     session.stamped(lines.stamp);
     session.until_the_end_of(args.whom.watched());
     session.each(|tell| match tell {
-        Tell::Event(event) if is_of(&mut family, event) => {
+        Tell::Event(event) if is_by(&mut family, event, |record| who(&kinds, record)) => {
             take(event, &kinds, (&mut lines, !args.summary_only), summary.as_mut(), &mut waits)
         }
         Tell::Event(_) => Ok(()),
@@ -79,7 +79,7 @@ pub fn recorded(args: &Args, recorded: &mut Recorded, mut family: Family, mut li
         source.is_none_or(|source| wanted.is_empty() || wanted.contains(&source))
     };
     recorded.each(|event, _| {
-        let is_meant = is_of(&mut family, event) && is_wanted(event);
+        let is_meant = is_by(&mut family, event, |record| who(&kinds, record)) && is_wanted(event);
         // What is neither a sample nor told of a thread's name is no line: it is what the samples need.
         let is_other = event.record().is_some_and(|record| record.kind() != bindings::PERF_RECORD_SAMPLE);
         match event.record() {
@@ -101,9 +101,22 @@ const OF_A_THREAD: [u32; 3] =
 
 /// Whether an event is a family's. What is no record is everybody's, and so are names.
 pub fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
+    is_by(family, event, |record| record.pid_tid())
+}
+
+/// The same, by the process and the thread that wrote a record.
+fn is_by(family: &mut Family, event: &Event<'_>, who: impl FnOnce(&Record<'_>) -> Option<(u32, u32)>) -> bool {
     let Item::Record(record) = event.item() else { return true };
     family.take(&record);
-    !OF_A_THREAD.contains(&record.kind()) || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
+    !OF_A_THREAD.contains(&record.kind()) || who(&record).is_none_or(|(pid, tid)| family.has_of(pid, tid))
+}
+
+/// The process and the thread that wrote a record.
+fn who(kinds: &[Known], record: &Record<'_>) -> Option<(u32, u32)> {
+    match record.source().and_then(|source| kinds.get(source)) {
+        Some(known) => known.who(record),
+        None => record.pid_tid(),
+    }
 }
 
 pub fn is_probe(name: &str) -> bool {
@@ -156,13 +169,18 @@ impl Known {
         Self { name, format, thread, kernel: kernel.clone(), numbers: numbers.clone() }
     }
 
-    /// The process and the thread that wrote a record. At its last switch a thread has no number any more, but in its
-    /// own field.
+    /// The process and the thread that wrote a record. Once the kernel has released a thread, the record of its last
+    /// switch has a number in its own field alone.
     fn who(&self, record: &Record<'_>) -> Option<(u32, u32)> {
         let (pid, tid) = record.pid_tid()?;
         let Some(thread) = self.thread.as_ref().and_then(|field| field.uint(record)) else { return Some((pid, tid)) };
-        let known = self.numbers.borrow_mut().learn(thread as u32, tid);
-        Some((pid, if tid == ENDED { known.unwrap_or(tid) } else { tid }))
+        match self.numbers.borrow_mut().learn(thread as u32, tid) {
+            _ if tid != ENDED => Some((pid, tid)),
+            // Outside of this PID namespace threads have no number here.
+            Some(known) if known >= OUTSIDE => Some((0, 0)),
+            Some(known) => Some((pid, known)),
+            None => Some((pid, tid)),
+        }
     }
 
     fn line(&self, record: &Record<'_>) -> Option<String> {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use perfweave_events::EventOptions;
 use serde_json::Value;
 use std::io::Write;
@@ -32,11 +34,19 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub fn run(command: &mut Command, input: &str) -> Ran {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    // A command that does not read its input closes it.
-    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    let pid = Pid::from_raw(child.id() as i32);
     let (ended, end) = mpsc::channel();
-    std::thread::spawn(move || ended.send(child.wait_with_output()));
-    let output = end.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("it runs on: {command:?}")).expect("a status");
+    let input = input.to_owned();
+    std::thread::spawn(move || {
+        // A command that does not read its input closes it.
+        let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+        ended.send(child.wait_with_output())
+    });
+    let output = end.recv_timeout(LIMIT).unwrap_or_else(|_| {
+        let _ = kill(pid, Signal::SIGKILL);
+        panic!("it runs on: {command:?}")
+    });
+    let output = output.expect("a status");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
