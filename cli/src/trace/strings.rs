@@ -49,6 +49,8 @@ pub struct Strings {
     is_behind: [Option<bool>; 2],
     /// Whether records were lost: then the next one need not be the next.
     has_lost: bool,
+    /// Whether what was there at the last proof is read.
+    is_read: bool,
 }
 
 /// What the kernel knows of a signal or an end comes within so many nanoseconds behind it, if it comes behind.
@@ -136,13 +138,14 @@ impl Strings {
             places,
             is_behind: [None; 2],
             has_lost: false,
+            is_read: false,
         })
     }
 
     /// What the call pointed to. `until`: when it returned, with that result, or when it was entered if it has not.
     /// `has_exit`: whether such a call leaves a record at its return.
     pub fn of(&mut self, entry: &Entry, until: u64, result: Option<i64>, has_exit: bool) -> Option<Copied> {
-        self.read();
+        self.look();
         let is_this = |copied: &Copied| copied.number == entry.number;
         let range = (entry.tid, 0)..=(entry.tid, until);
         let mut before = self.copied.range(range).rev().filter(|(_, (kind, _))| *kind == program::AT_ENTER);
@@ -168,7 +171,7 @@ impl Strings {
         gives: impl Fn() -> bool,
     ) -> Option<Opened> {
         let places = self.places?;
-        self.read();
+        self.look();
         let mut before = self.copied.range((entry.tid, 0)..=(entry.tid, until)).rev();
         let entered = before.find(|(_, (kind, _))| *kind == opened::AT_ENTER);
         let entered = entered.map(|(_, (_, copied))| copied).filter(|copied| copied.number == entry.number).cloned();
@@ -179,21 +182,20 @@ impl Strings {
 
     /// What a call has left at its return. What comes before its entry is of a call before.
     fn returned(&mut self, entry: &Entry, until: u64, kind: u64, result: i64) -> Option<Copied> {
-        let first = |from: u64, to: u64| {
-            let later = self.copied.range((entry.tid, from)..=(entry.tid, to.max(from)));
-            let mut its = later.filter(|(_, (one, copied))| *one == kind && copied.number == entry.number);
-            its.next().map(|(_, (_, copied))| copied).filter(|copied| copied.result == result)
-        };
-        // However late: a machine may stand still in between.
-        let behind = || first(until, u64::MAX).filter(|_| !self.has_lost);
         // The order of the two does not change as long as both are there.
         let of = usize::from(kind == opened::AT_EXIT);
-        let found = match (first(entry.time, until), self.is_behind[of]) {
-            (Some(ahead), _) => (ahead, false),
+        let ahead = self.first(entry, (entry.time, until), kind, result);
+        let is_behind = ahead.is_none();
+        let found = match (ahead, self.is_behind[of]) {
+            (Some(ahead), _) => ahead,
             (None, Some(false)) => return None,
-            (None, _) => (behind()?, true),
+            (None, _) if self.has_lost => return None,
+            // However late: a machine may stand still in between.
+            (None, _) => self.first(entry, (until, u64::MAX), kind, result).or_else(|| {
+                self.read();
+                self.first(entry, (until, u64::MAX), kind, result)
+            })?,
         };
-        let (found, is_behind) = (found.0.clone(), found.1);
         // A call that has succeeded has left a record. One of which something was not in memory may have lost it.
         if kind != program::AGAIN {
             self.is_behind[of] = Some(is_behind);
@@ -201,12 +203,27 @@ impl Strings {
         Some(found)
     }
 
+    /// The first of a thread's records of a kind in a time, if it is this call's with this result.
+    fn first(&self, entry: &Entry, (from, to): (u64, u64), kind: u64, result: i64) -> Option<Copied> {
+        let later = self.copied.range((entry.tid, from)..=(entry.tid, to.max(from)));
+        let mut its = later.filter(|(_, (one, copied))| *one == kind && copied.number == entry.number);
+        its.next().map(|(_, (_, copied))| copied).filter(|copied| copied.result == result).cloned()
+    }
+
     /// What the kernel knows of a signal that a thread takes, or the status with which it ends: of the last.
     fn last(&mut self, tid: u32, until: u64, of: u64) -> Option<Vec<u8>> {
+        self.look();
+        let find = |copied: &BTreeMap<(u32, u64), (u64, Copied)>| {
+            let mut all = copied.range((tid, 0)..=(tid, until.saturating_add(BEHIND))).rev();
+            let (_, (_, copied)) = all.find(|(_, (kind, _))| *kind == of)?;
+            copied.pieces.first()?.bytes.clone()
+        };
+        let found = find(&self.copied);
+        if found.is_some() || self.has_lost {
+            return found;
+        }
         self.read();
-        let mut all = self.copied.range((tid, 0)..=(tid, until.saturating_add(BEHIND))).rev();
-        let (_, (_, copied)) = all.find(|(_, (kind, _))| *kind == of)?;
-        copied.pieces.first()?.bytes.clone()
+        find(&self.copied)
     }
 
     /// What the kernel knows of a signal.
@@ -233,15 +250,26 @@ impl Strings {
         self.copied.clear();
     }
 
-    /// Reads what there is. Other processes point to something too: theirs is dropped after a while.
+    /// Reads what there is, behind the calls that were proven at once. Other processes point to something too: theirs is
+    /// dropped after a while.
     pub fn tidy(&mut self, is_inside: impl Fn(u32) -> bool) {
         self.read();
+        self.is_read = false;
         for age in OLD {
             let old = self.newest.saturating_sub(age);
             self.copied.retain(|(tid, time), _| *time >= old || is_inside(*tid));
             if self.copied.len() <= MANY {
                 break;
             }
+        }
+    }
+
+    /// Reads what there is, once for all calls that were proven at once: theirs was there before. With a look at each
+    /// call, a machine whose calls come faster than they are read here would keep it from ever going on.
+    fn look(&mut self) {
+        if !self.is_read {
+            self.read();
+            self.is_read = true;
         }
     }
 
