@@ -598,8 +598,8 @@ fn a_loss_comes_with_the_buffer_that_it_takes() {
     assert!(summary["summary"]["lost"] == 0 && summary["summary"]["buffer_needed"].is_null(), "{summary}");
 }
 
-/// The first Ctrl-C ends the trace with its summary.
 /// Processes that end with the test.
+#[derive(Default)]
 struct Ends(Vec<Child>);
 
 impl Drop for Ends {
@@ -608,31 +608,36 @@ impl Drop for Ends {
     }
 }
 
-/// Takes lines of a trace of the whole machine, and ends it by a signal.
+/// Takes lines of a trace of the whole machine, and ends it by a signal, and others then.
 #[track_caller]
-fn is_ended_by_a_signal(lines: usize) {
-    let mut ends = Ends(Vec::new());
+fn is_ended_by_a_signal(lines: usize, mut others: Ends) {
+    let mut ends = Ends::default();
     ends.0.push(perfweave().args(["trace", "-a", "--json"]).stdout(Stdio::piped()).spawn().unwrap());
     let child = &mut ends.0[0];
-    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
-    let status = format!("/proc/{}/status", child.id());
-    for _ in 0..lines {
-        printed.next().unwrap().unwrap();
-        let status = std::fs::read_to_string(&status).unwrap();
-        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-        let most: u64 = most.unwrap().parse().unwrap();
-        assert!(most < 1 << 20, "{most} kB");
+    let (status, pid) = (format!("/proc/{}/status", child.id()), Pid::from_raw(child.id().cast_signed()));
+    let mut last = String::new();
+    for (at, line) in (1..).zip(BufReader::new(child.stdout.take().unwrap()).lines()) {
+        last = line.unwrap();
+        if at == lines {
+            signal::kill(pid, Signal::SIGINT).unwrap();
+            drop(std::mem::take(&mut others));
+        }
+        if at < lines || at % 1000 == 0 {
+            let status = std::fs::read_to_string(&status).unwrap_or_default();
+            let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+            // One that has ended has none.
+            assert!(most.is_none_or(|most| most.parse::<u64>().unwrap() < 1 << 20), "{status}");
+        }
     }
-    signal::kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-    let last = printed.map(Result::unwrap).last().unwrap();
     assert!(last.starts_with("{\"summary\":"), "{last}");
     assert!(child.wait().unwrap().success());
 }
 
+/// The first Ctrl-C ends the trace with its summary.
 #[test]
 fn a_signal_ends_it_with_the_summary() {
     if traced(&["trace", "--", "true"]).is_some() {
-        is_ended_by_a_signal(1);
+        is_ended_by_a_signal(1, Ends::default());
     }
 }
 
@@ -643,8 +648,7 @@ fn a_machine_with_more_calls_than_can_be_told_is_traced() {
         return;
     }
     let flood = || Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1", "status=none"]).spawn().unwrap();
-    let _flood = Ends((0..2).map(|_| flood()).collect());
-    is_ended_by_a_signal(1000);
+    is_ended_by_a_signal(1000, Ends((0..2).map(|_| flood()).collect()));
 }
 
 #[test]

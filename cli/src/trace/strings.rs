@@ -31,6 +31,10 @@ const RING: u64 = 1 << 21;
 const OLD: [u64; 3] = [10_000_000_000, 1_000_000_000, 0];
 const MANY: usize = 1 << 16;
 
+/// After how many looks the rings are read again, and how often for what may come behind its call.
+const LOOKS: u32 = 512;
+const MOST_AGAIN: u32 = 64;
+
 /// What threads have pointed to, and the programs that copy it.
 #[derive(Debug)]
 pub struct Strings {
@@ -49,8 +53,9 @@ pub struct Strings {
     is_behind: [Option<bool>; 2],
     /// Whether records were lost: then the next one need not be the next.
     has_lost: bool,
-    /// Whether what was there at the last proof is read.
-    is_read: bool,
+    /// How often it was looked at, and looked at again, for the calls that were proven at once.
+    looks: u32,
+    looks_again: u32,
 }
 
 /// What the kernel knows of a signal or an end comes within so many nanoseconds behind it, if it comes behind.
@@ -138,7 +143,8 @@ impl Strings {
             places,
             is_behind: [None; 2],
             has_lost: false,
-            is_read: false,
+            looks: 0,
+            looks_again: 0,
         })
     }
 
@@ -189,12 +195,15 @@ impl Strings {
         let found = match (ahead, self.is_behind[of]) {
             (Some(ahead), _) => ahead,
             (None, Some(false)) => return None,
-            (None, _) if self.has_lost => return None,
             // However late: a machine may stand still in between.
-            (None, _) => self.first(entry, (until, u64::MAX), kind, result).or_else(|| {
-                self.read();
-                self.first(entry, (until, u64::MAX), kind, result)
-            })?,
+            (None, _) => {
+                let behind = self.first(entry, (until, u64::MAX), kind, result);
+                if behind.is_none() {
+                    self.look_again();
+                }
+                let behind = behind.or_else(|| self.first(entry, (until, u64::MAX), kind, result));
+                behind.filter(|_| !self.has_lost)?
+            }
         };
         // A call that has succeeded has left a record. One of which something was not in memory may have lost it.
         if kind != program::AGAIN {
@@ -219,11 +228,10 @@ impl Strings {
             copied.pieces.first()?.bytes.clone()
         };
         let found = find(&self.copied);
-        if found.is_some() || self.has_lost {
-            return found;
+        if found.is_none() {
+            self.look_again();
         }
-        self.read();
-        find(&self.copied)
+        found.or_else(|| find(&self.copied))
     }
 
     /// What the kernel knows of a signal.
@@ -254,7 +262,7 @@ impl Strings {
     /// dropped after a while.
     pub fn tidy(&mut self, is_inside: impl Fn(u32) -> bool) {
         self.read();
-        self.is_read = false;
+        (self.looks, self.looks_again) = (0, 0);
         for age in OLD {
             let old = self.newest.saturating_sub(age);
             self.copied.retain(|(tid, time), _| *time >= old || is_inside(*tid));
@@ -264,12 +272,21 @@ impl Strings {
         }
     }
 
-    /// Reads what there is, once for all calls that were proven at once: theirs was there before. With a look at each
-    /// call, a machine whose calls come faster than they are read here would keep it from ever going on.
+    /// Reads what there is, for all calls that were proven at once: theirs was there before. With a read for each call, a
+    /// machine whose calls come faster than they are read here would keep it from ever going on. While little is kept
+    /// it reads now and then, so that the rings do not fill.
     fn look(&mut self) {
-        if !self.is_read {
+        if self.looks == 0 || self.looks.is_multiple_of(LOOKS) && self.copied.len() < MANY {
             self.read();
-            self.is_read = true;
+        }
+        self.looks += 1;
+    }
+
+    /// Reads again for what may come behind its call: as seldom, for the same reason.
+    fn look_again(&mut self) {
+        if self.looks_again < MOST_AGAIN && !self.has_lost {
+            self.looks_again += 1;
+            self.read();
         }
     }
 
