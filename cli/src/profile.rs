@@ -11,6 +11,7 @@ use crate::convert::names::{Frame, cookie, of_kernel, of_program};
 use crate::deferred::{Parts, Told, Waits};
 use crate::failure::{Failure, Outcome};
 use crate::modifiers::Modifiers;
+use crate::numbers::ENDED;
 use crate::numbers::Numbers;
 use crate::out::{Out, frame, line, say};
 #[cfg(feature = "svg")]
@@ -169,7 +170,7 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
 
 /// What stands for a process in a stack.
 fn process(comm: &str, pid: u32) -> String {
-    format!("{comm}:{pid}")
+    if pid == ENDED { "[ended]".into() } else { format!("{comm}:{pid}") }
 }
 
 /// A stack, and in how many samples it was.

@@ -90,7 +90,6 @@ impl Names {
         match pid {
             // Those that have no number here: see `are_outside`.
             0 => "[outside]".into(),
-            ENDED => "[ended]".into(),
             _ => super::process(self.threads.of(pid), pid),
         }
     }

@@ -8,7 +8,6 @@ use crate::convert::not_unwound;
 use crate::convert::view::View;
 use crate::deferred::Part;
 use crate::failure::{Failure, Outcome};
-use crate::numbers::ENDED;
 use crate::out::Out;
 use crate::out::say;
 use crate::recorded::{Recorded, name};
@@ -42,7 +41,7 @@ pub fn run(args: &Args, path: &Path) -> Outcome {
             return Ok(());
         }
         chains += u64::from(record.callchain().is_some());
-        let process = if pid == ENDED { "[ended]".into() } else { process(&comm, pid) };
+        let process = process(&comm, pid);
         let frames = names.frames(&record, event.key(), view);
         if record.callchain().is_some() && view.deferred.part(&record) != Part::Missing {
             let programs = frames.iter().filter(|frame| frame.mode == Mode::User);
